@@ -20,7 +20,7 @@ from proxy.pipeline_config import PipelineConfig
 from proxy.reply import Reply
 from proxy.request_id import REQUEST_ID_HEADER
 from proxy.routed_request import RoutedRequest
-from proxy.wires.wire import Dialect, EventWriter, Kept, Wire
+from proxy.wires.wire import Dialect, EventWriter, Kept, Memory, Wire
 
 Cut = Literal["caller_gone", "slow_reader", "cut_off"]
 """The reason that a request is cut from outside: the caller hung up or reads too slowly, or the process must stop.
@@ -53,6 +53,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The writer of the answer's stream, from its beginning on."""
     keeper: Callable[[Kept], Awaitable[bool]] | None = None
     """Keeps the answer for its caller; False when it could not."""
+    memory: Memory | None = None
+    """What its connection remembers of answers before, and is to remember of this one."""
     prompt: Prompt | None = None
     recording: Recording | None = None
     """The recording of the reply, for a request with an Idempotency-Key: it runs to its end even when its caller hangs

@@ -17,7 +17,7 @@ async def body_with_earlier(responses: StoredResponses, context: RequestContext,
     if not names:
         return body
     try:
-        records = {name: await responses.find(caller.team_id, name) for name in names}
+        records = {name: await _record(responses, context, caller, name) for name in names}
     except ResponseNotFound as error:
         raise BadRequest(
             f"{error.message} Send the whole conversation as `input`.",
@@ -32,3 +32,8 @@ async def body_with_earlier(responses: StoredResponses, context: RequestContext,
             "gateway: begin a new one with a shorter `input`."
         )
     return whole
+
+
+async def _record(responses: StoredResponses, context: RequestContext, caller: Caller, name: str) -> bytes:
+    remembered = None if context.memory is None else context.memory.find(name)
+    return await responses.find(caller.team_id, name) if remembered is None else remembered

@@ -6,6 +6,7 @@ from typing import Final
 from proxy.http.exchange import Exchange
 from proxy.http.server import Route, Routes
 from proxy.line import RequestPipeline
+from proxy.responses_socket import ResponsesSocket
 from proxy.wires.azure import wire_at
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.wires.completions.wire import COMPLETIONS
@@ -16,8 +17,10 @@ WIRES: Final = (CHAT, EMBEDDINGS, COMPLETIONS, MESSAGES, COUNT_TOKENS, RESPONSES
 
 
 def hot_routes(line: RequestPipeline) -> Routes:
-    """Each wire's POST."""
-    return {wire.path: {"POST": partial(line.serve, wire)} for wire in WIRES}
+    """Each wire's POST, and the socket of responses."""
+    routes: dict[str, dict[str, Route]] = {wire.path: {"POST": partial(line.serve, wire)} for wire in WIRES}
+    routes[RESPONSES.path]["GET"] = ResponsesSocket(line).serve
+    return routes
 
 
 def elsewhere(line: RequestPipeline, otherwise: Route) -> Route:

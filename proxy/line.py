@@ -48,7 +48,7 @@ from proxy.settling import Settling
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.tags import TagBounds
 from proxy.watching import cut_off, watch_caller
-from proxy.wires.wire import Kept, Wire
+from proxy.wires.wire import Kept, Memory, Wire
 from selfhosted.prefixes.tracker import PrefixTracker
 
 
@@ -106,14 +106,19 @@ class RequestPipeline:
         """Ends everything that is under way, because the process has to stop: each is told, and settled."""
         cut_off(self._under_way)
 
-    async def serve(self, wire: Wire, exchange: Exchange) -> None:
-        """Serves one POST of this wire: takes it down the line, and settles it however that ends."""
+    async def serve(self, wire: Wire, exchange: Exchange, memory: Memory | None = None) -> None:
+        """Serves one POST of this wire: takes it down the line, and settles it however that ends.
+
+        `memory` is that of a connection that has several.
+        """
         request_id = new_request_id()
         if self._guard is not None and not self._guard.admits(batch=says_batch(exchange.headers)):
             refusal = wire.error(error_reply(self._guard.refusal()), request_id)
             self._guard.refuse(exchange, refusal, (REQUEST_ID_HEADER, request_id.encode()))
             return
-        await self._settled(new_context(request_id, wire, exchange, self._clock, self.config), exchange)
+        context = new_context(request_id, wire, exchange, self._clock, self.config)
+        context.memory = memory
+        await self._settled(context, exchange)
 
     async def answer(self, wire: Wire, asked: Asked) -> Answered:
         """Takes a request that this gateway asks for a known caller, such as a line of a batch, down the same line."""

@@ -135,12 +135,15 @@ async def _relay_events(context: RequestContext, committed: Committed, writer: E
 
 
 async def _keep(context: RequestContext, payload: bytes | None, served: Served) -> None:
-    """Keeps the answer, if its caller wants that, before it learns that the answer is whole."""
+    """Keeps and remembers the answer, as its caller wants it, before it learns that the answer is whole."""
     dialect = _dialect_of(context)
-    if not dialect.keeps:
+    if not dialect.keeps and context.memory is None:
         return
     kept = dialect.to_keep(payload, served)
-    dialect.keeps = kept is not None and context.keeper is not None and await context.keeper(kept)
+    if kept is not None and context.memory is not None:
+        context.memory.remember(kept)
+    if dialect.keeps:
+        dialect.keeps = kept is not None and context.keeper is not None and await context.keeper(kept)
 
 
 async def _book(attempt: Attempt) -> None:

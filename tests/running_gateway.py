@@ -25,6 +25,7 @@ from gateway.public_server import open_server
 from gateway.runtime_folder import runtime_folder
 from gateway.wiring.metrics import all_metrics
 from proxy.batch.parts import BatchTier
+from proxy.http.server import HttpServer
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
@@ -46,6 +47,7 @@ class Running(msgspec.Struct, frozen=True):
     engine: AsyncEngine
     accounts: AccountStore
     config_path: Path
+    server: HttpServer
 
     @property
     def base_url(self) -> str:
@@ -164,6 +166,6 @@ async def gateway_at(
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.setblocking(False)
-        await stack.enter_async_context(open_server(data, health, config, listener))
+        server = await stack.enter_async_context(open_server(data, health, config, listener))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        yield Running(url, key, data, control, parts, engine, AccountStore(engine), config_path)
+        yield Running(url, key, data, control, parts, engine, AccountStore(engine), config_path, server)

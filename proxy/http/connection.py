@@ -13,7 +13,7 @@ import msgspec
 
 from proxy.errors import Overloaded, Refused, UnknownExpectation, UploadTimeout, error_reply
 from proxy.http.chunks import Chunks
-from proxy.http.exchange import Exchange, Gone
+from proxy.http.exchange import Exchange, Gone, Taker
 from proxy.http.head import END, Head, check_unfinished, parse_head
 from proxy.http.held_bytes import HeldBytes
 from proxy.http.reply_head import CONTINUE, reply_head
@@ -113,6 +113,7 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_read_due_at",
         "_state",
+        "_taker",
         "_told_to_leave",
         "_transport",
         "_waited_from",
@@ -144,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._paused = False
         self._told_to_leave = False
+        self._taker: Taker | None = None
         self._drained: asyncio.Future[None] | None = None
         self._from_peer: select.poll | None = None
         self._waited_from: float | None = None
@@ -185,6 +187,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state >= _SPOILT:
             return
+        if self._taker is not None:
+            self._taker.came(data)
+            return
         if self._pending:
             data, self._pending = self._pending + data, b""
         self._advance(data)
@@ -192,7 +197,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._eof = True
         exchange = self._exchange
-        if exchange is None or self._state != _FULL or self.tls:
+        if exchange is None or self._state != _FULL or self.tls or self._taker is not None:
             # Nothing is left to answer: the request under way will never be whole.
             return False
         # A caller that has closed and one that only sends no more look alike until something is sent.
@@ -259,6 +264,8 @@ class Connection(asyncio.Protocol):
 
     def leave(self) -> None:
         """Closes the connection when it is idle; otherwise it ends with the reply under way, or one that can say so."""
+        if self._taker is not None:
+            self._taker.leave()
         if self._exchange is not None or self._state == _OVER:
             return
         if self._pending:
@@ -333,6 +340,23 @@ class Connection(asyncio.Protocol):
             # The rest of the body is read and forgotten.
             self._await_until(self._host.now() + self._host.limits.body_timeout_s)
             self._resume()
+
+    def switched(self, taker: Taker) -> None:
+        self._taker = taker
+        self._last = True
+        ahead, self._pending = self._pending, b""
+        self._await_until(math.inf)
+        self._resume()
+        if ahead:
+            taker.came(ahead)
+        if self._host.leaving:
+            taker.leave()
+
+    def pause(self) -> None:
+        self._pause()
+
+    def resume(self) -> None:
+        self._resume()
 
     # Reading.
 

@@ -15,6 +15,7 @@ Gone = Literal["hung_up", "slow_reader"]
 _PAUSE_BYTES: Final = 64 * 1024
 """Bytes of a body that came and were not asked for at which no more are taken from the socket."""
 _FULL_RETRY_S: Final = 1.0
+_SWITCHING: Final = 101
 _NO_BODY: Final = frozenset({204, 304})
 _CLOSE: Final = (b"connection", b"close")
 
@@ -31,6 +32,16 @@ def probe_behind(data: bytes) -> bytes:
 
 class CallerGone(Exception):
     """The caller hung up before its request was whole."""
+
+
+class Taker(Protocol):
+    """Whoever speaks another protocol on a connection that began with HTTP. That it is lost, its exchange tells."""
+
+    def came(self, data: bytes) -> None: ...
+
+    def leave(self) -> None:
+        """The server wants to stop: end as soon as nothing is under way."""
+        ...
 
 
 class Wire(Protocol):
@@ -68,6 +79,20 @@ class Wire(Protocol):
         ...
 
     def reply_ended(self) -> None: ...
+
+    def switched(self, taker: Taker) -> None:
+        """From now on what comes is the taker's, and so is the connection's end."""
+        ...
+
+    def pause(self) -> None:
+        """Takes nothing more from the caller for now."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Closes the connection once everything is written."""
+        ...
 
 
 class Exchange:
@@ -149,6 +174,11 @@ class Exchange:
     def expects_continue(self) -> bool:
         """Whether the caller waits with its body until it is told to go on."""
         return b"expect" in self._head.noted
+
+    @property
+    def upgrade(self) -> bytes:
+        """The protocol that the caller would rather speak, in lower case; empty for none."""
+        return self._head.noted.get(b"upgrade", b"").strip().lower()
 
     @property
     def is_encoded(self) -> bool:
@@ -233,6 +263,46 @@ class Exchange:
         if self.gone is None:
             self._wire.write(head if without or self.method == "HEAD" else head + body)
         self._wire.reply_ended()
+
+    def switch(self, headers: Sequence[Header], taker: Taker) -> None:
+        """Goes over to the protocol that the caller wants to speak. `finish` ends it."""
+        tail = b"connection: Upgrade\r\nupgrade: %b\r\n\r\n" % self.upgrade
+        head = reply_head(_SWITCHING, headers, tail)
+        self.started = True
+        self.status = _SWITCHING
+        if self.gone is None:
+            self._wire.write(head)
+            self._wire.switched(taker)
+
+    def send(self, data: bytes) -> None:
+        """Sends bytes of the protocol that was switched to."""
+        if self.gone is None and not self.ended:
+            self._wire.write(data)
+
+    def pause(self) -> None:
+        """Takes nothing more from the caller for now."""
+        self._wire.pause()
+
+    def resume(self) -> None:
+        self._wire.resume()
+
+    def finish(self) -> None:
+        """Ends what was switched to, and closes the connection once everything is written."""
+        if not self.ended:
+            self.ended = True
+            self._wire.close()
+
+    def hold(self, count: int) -> bool:
+        """Counts bytes that are kept for the caller among those that the process holds; False when they are too many."""
+        if not self._held.take(count):
+            return False
+        self._holds += count
+        return True
+
+    def let_go(self, count: int) -> None:
+        """They are not kept any more."""
+        self._held.give_back(count)
+        self._holds -= count
 
     def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"") -> None:
         """Begins a reply. Without a `content-length` among `headers` the body goes in chunks, or, to HTTP/1.0, until the

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from proxy.http.exchange import Exchange
+from proxy.http.exchange import Exchange, Taker
 from proxy.http.head import Head, Header
 from proxy.http.held_bytes import HeldBytes
 
@@ -33,23 +33,39 @@ class _NoWire:
     def reply_ended(self) -> None:
         """Nothing follows."""
 
+    def switched(self, taker: Taker) -> None:
+        """Nobody speaks another protocol."""
+
+    def pause(self) -> None:
+        """All there will ever be is there."""
+
+    def resume(self) -> None:
+        """All there will ever be is there."""
+
+    def close(self) -> None:
+        """Closes nothing."""
+
+
+def post_of(body: bytes | None, headers: Sequence[Header], path: str = "") -> Head:
+    """The head of a POST that came by no connection of its own."""
+    return Head(
+        method="POST",
+        path=path,
+        raw_path=path.encode(),
+        query=b"",
+        version="1.1",
+        headers=list(headers),
+        length=None if body is None else len(body),
+        keeps=True,
+        noted={},
+    )
+
 
 class InMemoryExchange(Exchange):
     """A POST of this process's own. A `body` of None never comes."""
 
     def __init__(self, body: bytes | None, headers: Sequence[Header] = (), path: str = "") -> None:
-        head = Head(
-            method="POST",
-            path=path,
-            raw_path=path.encode(),
-            query=b"",
-            version="1.1",
-            headers=list(headers),
-            length=None if body is None else len(body),
-            keeps=True,
-            noted={},
-        )
-        super().__init__(head, _NoWire(), HeldBytes(len(body or b"")))
+        super().__init__(post_of(body, headers, path), _NoWire(), HeldBytes(len(body or b"")))
         self.reply_headers: list[Header] = []
         self.reply_pieces: list[bytes] = []
         """The body of the reply as it was sent."""

@@ -80,6 +80,16 @@ class Kept(msgspec.Struct, frozen=True):
     """Of an answer that is queued: the response alone, as JSON."""
 
 
+class Memory(Protocol):
+    """What a caller's connection remembers of its answers, whether they are kept or not."""
+
+    def find(self, name: str) -> bytes | None:
+        """An answer's record."""
+        ...
+
+    def remember(self, kept: Kept) -> None: ...
+
+
 class Dialect(Protocol):
     """Writes the answer to one request."""
 

@@ -27,6 +27,8 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "metadata": {},
     "parallel_tool_calls": True,
     "previous_response_id": None,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
     "prompt_cache_key": None,
     "safety_identifier": None,
     "temperature": 1.0,
@@ -68,10 +70,8 @@ class ResponsesDialect:
         self._writer = _EventWriter(self, served, self._box, self._events)
         return self._writer
 
-    def to_keep(self, payload: bytes | None, served: Served) -> Kept | None:
-        """What is to be kept of a whole answer, or of the stream that was written."""
-        if not self.keeps:
-            return None
+    def to_keep(self, payload: bytes | None, served: Served) -> Kept:
+        """What is to be kept, or remembered, of a whole answer, or of the stream that was written."""
         if payload is not None:
             response = self._written(payload, served)
         else:
@@ -85,6 +85,20 @@ class ResponsesDialect:
         number = request_id.removeprefix("req_")
         response = self._object(number, created_at, "queued", [], model=self._fields["model"])
         return msgspec.structs.replace(self._kept(response), told=to_json(response))
+
+    def warmed(self, request_id: str, created_at: int) -> Kept:
+        """What is remembered of a request that nobody is to answer yet. `told` are the events that say so."""
+        number = request_id.removeprefix("req_")
+        usage = usage_of(Usage())
+        begun = self._object(number, created_at, "in_progress", [], model=self._fields["model"])
+        whole = {**begun, "status": "completed", "completed_at": created_at, "usage": usage}
+        told = b"".join(
+            sse(kind.encode(), {"type": kind, "sequence_number": index, "response": response})
+            for index, (kind, response) in enumerate(
+                (("response.created", begun), ("response.in_progress", begun), ("response.completed", whole))
+            )
+        )
+        return msgspec.structs.replace(self._kept(whole), told=told)
 
     def response(self, served: Served, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
         """A response object at this point of its life."""
@@ -122,6 +136,7 @@ class ResponsesDialect:
             "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
             "store": self.keeps and self._stores,
             "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
+            "service_tier": "default",
             "truncation": "disabled",
             "usage": None,
             **more,
@@ -159,7 +174,7 @@ class _EventWriter:
         """The next event's."""
         self._begun = False
         self._model = served.target_id
-        self._tier: str | None = None
+        self._tier = "default"
         self._output: list[Item] = []
         """All items so far, the open one last."""
         self._is_open = False

@@ -23,7 +23,7 @@ from proxy.wires.responses.dialect import ResponsesDialect
 from proxy.wires.responses.items import Item, chat_messages, items_of
 from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of
 from proxy.wires.system_turns import with_system_first
-from proxy.wires.wire import IsModel, Later, Understood
+from proxy.wires.wire import IsModel, Kept, Later, Understood
 
 _SAME: Final = ("temperature", "top_p", "stream", "parallel_tool_calls", "user")
 """Fields that chat has under the same name, with the same meaning."""
@@ -110,6 +110,13 @@ def _later(fields: Mapping[str, Any], dialect: ResponsesDialect) -> Later | None
     if fields.get("store") is False:
         raise BadRequest("What is made in the background is kept: leave out `store`.", param="store")
     return Later(dialect.queued, streams=fields.get("stream") is True)
+
+
+def read_warming(body: bytes, headers: RequestHeaders, request_id: str, created_at: int) -> tuple[Understood, Kept]:
+    """Parses a request that nobody is to answer yet, and what is to be remembered of it. Raises BadRequest."""
+    understood = _understood(object_of(body), headers)
+    assert isinstance(understood.dialect, ResponsesDialect)  # noqa: S101  # It was made here.
+    return understood, understood.dialect.warmed(request_id, created_at)
 
 
 def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:

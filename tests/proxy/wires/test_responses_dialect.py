@@ -198,12 +198,13 @@ def test_what_is_kept_is_what_was_given() -> None:
     writer.render([chunk({"content": "a"}), chunk({}, "stop")])
     kept = one.to_keep(None, served())
     last = decoded(writer.last_words())[-1]
-    assert kept is not None
     record = json.loads(kept.record)
     assert (kept.response_id, record["response"]) == ("resp_1", last["response"])
     assert record["items"] == [{"id": "msg_1_i0", "role": "user", "content": "hi"}]
     answer = completion({"content": "a"})
     again = dialect().to_keep(answer, served())
-    assert again is not None
     assert json.loads(again.record)["response"] == json.loads(dialect().whole(answer, served()))
-    assert dialect(store=False).to_keep(answer, served()) is None
+    # A socket remembers it all the same.
+    unkept = dialect(store=False)
+    assert not unkept.keeps
+    assert not unkept.to_keep(answer, served()).is_stored

@@ -1,0 +1,267 @@
+"""GET /v1/responses as a WebSocket: one response after the other, each as the events of its stream, without new connections.
+
+A message is a request's body with `type: response.create`. Each turn takes the line's whole way, as a POST would; what
+differs is that the caller's last response is remembered for as long as its socket, whether it is kept or not.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cost.times import wall_us
+from providers.wire import ChatRequest
+from proxy.errors import BadRequest, Draining, ErrorReply, MethodNotAllowed, ReadsOnly, error_reply
+from proxy.http.exchange import Exchange, Taker
+from proxy.http.head import Header
+from proxy.http.held_bytes import HeldBytes
+from proxy.http.in_memory import post_of
+from proxy.http.websocket import PROTOCOL, WebSocket
+from proxy.line import RequestPipeline
+from proxy.request import RequestHeaders, read_headers
+from proxy.request_id import new_request_id
+from proxy.wires.reading import encoded, object_of
+from proxy.wires.responses.parser import read_warming
+from proxy.wires.responses.wire import RESPONSES
+from proxy.wires.wire import IsModel, Kept, Understood, Wire
+
+_LONGEST_S: Final = 3_600.0
+_CREATE: Final = "response.create"
+_OF_TRANSPORT: Final = ("stream", "background", "stream_options")
+"""Fields that mean nothing here: a socket always streams."""
+_NOT_OF_TURNS: Final = frozenset({b"idempotency-key", b"sec-websocket-key", b"sec-websocket-version", b"connection"})
+_OK: Final = 200
+_SECOND_US: Final = 1_000_000
+_GOING_AWAY: Final = 1001
+_RESTARTS: Final = 1012
+_EVENT_END: Final = b"\n\n"
+_DATA: Final = b"\ndata: "
+_FAILED: Final = b"event: response.failed\n"
+
+
+class ResponsesSocket:
+    """Answers handshakes and what follows them."""
+
+    def __init__(self, line: RequestPipeline, clock: Callable[[], float] = time.monotonic) -> None:
+        self._line = line
+        self._clock = clock
+
+    async def serve(self, exchange: Exchange) -> None:
+        """One socket's life. Raises a refusal of the handshake."""
+        if exchange.upgrade != PROTOCOL:
+            raise MethodNotAllowed("POST, or GET as a WebSocket")
+        if self._line.draining:
+            raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
+        caller = await self._line.authenticate(read_headers(exchange.headers))
+        if caller.role == "finance":
+            raise ReadsOnly
+        session = _Session(self._line, exchange)
+        ends_at = self._clock() + _LONGEST_S
+        while (message := await session.socket.message(lambda: ends_at - self._clock())) is not None:
+            await session.answer(message)
+        session.end()
+
+
+class _Session:
+    """One socket."""
+
+    def __init__(self, line: RequestPipeline, exchange: Exchange) -> None:
+        self._line = line
+        self._exchange = exchange
+        self._turn: _Turn | None = None
+        self._memory = _Memory(exchange)
+        self._headers = [header for header in exchange.headers if header[0] not in _NOT_OF_TURNS]
+        self.socket = WebSocket(exchange, line.config.max_body_bytes, self._lost)
+
+    async def answer(self, message: str) -> None:
+        """Answers one message, to its end."""
+        try:
+            fields = _asked(message)
+            generates = fields.pop("generate", True) is not False
+            body = encoded({**fields, "stream": True})
+        except BadRequest as error:
+            self._refuse(error_reply(error))
+            return
+        turn = self._turn = _Turn(body, self._headers, self._exchange, self.socket)
+        wire = RESPONSES if generates else _warming(self._memory)
+        try:
+            await self._line.serve(wire, turn, self._memory)
+        finally:
+            self._turn = None
+            turn.release()
+        if turn.has_failed:
+            # A turn that failed must not be gone on from as if it were known what it left.
+            self._memory.forget(fields.get("previous_response_id"))
+
+    def end(self) -> None:
+        """Says why there are no more turns, unless the caller is gone."""
+        if self.socket.is_leaving:
+            self.socket.close(_RESTARTS, "the gateway restarts; connect again")
+            return
+        if self.socket.is_open:
+            self._refuse(
+                error_reply(
+                    BadRequest(
+                        f"A socket is open for {_LONGEST_S:g} s at most; connect again.",
+                        code="websocket_connection_limit_reached",
+                    )
+                )
+            )
+        self.socket.close(_GOING_AWAY)
+
+    def _refuse(self, told: ErrorReply) -> None:
+        self.socket.send(_error_message(told.status, told.body))
+
+    def _lost(self) -> None:
+        if self._turn is not None:
+            self._turn.lost("hung_up")
+
+
+class _Turn(Exchange):
+    """One request of a socket, whose reply's events are its messages."""
+
+    def __init__(self, body: bytes, headers: Sequence[Header], outer: Exchange, socket: WebSocket) -> None:
+        super().__init__(post_of(body, headers, RESPONSES.path), _SocketWire(outer), HeldBytes(len(body)))
+        self._socket = socket
+        self.has_failed = False
+        self.came(body)
+        self.came_whole()
+        if not socket.is_open:
+            self.lost("hung_up")
+
+    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
+        super().respond(status, headers, body)
+        if status == _OK:
+            self._tell(body)
+        else:
+            self.has_failed = True
+            self._socket.send(_error_message(status, body))
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self._tell(data)
+
+    def end(self, data: bytes = b"") -> None:
+        super().end(data)
+        self._tell(data)
+
+    def abort(self) -> None:
+        self.has_failed = True
+        super().abort()
+
+    def _tell(self, events: bytes) -> None:
+        """Each event as a message."""
+        for event in events.split(_EVENT_END):
+            name, found, told = event.partition(_DATA)
+            if found:
+                self.has_failed = self.has_failed or (name + b"\n") == _FAILED
+                self._socket.send(told.decode())
+
+
+class _SocketWire:
+    """The socket's connection, as the exchange of one turn sees it: what it writes are messages already."""
+
+    def __init__(self, outer: Exchange) -> None:
+        self._outer = outer
+        self.peer = outer.peer
+        self.tls = outer.tls
+
+    @property
+    def blocked_since(self) -> float | None:
+        return self._outer.blocked_since
+
+    async def drained(self) -> None:
+        await self._outer.drained()
+
+    def abort(self) -> None:
+        self._outer.abort()
+
+    def tail(self, exchange: Exchange, *, closes: bool) -> bytes:  # noqa: ARG002 - the connection's signature
+        """The end of a head that nobody reads."""
+        return b"\r\n"
+
+    def write(self, data: bytes) -> None:
+        """Nothing beside the messages."""
+
+    def more_wanted(self, *, whole: bool) -> None:
+        """All of a turn is there."""
+
+    def reply_ended(self) -> None:
+        """The socket goes on."""
+
+    def switched(self, taker: Taker) -> None:
+        """A turn is no handshake."""
+
+    def pause(self) -> None:
+        """All of a turn is there."""
+
+    def resume(self) -> None:
+        """All of a turn is there."""
+
+    def close(self) -> None:
+        """The socket goes on."""
+
+
+class _Memory:
+    """The last response of one socket, as far as there is room for it."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._name = ""
+        self._record = b""
+
+    def find(self, name: str) -> bytes | None:
+        return self._record if name == self._name else None
+
+    def remember(self, kept: Kept) -> None:
+        self.forget(self._name)
+        if self._exchange.hold(len(kept.record)):
+            self._name, self._record = kept.response_id, kept.record
+
+    def forget(self, name: Any) -> None:
+        if name == self._name:
+            self._exchange.let_go(len(self._record))
+            self._name, self._record = "", b""
+
+
+def _asked(message: str) -> dict[str, Any]:
+    """The fields of a request. Raises BadRequest."""
+    fields = object_of(message.encode())
+    if fields.pop("type", None) != _CREATE:
+        raise BadRequest(f"A message here has the `type` `{_CREATE}`.", param="type")
+    if fields.get("stream_id") is not None:
+        raise BadRequest(
+            "A socket answers one request after the other here: open another one instead of a `stream_id`.",
+            param="stream_id",
+            code="unsupported_parameter",
+        )
+    for name in _OF_TRANSPORT:
+        fields.pop(name, None)
+    return fields
+
+
+def _warming(memory: _Memory) -> Wire:
+    """The wire of a turn with `generate: false`: nothing is asked of a model, and what was sent is remembered."""
+    told = b""
+
+    def read(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
+        nonlocal told
+        del is_model
+        understood, kept = read_warming(body, headers, new_request_id(), wall_us() // _SECOND_US)
+        memory.remember(kept)
+        told = kept.told
+        return understood
+
+    def answer(_request: ChatRequest, _input_tokens: int) -> tuple[bytes, tuple[Header, ...]]:
+        return told, ()
+
+    return msgspec.structs.replace(RESPONSES, read=read, answer=answer)
+
+
+def _error_message(status: int, body: bytes) -> str:
+    """An error in the shape of a WebSocket's, and in that of a stream's event."""
+    error = msgspec.json.decode(body, type=dict[str, Any])["error"]
+    told = {name: error.get(name) for name in ("code", "message", "param")}
+    event = {"type": "error", "sequence_number": 0, "status": status, **told, "error": error}
+    return msgspec.json.encode(event).decode()
