@@ -11,9 +11,9 @@ from proxy.wires.azure import wire_at
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.wires.completions.wire import COMPLETIONS
 from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
-from proxy.wires.responses.wire import INPUT_TOKENS, RESPONSES
+from proxy.wires.responses.wire import COMPACT, INPUT_TOKENS, RESPONSES
 
-WIRES: Final = (CHAT, EMBEDDINGS, COMPLETIONS, MESSAGES, COUNT_TOKENS, RESPONSES, INPUT_TOKENS)
+WIRES: Final = (CHAT, EMBEDDINGS, COMPLETIONS, MESSAGES, COUNT_TOKENS, RESPONSES, INPUT_TOKENS, COMPACT)
 
 
 def hot_routes(line: RequestPipeline) -> Routes:

@@ -10,6 +10,7 @@ import aiohttp
 import httpx
 import msgspec
 import pytest
+from openai.types.responses import ResponseCompactionItem, ResponseUsage
 
 from tests.published_types import check_events, check_response
 from tests.running_gateway import Running, running_gateway
@@ -173,6 +174,29 @@ async def test_phases(tmp_path: Path, upstream: Upstream, phase: str) -> None:
         response = await posted(gateway, model="auto", input=[user("Weigh it."), said, user("Well?")])
         check_response(response)
         assert response["output"][0].get("phase") in {None, "commentary", "final_answer"}
+
+
+@pytest.mark.parametrize("named", [{"model": "auto"}, {}])
+async def test_compaction(tmp_path: Path, upstream: Upstream, named: dict[str, str]) -> None:
+    """With and without a model: the user's messages and one item for the rest, with which the conversation goes on."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway:
+        call = {"type": "function_call", "call_id": "c1", "name": "weigh", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c1", "output": "7 kg"}
+        said = {"type": "message", "role": "assistant", "content": "It weighs 7 kg."}
+        compact = await posted(
+            gateway, "responses/compact", input=[user("Weigh it."), call, output, said, user("And now?")], **named
+        )
+        # OpenAI's type for the whole has no place for the users' messages that its description has.
+        ResponseCompactionItem.model_validate(compact["output"][-1])
+        ResponseUsage.model_validate(compact["usage"])
+        assert compact["object"] == "response.compaction"
+        assert [item["type"] for item in compact["output"]] == ["message", "message", "compaction"]
+        assert [item["content"][0]["text"] for item in compact["output"][:2]] == ["Weigh it.", "And now?"]
+        assert compact["usage"]["total_tokens"] > 0
+        following = await posted(gateway, model="auto", input=[*compact["output"], user("Go on.")])
+        check_response(following)
+        again = await posted(gateway, "responses/compact", previous_response_id=following["id"])
+        assert [item["type"] for item in again["output"]] == ["message", "message", "message", "compaction"]
 
 
 # Over a WebSocket.

@@ -178,4 +178,4 @@ async def test_errors_are_openais(tmp_path: Path, upstream: Upstream) -> None:
             await caller.responses.create(model="auto", input="hi", tools=[{"type": "web_search"}])
         assert refused.value.param == "tools.0.type"
         async with httpx.AsyncClient(headers={"authorization": f"Bearer {gateway.key}"}) as plain:
-            assert (await plain.post(f"{gateway.base_url}/responses/compact", json={})).status_code in {404, 405}
+            assert (await plain.post(f"{gateway.base_url}/responses/unknown", json={})).status_code in {404, 405}

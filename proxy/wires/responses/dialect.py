@@ -17,6 +17,7 @@ from proxy.wires.responses.continuing import conversation_of
 from proxy.wires.responses.conversation import with_turn
 from proxy.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
 from proxy.wires.responses.tools import INPUT, Tool, Toolbox
+from proxy.wires.responses.usage import usage_of
 from proxy.wires.wire import Change, EventWriter, Kept, Served
 
 _INCOMPLETE: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -147,20 +148,6 @@ class ResponsesDialect:
         writer.say(payload, [])
         writer.settle()
         return writer.finished()
-
-
-def usage_of(usage: Usage) -> dict[str, Any]:
-    """OpenAI's usage of a response."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {
-            "cached_tokens": usage.cached_input_tokens,
-            "cache_write_tokens": usage.cache_write_tokens,
-        },
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }
 
 
 class _EventWriter:

@@ -23,6 +23,9 @@ PREFIX: Final[Mapping[str, str]] = {
     "custom_tool_call": "ctc",
 }
 """What the ids of items begin with, by their type; those of other types with `item`."""
+COMPACTED: Final = "wbc1."
+"""The beginning of the encrypted content that holds a summary of ours."""
+_BEFORE: Final = "What was said and done before, summed up:\n"
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _SIGNED: Final = "wb1."
 """The beginning of the encrypted content that holds a Claude's signed thinking."""
@@ -136,6 +139,20 @@ class _Talk:
     def reasoning(self, item: Item, _where: str) -> None:
         self._thinking += _thinking_of(item)
 
+    def compaction(self, item: Item, where: str) -> None:
+        """As a user's message: a system message would have to come first at many engines."""
+        content = text(item.get("encrypted_content"), f"{where}.encrypted_content")
+        try:
+            summary = base64.urlsafe_b64decode(content.removeprefix(COMPACTED)).decode()
+        except (binascii.Error, ValueError):
+            summary = ""
+        if not content.startswith(COMPACTED) or not summary:
+            raise unsupported(
+                f"{where}.encrypted_content",
+                "This compaction is none of this gateway's, and only who wrote it can read it: send the items that it stands for.",
+            )
+        self.messages.append({"role": "user", "content": _BEFORE + summary})
+
     def _call(self, item: Item, where: str, arguments: str) -> None:
         name = chat_name(text(item.get("name"), f"{where}.name"), item.get("namespace"))
         call_id = text(item.get("call_id"), f"{where}.call_id")
@@ -159,6 +176,7 @@ _ADDERS: Final[Mapping[str, Callable[[_Talk, Item, str], None]]] = {
     "function_call_output": _Talk.output,
     "custom_tool_call_output": _Talk.output,
     "reasoning": _Talk.reasoning,
+    "compaction": _Talk.compaction,
 }
 
 

@@ -9,6 +9,7 @@ from providers.wire import ChatRequest
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import sse
 from proxy.wires.openai_errors import as_told
+from proxy.wires.responses.compaction import read_compaction
 from proxy.wires.responses.continuing import continued, names_in
 from proxy.wires.responses.parser import read_again, read_for_counting, read_response
 from proxy.wires.wire import Continuing, Header, Wire
@@ -31,6 +32,14 @@ RESPONSES: Final = Wire(
     name="responses",
     path="/v1/responses",
     read=read_response,
+    error=as_told,
+    error_event=error_event,
+    continuing=_CONTINUING,
+)
+COMPACT: Final = Wire(
+    name="responses",
+    path="/v1/responses/compact",
+    read=read_compaction,
     error=as_told,
     error_event=error_event,
     continuing=_CONTINUING,
