@@ -1,9 +1,11 @@
-"""Replies and events of the responses wire, held against what is published: OpenAI's own types, and Open Responses' rules."""
+"""Replies and events, held against what is published: OpenAI's and Anthropic's own types, and Open Responses' rules."""
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pydantic
+from anthropic.types import Message, RawMessageStreamEvent
 from openai.types.responses import Response, ResponseStreamEvent
 
 _REQUIRED: Final = frozenset(
@@ -53,7 +55,16 @@ _REQUIRED: Final = frozenset(
 """What Open Responses requires of a response, even where it is null."""
 _TEXTS: Final = ("id", "object", "status", "model", "truncation", "service_tier")
 _NUMBERS: Final = ("created_at", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "temperature")
-_event: Final[pydantic.TypeAdapter[Any]] = pydantic.TypeAdapter(ResponseStreamEvent)
+
+
+def _by_type(union: Any) -> Mapping[str, type[pydantic.BaseModel]]:
+    """The models of a published union, by the `type` that each has."""
+    models = get_args(get_args(union)[0])
+    return {name: model for model in models for name in get_args(model.model_fields["type"].annotation)}
+
+
+_EVENTS: Final = _by_type(ResponseStreamEvent)
+_MESSAGE_EVENTS: Final = _by_type(RawMessageStreamEvent)
 _PLACE: Final = ("item_id", "output_index", "content_index")
 
 
@@ -78,8 +89,8 @@ def check_events(events: Iterable[Mapping[str, Any]], first: int = 0) -> None:
     grown: dict[tuple[Any, ...], str] = {}
     kinds: list[str] = []
     for number, event in enumerate(events, first):
-        _event.validate_python(event)
         kind = event["type"]
+        _EVENTS[kind].model_validate(event)
         kinds.append(kind)
         assert event["sequence_number"] == number, kind
         if "response" in event:
@@ -102,3 +113,46 @@ def check_events(events: Iterable[Mapping[str, Any]], first: int = 0) -> None:
     if kinds[-1] != "response.failed":
         assert not open_items
         assert not grown
+
+
+def check_message(message: Mapping[str, Any]) -> None:
+    """Fails for a message that is not as Anthropic publishes it."""
+    Message.model_validate(message)
+    assert {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"} <= message.keys()
+
+
+def check_message_events(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The content blocks that a stream comes to. Fails for one whose events are not as Anthropic publishes them."""
+    blocks: list[dict[str, Any]] = []
+    pieces: list[str] = []
+    is_open = False
+    kinds: list[str] = []
+    for event in events:
+        kind = event["type"]
+        if kind == "ping":
+            continue
+        _MESSAGE_EVENTS[kind].model_validate(event)
+        kinds.append(kind)
+        match kind:
+            case "message_start":
+                check_message(event["message"])
+                assert event["message"]["content"] == []
+            case "content_block_start":
+                assert not is_open
+                assert event["index"] == len(blocks)
+                is_open, pieces = True, []
+                blocks.append(dict(event["content_block"]))
+            case "content_block_delta":
+                assert is_open
+                assert event["index"] == len(blocks) - 1
+                pieces += [event["delta"].get("text", "") + event["delta"].get("partial_json", "")]
+            case "content_block_stop":
+                is_open = False
+                said = "".join(pieces)
+                blocks[-1] |= (
+                    {"input": json.loads(said or "{}")} if blocks[-1]["type"] == "tool_use" else {"text": said}
+                )
+    assert not is_open
+    assert kinds[0] == "message_start"
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    return blocks
