@@ -4,9 +4,22 @@ Each class says whether a retry or a fallback makes sense, and whether it counts
 `proxy/errors.py` maps it to HTTP in one table.
 """
 
+import msgspec
+
+
+class Original(msgspec.Struct, frozen=True):
+    """A provider's own error, word for word but for our keys."""
+
+    status: int
+    type: str
+    message: str
+
 
 class UpstreamError(Exception):
     """A failed attempt. `public` is safe to show to a caller: no upstream body, no key."""
+
+    original: Original | None = None
+    """What the provider said, where callers of its own wire may read it: their recovery goes by its words."""
 
     retry_same: bool = False
     """A retry at the same target may help."""

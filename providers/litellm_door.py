@@ -21,6 +21,7 @@ from providers.errors import (
     CannotCarry,
     ConnectFailed,
     MalformedReply,
+    Original,
     StreamCut,
     UpstreamError,
     UpstreamRefusedUs,
@@ -72,6 +73,27 @@ PASSED_FIELDS = frozenset(
 _DROPPED_FIELDS = frozenset(
     {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
 )
+
+_MOST_READ = 64 * 1024
+_ANTHROPIC_STATUS: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Anthropic's errors that are its callers' to read, and the status of each."""
+
+
+class _Error(msgspec.Struct):
+    type: str
+    message: str
+
+
+class _Said(msgspec.Struct):
+    error: _Error
+
 
 _JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
 _LITELLM_PREFIX = re.compile(r"^(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*[:-]\s*")
@@ -281,10 +303,38 @@ def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun:
         return MalformedReply("The upstream's answer cannot be read.", deployment_id=deployment_id)
     status = next((status for name, status in _STATUS_OF if isinstance(error, getattr(litellm, name))), None)
     if status is None or status >= 500:  # noqa: PLR2004  # The server's faults, or nobody's in particular.
-        return _server_fault(error, status, deployment_id, begun=begun)
-    return error_of_status(
-        status, _body_of(error), _headers_of(error), deployment_id=deployment_id, secret=deployment.api_key
-    )
+        translated = _server_fault(error, status, deployment_id, begun=begun)
+    else:
+        translated = error_of_status(
+            status, _body_of(error), _headers_of(error), deployment_id=deployment_id, secret=deployment.api_key
+        )
+    if speaks_anthropic(deployment):
+        translated.original = _original_of(error, deployment.api_key)
+    return translated
+
+
+def _original_of(error: Exception, secret: str | None) -> Original | None:
+    """Anthropic's own error. None where it says none, or where it is about our key or account."""
+    # litellm's message repeats it, at times as Python would write bytes, so the reply itself comes first.
+    for body in (*(_content_of(cause) for cause in _causes(error)), _body_of(error)):
+        told = body[:_MOST_READ]
+        try:
+            said = msgspec.json.decode(told.replace(secret.encode(), b"***") if secret else told, type=_Said).error
+        except msgspec.MsgspecError:
+            continue
+        status = _ANTHROPIC_STATUS.get(said.type)
+        return None if status is None else Original(status, said.type, said.message)
+    return None
+
+
+def _content_of(cause: BaseException) -> bytes:
+    """The body of the reply that an exception is about, as far as it was read."""
+    try:
+        content = getattr(cause, "response", None)
+        content = getattr(content, "content", b"")
+    except Exception:  # noqa: BLE001 - it was not read, which each client says in its own way
+        return b""
+    return content if isinstance(content, bytes) else b""
 
 
 def _server_fault(error: Exception, status: int | None, deployment_id: str, *, begun: bool) -> UpstreamError:

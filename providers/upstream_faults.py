@@ -35,7 +35,8 @@ _UNAVAILABLE = frozenset({409, 425})
 # Somebody in between stopped waiting, so the model behind may have worked on: 524 is Cloudflare's, 499 nginx's.
 LOST_STATUSES = frozenset({408, 499, 504, 524})
 _TOO_LONG = "context_length_exceeded"
-_TOO_LONG_IN_WORDS = "maximum context length"
+_TOO_LONG_IN_WORDS = ("maximum context length", "prompt is too long", "exceed context limit")
+"""vLLM's words, and Anthropic's."""
 _TOO_MANY = 429
 _NOT_FOUND = 404
 _KEY_REFUSED = frozenset({401, 402})
@@ -206,8 +207,9 @@ def _rejection(status: int, fault: _Fault, deployment_id: str, secret: str | Non
     def word(value: str | None) -> str | None:
         return clean(value, _MAX_WORD_CHARS, secret) if value else None
 
-    # vLLM says it in words only.
-    too_long = _TOO_LONG in {fault.code, fault.type} or _TOO_LONG_IN_WORDS in fault.message.lower()
+    # Some say it in words only.
+    said = fault.message.lower()
+    too_long = _TOO_LONG in {fault.code, fault.type} or any(words in said for words in _TOO_LONG_IN_WORDS)
     kind = PromptTooLong if too_long else RequestRejected
     return kind(
         clean(fault.message, secret=secret) or "The upstream rejected the request.",

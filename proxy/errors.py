@@ -17,6 +17,7 @@ from providers.errors import (
     ConnectFailed,
     FirstTokenTimeout,
     MalformedReply,
+    Original,
     PromptTooLong,
     ReplicaSilent,
     RequestRejected,
@@ -465,10 +466,18 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     param: str | None
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
+    original: Original | None = None
+    """What the provider said, for a wire that is its own."""
 
 
 def error_reply(error: BaseException) -> ErrorReply:
     """Maps any exception to the reply that the caller sees. An unexpected one becomes a 500 without details."""
+    reply = _reply_to(error)
+    original = error.original if isinstance(error, UpstreamError) else None
+    return reply if original is None else msgspec.structs.replace(reply, original=original)
+
+
+def _reply_to(error: BaseException) -> ErrorReply:
     fault = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _UNEXPECTED)
     match error:
         case RequestRejected():

@@ -183,3 +183,59 @@ async def test_signed_thinking_comes_back_and_goes_on(tmp_path: Path) -> None:
         blocks = served.bodies[-1]["messages"][1]["content"]
         assert blocks[0] == THOUGHT
         assert blocks[1]["text"] == "7 t"
+
+
+TOO_LONG: Final = "prompt is too long: 210431 tokens > 200000 maximum"
+ERRORS: Final = [
+    (400, "invalid_request_error", TOO_LONG),
+    (400, "invalid_request_error", "messages.1.content.0: Invalid `signature`\n in `thinking` block"),
+    (413, "request_too_large", "Request exceeds the maximum size"),
+    (
+        429,
+        "rate_limit_error",
+        "This request would exceed your organization's rate limit of 30,000 input tokens per minute.",
+    ),
+    (500, "api_error", "Internal server error"),
+    (529, "overloaded_error", "Overloaded"),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "words"), ERRORS)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_claudes_errors_pass_word_for_word(
+    tmp_path: Path, status: int, kind: str, words: str, streams: bool
+) -> None:
+    """Status, type and message are its own, as agents recover by the words. On OpenAI's wire they are ours."""
+
+    async def refuse(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"type": "error", "error": {"type": kind, "message": words}}, status=status)
+
+    async with provider(refuse) as served, house(tmp_path, served) as (gateway, caller):
+        messages: Any = [{"role": "user", "content": "hi"}]
+        with pytest.raises(anthropic.APIStatusError) as refused:
+            await caller.messages.create(model="claude-house", max_tokens=5, messages=messages, stream=streams)
+        assert refused.value.status_code == status
+        body: Any = refused.value.body
+        assert body["error"] == {"type": kind, "message": words}
+        assert body["request_id"] == refused.value.response.headers["request-id"]
+        async with openai.AsyncOpenAI(api_key=gateway.key, base_url=gateway.base_url, max_retries=0) as other:
+            with pytest.raises(openai.APIStatusError) as elsewhere:
+                await other.chat.completions.create(model="claude-house", messages=messages)
+            told: Any = elsewhere.value.body
+            assert {"message", "type", "param", "code"} <= told.keys()
+
+
+async def test_our_own_keys_fault_is_told_in_our_words(tmp_path: Path) -> None:
+    """Else an agent would ask its user to sign in."""
+
+    async def refuse(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        error = {"type": "authentication_error", "message": "invalid x-api-key"}
+        return web.json_response({"type": "error", "error": error}, status=401)
+
+    async with provider(refuse) as served, house(tmp_path, served) as (_, caller):
+        with pytest.raises(anthropic.APIStatusError) as refused:
+            await caller.messages.create(
+                model="claude-house", max_tokens=5, messages=[{"role": "user", "content": "hi"}]
+            )
+        assert refused.value.status_code == 502
+        assert "x-api-key" not in str(refused.value.body)

@@ -24,8 +24,9 @@ _FIRST_SERVER_ERROR: Final = 500
 
 
 def error_reply_of(told: ErrorReply, request_id: str) -> ErrorReply:
-    """The same status and headers, with a body that Anthropic's clients read."""
-    return msgspec.structs.replace(told, body=msgspec.json.encode(_error(told, request_id)))
+    """The same status and headers, with a body that Anthropic's clients read; of a Claude's own error its own status."""
+    status = told.status if told.original is None else told.original.status
+    return msgspec.structs.replace(told, status=status, body=msgspec.json.encode(_error(told, request_id)))
 
 
 def error_event(told: ErrorReply, request_id: str) -> bytes:
@@ -34,6 +35,10 @@ def error_event(told: ErrorReply, request_id: str) -> bytes:
 
 
 def _error(told: ErrorReply, request_id: str) -> dict[str, Any]:
+    if told.original is not None:
+        # Word for word: agents know by the words what to do next.
+        original = {"type": told.original.type, "message": told.original.message}
+        return {"type": "error", "error": original, "request_id": request_id}
     kind = _TYPES.get(told.status, "api_error" if told.status >= _FIRST_SERVER_ERROR else "invalid_request_error")
     # `code` and `param` are beside what Anthropic tells, and name what is wrong as on the other wires.
     error = {"type": kind, "message": told.message, "code": told.code, "param": told.param}
