@@ -113,6 +113,7 @@ class LedgerEntry(SQLModel, table=True):
     priced_attempts: int = Field(sa_column=_amount())
     margin_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     margin_why: str = Field(sa_column=Column(String(16), nullable=False, server_default=text("''")))
+    considered: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a

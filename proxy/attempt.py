@@ -25,6 +25,7 @@ from providers.target import Deployment
 from providers.upstream_faults import without_echo
 from providers.wire import Event, WireUsage, untaken
 from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of
+from proxy.considered import written
 from proxy.ending import Ending, Unused, flags_of, result_of
 from proxy.engine_fields import dropped_fields
 from proxy.errors import DeadlineExceeded
@@ -398,7 +399,13 @@ class Attempt:
             hosted_price=baselines.hosted_price,
             margin_nanousd=self.candidate.margin_nanousd,
             margin_why=self.candidate.margin_why,
+            considered=written(routed.plan) if closing and self.number == 1 and _was_chosen(routed) else "",
         )
+
+
+def _was_chosen(routed: RoutedRequest) -> bool:
+    """True where the gateway chose for a caller, so that somebody may ask why."""
+    return routed.prediction is not None and routed.origin == "caller"
 
 
 def _us(end: float | None, start: float) -> int | None:

@@ -188,9 +188,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that is not asked, and why. What is too weak was compared all the same; costs are nano-dollars."""
+
     target_id: str
     obstacle: Obstacle
     detail: str
+    expected_nanousd: int | None = None
+    margin_nanousd: int | None = None
+    margin_why: MarginWhy = ""
+    adequate: float | None = None
 
 
 class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -529,7 +535,16 @@ class _TargetComparison:
                 f"adequate with {adequate:.3f}, the reference with {self.reference:.3f}: "
                 f"loses {self.reference - adequate:.3f}, tolerated are {self.tolerance:.3f}"
             )
-        return Rejection(target_id=option.target_id, obstacle="too-hard", detail=detail)
+        led = option.margin
+        return Rejection(
+            target_id=option.target_id,
+            obstacle="too-hard",
+            detail=detail,
+            expected_nanousd=option.expected,
+            margin_nanousd=None if led is None else led.nanousd,
+            margin_why="" if led is None else led.why,
+            adequate=None if option.outlook is None else option.outlook.adequate,
+        )
 
 
 def _auto(

@@ -92,6 +92,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     in no sum."""
     margin_why: str = ""
     """What that followed from, as in `proxy.shadow_price`; empty where nothing was compared."""
+    considered: str = ""
+    """What the targets were compared by when the gateway chose one, as `proxy.considered` writes it; with a request's
+    first attempt alone."""
 
 
 BOOKS: Final = "books"

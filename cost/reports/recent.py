@@ -1,10 +1,11 @@
-"""Recent requests with all of their attempts, newest first, as the ledger has them."""
+"""Recent requests with all of their attempts, newest first or by cost, duration or tokens, as the ledger has them."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, get_args
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Select, String, and_, func, literal, or_, select, true
+from sqlalchemy import BigInteger, ColumnElement, Select, String, and_, case, func, literal, or_, select, true
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
@@ -22,13 +23,21 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Place = tuple[int, str]
 """Cursor: moment and request id of a page's last request."""
 
+Order = Literal["", "cost", "-cost", "duration", "-duration", "tokens", "-tokens"]
+"""Order of requests: empty is the newest first, with `-` the most first. Unknown values come last."""
+ORDERS: Final[tuple[Order, ...]] = get_args(Order)
+
 MAX_ROWS: Final = 200
+MAX_PAGE: Final = 100
+"""Most pages of an order other than by time."""
 SEARCHED: Final = 5_000
 """Most ends of attempts that a filtered page searches; beyond them there is a next page, not a longer wait."""
 _ATTEMPTS: Final = 5
 """Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
 _FAILED_FROM: Final = 400
 _ENDS: Final = tuple(sorted(TERMINAL))
+_STATUS: Final = re.compile(r"([1-5])(xx|[0-9]{2})", re.ASCII)
+_CLASS: Final = 100
 
 
 class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +51,18 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     tag: str = ""
     tier: str = ""
+    since_us: int | None = None
+    until_us: int | None = None
+    """End of the time in which attempts ended, itself excluded."""
+    status: str = ""
+    """A status such as `429`, or a class of them such as `5xx`, of any attempt."""
+    slower_us: int | None = None
+    """Least duration of an attempt."""
+    dearer_nanousd: int | None = None
+    """Least cost of an attempt."""
+    order: Order = ""
+    page: int = 1
+    """Page of an order other than by time, which has no `before`."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.rows <= MAX_ROWS:
@@ -54,11 +75,34 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
             check_values([self.before[1]], "before")
             if not 0 <= self.before[0] < 2**62:
                 raise BadQuery("it is no moment", param="before")
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        if self.order not in ORDERS:
+            raise BadQuery(f"use one of {', '.join(filter(None, ORDERS))}", param="order")
+        if not 1 <= self.page <= MAX_PAGE:
+            raise BadQuery(f"it must be from 1 to {MAX_PAGE}", param="page")
+        if self.status and _STATUS.fullmatch(self.status) is None:
+            raise BadQuery("use a status such as 429, or a class such as 5xx", param="status")
+        for name in ("since_us", "until_us", "slower_us", "dearer_nanousd"):
+            bound = getattr(self, name)
+            if bound is not None and not 0 <= bound < 2**62:
+                raise BadQuery("it is out of range", param=name)
 
     @property
     def filtered(self) -> bool:
-        """True if any filter is set."""
-        return any((self.outcome, self.target, self.key, self.tag, self.tier))
+        """True if any filter is set that rows are searched by; the time is none, as an index finds it."""
+        bounds = (self.slower_us, self.dearer_nanousd)
+        texts = (self.outcome, self.target, self.key, self.tag, self.tier, self.status)
+        return any(texts) or any(bound is not None for bound in bounds)
+
+    @property
+    def statuses(self) -> tuple[int, int] | None:
+        """The least and the greatest status wanted, both included; None where any is."""
+        if not self.status:
+            return None
+        low = int(self.status.replace("xx", "00"))
+        return low, low + _CLASS - 1 if self.status.endswith("xx") else low
 
 
 class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +185,8 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[RecentRequest, ...]
     next_place: Place | None = None
     reached_us: int | None = None
+    has_more: bool = False
+    """True if another order than by time has a next page."""
 
 
 class RecentReader:
@@ -151,7 +197,11 @@ class RecentReader:
         self._searched = searched
 
     async def page(self, query: RecentQuery) -> RecentPage:
-        """Return the requests after the query's place, by the end of their last attempt."""
+        """Return the requests after the query's place, by the end of their last attempt, or those of a page of another
+        order: of what matches among the newest attempts, as many as are searched.
+        """
+        if query.order:
+            return await self._ordered(query)
         most = (query.rows + 1) * _ATTEMPTS
         depth = self._searched if query.filtered else most
         async with self._engine.connect() as connection:
@@ -170,6 +220,19 @@ class RecentReader:
         last = found_rows[0]
         bound = (int(last.last_us), str(last.last_id)) if last.looked_at == depth else None
         return RecentPage(requests=requests, next_place=bound, reached_us=None if bound is None else bound[0])
+
+    async def _ordered(self, query: RecentQuery) -> RecentPage:
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(_ordered_search(query, self._searched))).all()
+            ids = [str(row.request_id) for row in rows if row.request_id is not None]
+            shown = ids[: query.rows]
+            found = await _read_requests(connection, query.scope, shown)
+        last = rows[0]
+        return RecentPage(
+            requests=tuple(found[each] for each in shown if each in found),
+            reached_us=int(last.last_us) if last.looked_at == self._searched else None,
+            has_more=len(ids) > query.rows and query.page < MAX_PAGE,
+        )
 
     async def one(self, scope: ReadScope, request_id: str) -> RecentRequest | None:
         """Return one request, however old; None when the scope has none of that id."""
@@ -218,6 +281,9 @@ _FILTER_COLUMNS: Final = tuple(
         "reason",
         "usage_source",
         "cost_nanousd",
+        "duration_us",
+        "input_tokens",
+        "output_tokens",
     )
 )
 """Columns that filters use."""
@@ -226,7 +292,11 @@ _FILTER_COLUMNS: Final = tuple(
 def _newest(query: RecentQuery, columns: Sequence[Any] = ()) -> Select[Any]:
     """Select the ends of attempts before the query's place, newest first."""
     statement: Select[Any] = select(_AT, _REQUEST, *columns).where(*_scope_conditions(query.scope))
-    if query.before is not None:
+    if query.since_us is not None:
+        statement = statement.where(query.since_us <= _AT)
+    if query.until_us is not None:
+        statement = statement.where(query.until_us > _AT)
+    if query.before is not None and not query.order:
         at_us, last = query.before
         before = sql_tuple(_AT, _REQUEST) < sql_tuple(literal(at_us, BigInteger()), literal(last, String()))
         # Redundant, but only with this plain condition is the index used everywhere.
@@ -264,10 +334,51 @@ def _search(query: RecentQuery, depth: int, most: int) -> Select[Any]:
     )
 
 
+def _ordered_search(query: RecentQuery, depth: int) -> Select[Any]:
+    """Select one page of the requests among the newest `depth` ends of attempts, in the query's order.
+
+    Each row, also where nothing matches, has the number of rows searched and the moment of the last.
+    """
+    looked = _newest(query, _FILTER_COLUMNS).limit(depth).cte("looked")
+    columns = looked.c
+    amounts: dict[str, ColumnElement[Any]] = {
+        # A sum of which one part is unknown is unknown.
+        "cost": case((func.count(columns.cost_nanousd) == func.count(), func.sum(columns.cost_nanousd))),
+        "duration": case((func.count(columns.duration_us) == func.count(), func.sum(columns.duration_us))),
+        "tokens": func.sum(columns.input_tokens + columns.output_tokens),
+    }
+    amount = amounts[query.order.removeprefix("-")].label("amount")
+    matching = (
+        select(columns.request_id, func.max(columns.at_us).label("at_us"), amount)
+        .where(*_filters(columns, query))
+        .group_by(columns.request_id)
+        .subquery("matching")
+    )
+    by = matching.c.amount.desc() if query.order.startswith("-") else matching.c.amount.asc()
+    order = (by.nulls_last(), matching.c.at_us.desc(), matching.c.request_id)
+    numbered = select(matching.c.request_id, func.row_number().over(order_by=order).label("place")).subquery("numbered")
+    first = (query.page - 1) * query.rows
+    found = (
+        select(numbered).where(numbered.c.place > first, numbered.c.place <= first + query.rows + 1).subquery("found")
+    )
+    told = (
+        select(func.count().label("looked_at"), func.min(columns.at_us).label("last_us"))
+        .select_from(looked)
+        .subquery("told")
+    )
+    return select(*told.c, found.c.request_id).select_from(told.outerjoin(found, true())).order_by(found.c.place)
+
+
 def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
     asked = {"key_id": query.key, "tier": query.tier, "target_id": query.target, "tag": query.tag}
     conditions: list[ColumnElement[bool]] = [columns[name] == value for name, value in asked.items() if value]
     tried = columns.entry.in_(("settle", "expire"))
+    if query.statuses is not None:
+        conditions.append(columns.status.between(*query.statuses))
+    if query.slower_us is not None:
+        conditions.append(columns.duration_us >= query.slower_us)
+    if query.dearer_nanousd is not None:
+        conditions.append(columns.cost_nanousd >= query.dearer_nanousd)
     match query.outcome:
         case "answered":
             conditions.append(columns.served)
@@ -292,7 +403,7 @@ def matches(entry: Entry, query: RecentQuery) -> bool:
         (query.target, entry.target_id),
         (query.tag, entry.tag),
     )
-    if any(wanted not in {"", found} for wanted, found in asked):
+    if any(wanted not in {"", found} for wanted, found in asked) or not _is_within(entry, query):
         return False
     outcomes: dict[Outcome, bool] = {
         "": True,
@@ -304,6 +415,17 @@ def matches(entry: Entry, query: RecentQuery) -> bool:
         "unpriced": entry.entry != "void" and entry.cost_nanousd is None,
     }
     return outcomes[query.outcome]
+
+
+def _is_within(entry: Entry, query: RecentQuery) -> bool:
+    bounds = ((query.slower_us, entry.duration_us), (query.dearer_nanousd, entry.cost_nanousd))
+    if any(least is not None and (found is None or found < least) for least, found in bounds):
+        return False
+    if query.since_us is not None and entry.at_us < query.since_us:
+        return False
+    if query.until_us is not None and entry.at_us >= query.until_us:
+        return False
+    return query.statuses is None or query.statuses[0] <= entry.status <= query.statuses[1]
 
 
 async def _read_requests(

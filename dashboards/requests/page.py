@@ -4,7 +4,10 @@ Prompts are never shown, except to the team's own members where the team's learn
 """
 
 import asyncio
+import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -16,8 +19,23 @@ from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
-from cost.reports.recent import MAX_ROWS, OUTCOMES, Outcome, Place, RecentPage, RecentQuery, RecentReader, RecentRequest
+from cost.reports.recent import (
+    MAX_PAGE,
+    MAX_ROWS,
+    ORDERS,
+    OUTCOMES,
+    SEARCHED,
+    Order,
+    Outcome,
+    Place,
+    RecentPage,
+    RecentQuery,
+    RecentReader,
+    RecentRequest,
+)
 from cost.reports.scope import ReadScope
+from cost.times import DAY_US, start_of
+from dashboards.requests.considered import considered_of, considered_table, deciding
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, outcome, reason_label
 from dashboards.web.access import allowed
@@ -31,6 +49,21 @@ router: Final = APIRouter(include_in_schema=False)
 _ROWS: Final = 50
 _CSV_PAGES: Final = 10
 _FILTERS: Final = ("target", "key", "tag", "tier")
+_KEPT: Final = frozenset({*_FILTERS, "outcome", "status", "from", "to", "slower", "dearer", "sort", "columns"})
+_STATUS_WORDS: Final[Mapping[str, str]] = {
+    "2xx": "Succeeded (2xx)",
+    "4xx": "Refused (4xx)",
+    "429": "No room (429)",
+    "499": "Caller hung up (499)",
+    "5xx": "Failed (5xx)",
+}
+_STATUSES: Final = tuple(_STATUS_WORDS)
+_STATUS: Final = re.compile(r"[1-5](xx|[0-9]{2})", re.ASCII)
+_WHOLE: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?", re.ASCII)
+_DAY_CHARS: Final = 10
+_FIRST_DAY: Final = dt.date(1971, 1, 1)
+_LAST_DAY: Final = dt.date(9990, 1, 1)
 _MAX_DIGITS: Final = 18
 _MAX_CHARS: Final = 200
 _SAFE: Final = ""
@@ -39,36 +72,45 @@ OUTCOME_WORDS: Final[Mapping[Outcome, str]] = {
     "": "Any",
     "answered": "Answered",
     "failed": "An attempt failed",
-    "fell-back": "Another target stood in",
+    "fell-back": "Fell back",
     "escalated": "Escalated",
     "estimated": "Tokens estimated",
     "unpriced": "Without a price",
 }
 _COLUMNS: Final = (
+    Column("request_id", "Request", "id", sortable=False),
     Column("at", "When", "time", sortable=False),
     Column("outcome", "Outcome", "badge", sortable=False),
-    Column("target", "Answered by", "code", sortable=False),
+    Column("target", "Model", "code", sortable=False),
     Column("why", "Why", sortable=False),
-    Column(
-        "complexity", "Complexity", "number", note="From 0, easy, to 1, hard; unknown where the caller named the model"
-    ),
-    Column("tokens", "Tokens", "number", note="Of prompt and answer, of all attempts"),
+    Column("key", "Key", sortable=False),
+    Column("duration", "Latency", "seconds", note="Of all attempts, one after the other"),
     Column("cost", "Cost", "money", note="Of all attempts"),
-    Column("saved", "Saved", "money", note="What the reference would have cost, less the cost"),
-)
-_CSV_COLUMNS: Final = (
-    Column("request_id", "Request"),
-    *_COLUMNS,
-    Column("input_tokens", "Prompt tokens", "number"),
-    Column("output_tokens", "Answer tokens", "number"),
-    Column("alias", "Asked for"),
-    Column("tier", "Tier"),
-    Column("key", "Key"),
-    Column("tag", "Tag"),
-    Column("attempts", "Attempts", "number"),
-    Column("status", "Status", "number"),
-    Column("ttft", "First token", "seconds", note="Of streamed answers"),
-    Column("duration", "Duration", "seconds"),
+    Column("status", "Status", "number", sortable=False, usual=False),
+    Column("tokens", "Tokens", "number", note="Of prompt and answer, of all attempts", usual=False),
+    Column(
+        "complexity",
+        "Complexity",
+        "number",
+        note="From 0, easy, to 1, hard; unknown where the caller named the model",
+        sortable=False,
+        usual=False,
+    ),
+    Column(
+        "saved",
+        "Saved",
+        "money",
+        note="What the baseline model would have cost, less the cost",
+        sortable=False,
+        usual=False,
+    ),
+    Column("input_tokens", "Prompt tokens", "number", sortable=False, usual=False),
+    Column("output_tokens", "Answer tokens", "number", sortable=False, usual=False),
+    Column("alias", "Asked for", sortable=False, usual=False),
+    Column("tier", "Tier", sortable=False, usual=False),
+    Column("tag", "Tag", sortable=False, usual=False),
+    Column("attempts", "Attempts", "number", sortable=False, usual=False),
+    Column("ttft", "First token", "seconds", note="Of streamed answers", sortable=False, usual=False),
 )
 
 
@@ -77,21 +119,29 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
     """The latest requests that match the filters."""
     team, query = view.the_team, _query(view)
     reader = RecentReader(view.gateway.database)
+    sought = _plain(view.query.get("id", ""))
+    if sought:
+        async with reading(view.gateway, on=True):
+            found = await reader.one(query.scope, sought)
+        if found is not None:
+            return view.redirect(_href(team.team_id, sought))
     if view.query.get("format") == "csv":
         text, is_whole = await _csv(view, reader, query)
         return view.csv(f"{team.team_id}-requests{'' if is_whole else '-newest'}.csv", text)
     async with reading(view.gateway, on=True):
         names = await key_names(view)
         page = await reader.page(query)
-    kept = {key: value for key, value in view.query.items() if key in {*_FILTERS, "outcome"} and value}
+    kept = {key: value for key, value in view.query.items() if key in _KEPT and value}
+    previous, following = _pages(kept, query, page)
     table = Table.paged(
         _COLUMNS,
         rows_of(page.requests, team.team_id, names),
         caption="Requests",
-        previous_href=f"?{urlencode(kept)}" if query.before is not None else None,
-        next_href=_next_href(kept, page),
+        previous_href=previous,
+        next_href=following,
         csv_href=f"?{urlencode({**kept, **_before(query.before), 'format': 'csv'})}",
         empty=_empty(query, page),
+        query=kept,
     )
     catalog = view.gateway.rules().catalog
     return view.page(
@@ -106,6 +156,12 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
         targets=_choices(sorted(catalog.targets), query.target),
         keys=_key_choices(names, query.key),
         tiers=[("", "Any"), ("interactive", "Interactive"), ("batch", "Batch")],
+        statuses=_choices(_STATUSES, query.status, words=_STATUS_WORDS),
+        asked={name: _plain(view.query.get(name, "")) for name in ("from", "to", "slower", "dearer")},
+        sought=sought,
+        is_filtered=query.filtered or query.since_us is not None or query.until_us is not None,
+        columns=kept.get("columns", ""),
+        searched=SEARCHED,
     )
 
 
@@ -120,8 +176,10 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         prompt = await _prompt(view, request_id)
         names = await key_names(view)
     told = found.told
-    attempts = _attempts_table(found)
-    file = view.csv_asked(f"request-{request_id[:60]}", attempts)
+    attempts = _attempts_table(found, view.query)
+    considered = considered_of(found)
+    compared = None if considered is None else considered_table(considered)
+    file = view.csv_asked(f"request-{request_id[:60]}", attempts, *([] if compared is None else [compared]))
     if file is not None:
         return file
     return view.page(
@@ -133,6 +191,9 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         outcome=outcome(found),
         story=[*decision(found), *_unmeasured(gateway, told)],
         attempts=attempts,
+        compared=compared,
+        left_out=0 if considered is None else considered.left_out,
+        deciding="" if considered is None else deciding(found, considered),
         meters=_meters(found.attempts),
         elsewhere=_counterfactuals(found),
         key=names.get(told.key_id, told.key_id),
@@ -167,7 +228,8 @@ def _row(found: RecentRequest, team_id: str, names: Mapping[str, str]) -> dict[s
     read, written = (sum(getattr(each, name) for each in found.attempts) for name in ("input_tokens", "output_tokens"))
     return {
         "request_id": found.request_id,
-        "href": f"/dashboard/teams/{team_id}/requests/{quote(found.request_id, safe=_SAFE)}",
+        "href": _href(team_id, found.request_id),
+        "request_id_href": _href(team_id, found.request_id),
         "at": found.at_us,
         "outcome": outcome(found),
         "target": told.target_id,
@@ -189,6 +251,10 @@ def _row(found: RecentRequest, team_id: str, names: Mapping[str, str]) -> dict[s
     }
 
 
+def _href(team_id: str, request_id: str) -> str:
+    return f"/dashboard/teams/{team_id}/requests/{quote(request_id, safe=_SAFE)}"
+
+
 def _seconds(duration_us: int | None) -> float | None:
     return None if duration_us is None else duration_us / 1_000_000
 
@@ -202,11 +268,41 @@ def _query(view: PageRequest) -> RecentQuery:
     """The address's filters; invalid ones are ignored, as in every table."""
     asked = view.query
     fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
-    wanted = asked.get("outcome", "")
+    wanted, order = asked.get("outcome", ""), asked.get("sort", "")
     chosen: Outcome = next((each for each in OUTCOMES if each == wanted), "")
+    ordered: Order = next((each for each in ORDERS if each == order), "")
+    last = _day_us(asked.get("to", ""))
+    status = asked.get("status", "")
+    page = asked.get("page", "")
     return RecentQuery(
-        scope=_scope(view), before=_parse_place(asked.get("before", "")), rows=_ROWS, outcome=chosen, **fields
+        scope=_scope(view),
+        before=None if ordered else _parse_place(asked.get("before", "")),
+        rows=_ROWS,
+        outcome=chosen,
+        order=ordered,
+        page=min(max(int(page), 1), MAX_PAGE) if _WHOLE.fullmatch(page) else 1,
+        since_us=_day_us(asked.get("from", "")),
+        until_us=None if last is None else last + DAY_US,
+        status=status if _STATUS.fullmatch(status) else "",
+        slower_us=_amount(asked.get("slower", ""), 1_000_000),
+        dearer_nanousd=_amount(asked.get("dearer", ""), 1_000_000_000),
+        **fields,
     )
+
+
+def _day_us(text: str) -> int | None:
+    """The beginning of a UTC day such as 2026-11-05; None for anything else."""
+    try:
+        found = dt.date.fromisoformat(text) if len(text) == _DAY_CHARS else None
+    except ValueError:
+        return None
+    return start_of(found) if found is not None and _FIRST_DAY <= found < _LAST_DAY else None
+
+
+def _amount(text: str, unit: int) -> int | None:
+    """A number, also with a dollar sign or thousands separators, in whole parts of a unit; None for anything else."""
+    plain = text.strip().removeprefix("$").replace(",", "")
+    return int(Decimal(plain) * unit) if _NUMBER.fullmatch(plain) else None
 
 
 def _plain(text: str) -> str:
@@ -223,11 +319,18 @@ def _before(place: Place | None) -> dict[str, str]:
     return {} if place is None else {"before": f"{place[0]}.{place[1]}"}
 
 
-def _next_href(kept: Mapping[str, str], page: RecentPage) -> str | None:
-    return None if page.next_place is None else f"?{urlencode({**kept, **_before(page.next_place)})}"
+def _pages(kept: Mapping[str, str], query: RecentQuery, page: RecentPage) -> tuple[str | None, str | None]:
+    """Links to the page before and the one after; by time, the one before is the newest."""
+    if query.order:
+        before = f"?{urlencode({**kept, 'page': query.page - 1})}" if query.page > 1 else None
+        return before, f"?{urlencode({**kept, 'page': query.page + 1})}" if page.has_more else None
+    newest = f"?{urlencode(kept)}" if query.before is not None else None
+    return newest, None if page.next_place is None else f"?{urlencode({**kept, **_before(page.next_place)})}"
 
 
 def _empty(query: RecentQuery, page: RecentPage) -> str:
+    if page.reached_us is not None and query.order:
+        return "None among the newest requests, which were looked through; choose days to look further back."
     if page.reached_us is not None:
         return "None among the requests that were looked through; “Next” looks further back."
     if query.filtered:
@@ -240,21 +343,22 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> t
     rows: list[Row] = []
     async with reading(view.gateway, on=True):
         names = await key_names(view)
-    query = msgspec.structs.replace(query, rows=MAX_ROWS)
+    # A file has its rows by time: it goes on where the rows of one page end.
+    query = msgspec.structs.replace(query, rows=MAX_ROWS, order="", page=1)
     for _ in range(_CSV_PAGES):
         async with reading(view.gateway, on=True):
             page = await reader.page(query)
         rows += rows_of(page.requests, view.the_team.team_id, names)
         if page.next_place is None:
-            return await asyncio.to_thread(Table.paged(_CSV_COLUMNS, rows).csv), True
+            return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), True
         query = msgspec.structs.replace(query, before=page.next_place)
-    return await asyncio.to_thread(Table.paged(_CSV_COLUMNS, rows).csv), False
+    return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), False
 
 
-def _choices(values: Sequence[str], chosen: str) -> list[tuple[str, str]]:
+def _choices(values: Sequence[str], chosen: str, words: Mapping[str, str] = {}) -> list[tuple[str, str]]:
     """Options of a filter. The chosen one stays in the list, also where it is gone from the configuration."""
     known = [*values, *([chosen] if chosen and chosen not in values else [])]
-    return [("", "Any"), *((each, each) for each in known)]
+    return [("", "Any"), *((each, words.get(each, each)) for each in known)]
 
 
 def _key_choices(names: Mapping[str, str], chosen: str) -> list[tuple[str, str]]:
@@ -277,17 +381,17 @@ async def _prompt(view: PageRequest, request_id: str) -> Prompt | None:
         return Prompt(text=kept.prompt)
 
 
-def _attempts_table(found: RecentRequest) -> Table:
+def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
     columns = (
         Column("attempt", "Attempt", "number", sortable=False),
-        Column("target", "Target", "code", sortable=False),
-        Column("deployment", "Deployment", "code", sortable=False),
+        Column("target", "Model", "code", sortable=False),
+        Column("deployment", "Deployment", "code", sortable=False, usual=False),
         Column("why", "Why", sortable=False),
         Column("ended", "How it ended", sortable=False),
         Column("ttft", "First token", "seconds", sortable=False),
         Column("duration", "Duration", "seconds", sortable=False),
-        Column("margin", "Compared by", "money", "What one more request was expected to cost", sortable=False),
-        Column("because", "Because", sortable=False),
+        Column("margin", "Margin", "money", "What one more request was expected to cost", sortable=False, usual=False),
+        Column("because", "Margin from", sortable=False, usual=False),
         Column("cost", "Cost", "money", sortable=False),
     )
     rows = [
@@ -305,7 +409,7 @@ def _attempts_table(found: RecentRequest) -> Table:
         }
         for each in found.attempts
     ]
-    return Table.of(columns, rows, {}, name="attempts", caption="Attempts")
+    return Table.of(columns, rows, query, name="attempts", caption="Attempts")
 
 
 _METER_WORDS: Final[Mapping[str, str]] = {

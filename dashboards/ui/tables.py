@@ -11,13 +11,14 @@ from cost.reports.cells import Cell, csv_line
 from dashboards.ui import formats
 
 Kind = Literal[
-    "text", "number", "money", "share", "exact_share", "seconds", "time", "badge", "link", "code", "bytes", "day"
+    "text", "number", "money", "share", "exact_share", "seconds", "time", "badge", "link", "id", "code", "bytes", "day"
 ]
 Row = Mapping[str, Any]
 
 MAX_QUERY_CHARS: Final = 200
 MAX_PAGE: Final = 100_000
 _MAX_PAGE_DIGITS: Final = 8
+_MAX_COLUMNS_CHARS: Final = 1_000
 _NUMERIC: Final = frozenset({"number", "money", "share", "exact_share", "seconds", "bytes"})
 
 
@@ -38,7 +39,7 @@ _EXACT: Final[Mapping[Kind, Callable[[Any], Cell]]] = {
 class Column(msgspec.Struct, frozen=True):
     """One column. Values of `row[key]` are raw: nano-dollars, shares of 1, seconds, microseconds since the epoch.
 
-    A badge is `(text, tone)`; a link has its address in `row[key + "_href"]`.
+    A badge is `(text, tone)`; a link has its address in `row[key + "_href"]`, and so has an id, which is shown shortened.
     """
 
     key: str
@@ -47,6 +48,8 @@ class Column(msgspec.Struct, frozen=True):
     note: str = ""
     """Explanation of the figure, shown on hovering over its heading."""
     sortable: bool = True
+    usual: bool = True
+    """False for a column that is shown only to who chooses it; a CSV has it always."""
 
     @property
     def is_numeric(self) -> bool:
@@ -74,10 +77,19 @@ class Heading(msgspec.Struct, frozen=True):
     direction: Literal["", "ascending", "descending"]
 
 
+class ColumnChoice(msgspec.Struct, frozen=True):
+    """A link that shows a column, or takes it away."""
+
+    label: str
+    href: str
+    is_shown: bool
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """One page of a table, with links to the others."""
 
     columns: tuple[Column, ...]
+    """Columns that are shown."""
     rows: tuple[Row, ...]
     """Rows of this page."""
     headings: tuple[Heading, ...]
@@ -95,6 +107,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[tuple[str, str], ...] = ()
     """Other parameters of the address, which a search keeps."""
     all_rows: tuple[Row, ...] = ()
+    all_columns: tuple[Column, ...] = ()
+    """Every column, as the CSV has them."""
+    choices: tuple[ColumnChoice, ...] = ()
+    """The columns to choose from; none where all are shown to everybody."""
+    is_chosen: bool = False
+    """True if the address names the columns."""
 
     @classmethod
     def of(
@@ -121,9 +139,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         page = min(state.page, last)
         begin = (page - 1) * page_rows
         return cls(
-            columns=tuple(columns),
+            columns=state.columns,
             rows=tuple(found[begin : begin + page_rows]),
-            headings=tuple(state.heading(column) for column in columns),
+            headings=tuple(state.heading(column) for column in state.columns),
             name=name,
             caption=caption,
             empty="Nothing fits this search." if state.text else empty,
@@ -136,6 +154,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             csv_href=state.csv_href(name) if csv else None,
             kept=state.kept(),
             all_rows=tuple(found),
+            all_columns=tuple(columns),
+            choices=state.choices(),
+            is_chosen=state.is_chosen,
         )
 
     @classmethod
@@ -150,13 +171,19 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         next_href: str | None = None,
         csv_href: str | None = None,
         empty: str = "Nothing here yet.",
+        query: Mapping[str, str] | None = None,
     ) -> "Table":
-        """A table of rows that the database has sorted and paged."""
+        """A table of rows that the database has sorted and paged. With `query`, the address's parameters, headings link
+        to the orders of sortable columns and columns can be chosen.
+        """
         shown = tuple(rows)
+        state = _State(query or {}, f"{name}." if name else "", "", columns)
         return cls(
-            columns=tuple(columns),
+            columns=state.columns,
             rows=shown,
-            headings=tuple(Heading(column, None, "") for column in columns),
+            headings=tuple(
+                Heading(column, None, "") if query is None else state.heading(column) for column in state.columns
+            ),
             name=name,
             caption=caption,
             empty=empty,
@@ -165,12 +192,16 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             next_href=next_href,
             csv_href=csv_href,
             all_rows=shown,
+            all_columns=tuple(columns),
+            choices=() if query is None else state.choices(),
+            is_chosen=state.is_chosen,
         )
 
     def csv(self) -> str:
         """Every row that matches the filter, in the table's order, with cells escaped against formula injection."""
-        lines = [csv_line([column.heading for column in self.columns])]
-        lines += [csv_line([column.cell(row) for column in self.columns]) for row in self.all_rows]
+        columns = self.all_columns
+        lines = [csv_line([column.heading for column in columns])]
+        lines += [csv_line([column.cell(row) for column in columns]) for row in self.all_rows]
         return "".join(lines)
 
 
@@ -189,6 +220,23 @@ class _State:
             min(int(page), MAX_PAGE) if page.isascii() and page.isdigit() and len(page) <= _MAX_PAGE_DIGITS else 1
         )
         self.page = max(1, self.page)
+        self._every = tuple(columns)
+        named = set(query.get(f"{prefix}columns", "")[:_MAX_COLUMNS_CHARS].split(","))
+        chosen = tuple(column for column in columns if column.key in named)
+        self.is_chosen = bool(chosen)
+        self.columns = chosen or tuple(column for column in columns if column.usual)
+
+    def choices(self) -> tuple[ColumnChoice, ...]:
+        """A link for each column, where some are not shown to everybody. The last one cannot be taken away."""
+        if all(column.usual for column in self._every):
+            return ()
+        shown = {column.key for column in self.columns}
+        found = []
+        for column in self._every:
+            wanted = shown ^ {column.key} or shown
+            keys = ",".join(each.key for each in self._every if each.key in wanted)
+            found.append(ColumnChoice(column.label, self.href(columns=keys), column.key in shown))
+        return tuple(found)
 
     def href(self, **changes: str | int) -> str:
         return _address(self._query, {f"{self._prefix}{key}": str(value) for key, value in changes.items()})

@@ -18,7 +18,7 @@ _US: Final = 1_000_000
 
 _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "cheapest-capable": (
-        "Cheapest fit",
+        "Cheapest capable",
         "{target} was the cheapest target expected to answer {prompt} well enough.",
     ),
     "prompt-cache": (
@@ -31,7 +31,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "named": ("Named", "The caller asked for {target} by name, so nothing was weighed."),
     "alias": ("Alias", "The caller asked for “{alias}”, which stands for {target}."),
-    "fallback": ("Stood in", "{target} stood in for a target that could not answer."),
+    "fallback": ("Fallback", "{target} stood in for a target that could not answer."),
     "degraded": (
         "Only weaker left",
         "Every target that is good enough had failed, so a less capable one, {target}, was asked.",
@@ -45,7 +45,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "This request was drawn for the experiment that measures savings, so the reference, {target}, answered it.",
     ),
     "spill-over": (
-        "Spilled over",
+        "Overflow",
         "Our own GPUs would have kept it waiting, so {target} was asked, which is paid for by use.",
     ),
     "same-turn": (

@@ -66,10 +66,49 @@ async def test_a_team_admin_reads_how_the_team_stands(browser: Browser, site: Si
         assert charts > 0
         assert twins >= charts
         await visitor.open("/dashboard/teams/support/requests")
-        await page.get_by_role("link", name="Details").first.click()
+        await page.locator("td a[href*='/requests/']").first.click()
         await page.wait_for_url(re.compile(r"/requests/req_"))
         await visitor.is_fine()
         assert "$" in await visitor.text()
+
+
+async def test_a_team_admin_finds_the_dearest_request_and_what_decided(browser: Browser, site: Site) -> None:
+    """By cost, with another column, in the viewer's zone; its page has the models with what they were compared by; its id
+    leads back to it; on a phone the rows are cards.
+    """
+    assert await _ask(site, "support") == 200
+    async with visiting(browser, site, _TESS) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/support/requests")
+        assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d [A-Z]", await page.locator("td time").first.inner_text())
+        await visitor.press(page.get_by_role("link", name="Cost"))
+        costs = [
+            float((await each.get_attribute("title") or "")[1:])
+            for each in await page.locator("td .figure-text[title]").all()
+        ]
+        assert len(costs) > 20
+        assert costs == sorted(costs, reverse=True)
+        await page.get_by_text("Columns", exact=True).click()
+        await visitor.press(page.locator(".columns a[href$='%2Ctokens']"))
+        await visitor.is_fine()
+        await page.get_by_label("Dearer than, $").fill("$1,000")
+        await visitor.press(page.get_by_role("button", name="Filter"))
+        assert "No request fits this." in await visitor.text()
+        await visitor.press(page.get_by_role("link", name="Clear"))
+        await visitor.press(page.locator("a.id").first)
+        await visitor.is_fine()
+        found = await visitor.text()
+        assert "What the models were compared by" in found
+        assert "Chosen" in found
+        request_id = page.url.rpartition("/")[2]
+        await visitor.open("/dashboard/teams/support/requests")
+        await page.get_by_label("Request id").fill(request_id)
+        await visitor.press(page.get_by_role("button", name="Open"))
+        assert page.url.endswith(request_id)
+    async with visiting(browser, site, _TESS, phone=True) as visitor:
+        await visitor.open("/dashboard/teams/support/requests")
+        assert await visitor.page.locator("td").first.evaluate("each => getComputedStyle(each).display") == "grid"
+        await visitor.is_fine()
 
 
 async def test_a_team_admin_hands_out_a_key(browser: Browser, site: Site) -> None:

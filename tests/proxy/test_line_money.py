@@ -14,6 +14,7 @@ from cost.claim.holdout import arm_of
 from cost.errors import BudgetExceeded
 from cost.ledger.entries import METER_COLUMNS, Entry
 from cost.ledger.ledger import MemoryLedger
+from proxy.considered import read
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import Broken, House, chunk
 
@@ -250,3 +251,18 @@ async def test_a_tag_that_is_none_is_refused(tag: str) -> None:
     assert sent[0]["status"] == 400
     assert json.loads(sent[1]["body"])["error"]["param"] == "x-weighbridge-tag"
     assert house.books.entries == []
+
+
+async def test_a_choice_is_written_down_once() -> None:
+    """With the first attempt, when it closes; nothing where the caller named the model, for nothing was chosen."""
+    house = House("error-503", "ok")
+    await house.ask(stream=False)
+    assert settled(house).target_id == "t1"
+    (only,) = [each for each in house.books.entries if each.considered]
+    assert (only.entry, only.attempt) == ("void", 1)
+    told = read(only.considered)
+    assert told is not None
+    assert [each.target_id for each in told.targets if each.may_be_asked] == ["t0", "t1"]
+    named = House("ok")
+    await named.ask(stream=False, model="t0")
+    assert settled(named).considered == ""

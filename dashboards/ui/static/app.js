@@ -6,9 +6,13 @@
     return (name) => style.getPropertyValue(name).trim();
   };
 
-  // Times in the viewer's zone; the title keeps UTC.
-  const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
-  const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+  // Times in the viewer's zone, which is named; the title keeps UTC.
+  const two = (value) => String(value).padStart(2, "0");
+  const named = new Intl.DateTimeFormat("en", { timeZoneName: "short" });
+  const zone = (at) => named.formatToParts(at).find((part) => part.type === "timeZoneName").value;
+  const day = (at) => at.getFullYear() + "-" + two(at.getMonth() + 1) + "-" + two(at.getDate());
+  const moment = { format: (at) => day(at) + " " + two(at.getHours()) + ":" + two(at.getMinutes()) + " " + zone(at) };
+  const clock = { format: (at) => [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":") + " " + zone(at) };
   const localTimes = (root) => {
     for (const each of root.querySelectorAll("time[data-local]")) {
       const at = new Date(each.dateTime);
@@ -91,7 +95,7 @@
       {
         width: box.clientWidth,
         height,
-        series: [{ label: chart.isTime ? "Time" : "", value: chart.isTime ? (_, at) => (at === null ? "—" : new Date(at * 1000).toLocaleString(undefined, chart.byHour ? { dateStyle: "medium", timeStyle: "short" } : { dateStyle: "medium", timeZone: "UTC" })) : undefined }, ...series],
+        series: [{ label: chart.isTime ? "Time" : "", value: chart.isTime ? (_, at) => (at === null ? "—" : chart.byHour ? moment.format(new Date(at * 1000)) : new Date(at * 1000).toISOString().slice(0, 10) + " UTC") : undefined }, ...series],
         axes: [{ ...axis, grid: { show: false } }, { ...axis, size: 64, values: (_, ticks) => ticks.map((value) => (value === null ? "" : unit(value))) }],
         scales: {
           x: { time: chart.isTime, range: bars ? (_, low, high) => [low - step * 0.6, high + step * 0.6] : undefined },

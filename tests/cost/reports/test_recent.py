@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.entries import Entry
-from cost.reports.recent import OUTCOMES, RecentQuery, RecentReader, RecentRequest, matches
+from cost.reports.recent import ORDERS, OUTCOMES, Order, RecentQuery, RecentReader, RecentRequest, matches
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from tests.cost.entries import reserve
@@ -119,6 +119,63 @@ async def test_every_matching_request_is_listed_once(engine: AsyncEngine, outcom
     assert sorted(ids) == sorted({each.request_id for each in entries if matches(each, query)})
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"status": "5xx"},
+        {"status": "499"},
+        {"slower_us": 500_000},
+        {"dearer_nanousd": 7},
+        {"since_us": DAY + 60, "until_us": DAY + 180},
+        {"since_us": DAY + 60, "status": "200", "slower_us": 400_000, "outcome": "answered"},
+    ],
+)
+async def test_bounds_narrow_in_the_database_as_in_python(engine: AsyncEngine, filters: dict[str, Any]) -> None:
+    """Every matching request once, on whatever page, and none beside them."""
+    draw = random.Random(5)
+    entries = [msgspec.structs.replace(each, duration_us=draw.choice((None, 100_000, 900_000))) for each in traffic(60)]
+    await keep(engine, entries)
+    query = asked(rows=7, **filters)
+    found = [each.request_id for each in await every_page(RecentReader(engine), query)]
+    wanted = {each.request_id for each in entries if matches(each, query)}
+    assert wanted
+    assert len(wanted) < 60
+    assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize("order", [each for each in ORDERS if each])
+async def test_other_orders_list_every_request_once(engine: AsyncEngine, order: Order) -> None:
+    """By the sum over a request's attempts; what is unknown comes last."""
+    await keep(engine, traffic(60))
+    reader, found, page = RecentReader(engine), list[RecentRequest](), 1
+    while True:
+        told = await reader.page(asked(rows=7, order=order, page=page))
+        found += told.requests
+        if not told.has_more:
+            break
+        page += 1
+    assert len({each.request_id for each in found}) == len(found) == 60
+
+    def amount(each: RecentRequest) -> int | None:
+        tokens = sum(attempt.input_tokens + attempt.output_tokens for attempt in each.attempts)
+        return {"cost": each.cost_nanousd, "duration": each.took_us, "tokens": tokens}[order.removeprefix("-")]
+
+    amounts = [amount(each) for each in found]
+    known = [each for each in amounts if each is not None]
+    assert amounts[: len(known)] == sorted(known, reverse=order.startswith("-"))
+
+
+async def test_another_order_is_of_the_newest_and_says_how_far_it_looked(engine: AsyncEngine) -> None:
+    """The dearest of ten million would be a scan of all of them."""
+    await keep(engine, [booked(f"r{number:02}", at_us=DAY + number, cost_nanousd=100 - number) for number in range(40)])
+    page = await RecentReader(engine, searched=10).page(asked(order="-cost"))
+    assert ([each.request_id for each in page.requests][:2], page.reached_us) == (["r30", "r31"], DAY + 30)
+    whole = await RecentReader(engine).page(asked(order="-cost", since_us=DAY, until_us=DAY + 5))
+    assert ([each.request_id for each in whole.requests][:1], whole.reached_us) == (["r00"], None)
+    nothing = await RecentReader(engine).page(asked(order="cost", tag="nobody's"))
+    assert (nothing.requests, nothing.has_more) == ((), False)
+
+
 async def test_newest_stands_first(engine: AsyncEngine) -> None:
     """By the end of the last attempt, over all pages."""
     await keep(engine, [entry for number in range(30) for entry in fell_back(f"req_{number}", DAY + 10_000 * number)])
@@ -188,6 +245,11 @@ async def test_an_attempt_that_was_given_up_and_came_back_is_told_as_it_ended(en
         {"before": (-1, "a")},
         {"before": (2**63, "a")},
         {"before": (1, "\x00")},
+        {"order": "luck"},
+        {"page": 0},
+        {"status": "6xx"},
+        {"slower_us": -1},
+        {"dearer_nanousd": 2**62},
     ],
 )
 def test_what_cannot_be_asked_is_refused(fields: dict[str, Any]) -> None:

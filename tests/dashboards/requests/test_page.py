@@ -2,16 +2,19 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from classifier.learning.store import ClassifiedRequest, LearningStore
 from classifier.prediction import Prompt
-from cost.times import wall_us
+from cost.times import DAY_US, wall_us
 from dashboards.requests import page as requests
+from proxy.considered import Considered, ConsideredTarget
 from tests.dashboards.pages.teams import asked, keep, running_teams
 from tests.running_gateway import Running
 from tests.signed_in import Answer, Browser, signed_in
@@ -66,7 +69,7 @@ async def test_requests_are_listed_with_their_reason_in_words(running: Running, 
     again = asked("r1", attempt=2, target_id="large", reason="fallback", at_us=now_us + 9)
     await keep(running, [asked("r0", at_us=now_us - 10), failed, again])
     page = (await member.get(LIST)).text
-    assert page.index("Stood in<") < page.index("Cheapest fit<")
+    assert page.index("Fallback<") < page.index("Cheapest capable<")
     assert f'href="{LIST}/r1"' in page
     found = rows(await member.get(f"{LIST}?format=csv"))
     assert [(row["request_id"], row["outcome"], row["target"], row["attempts"], row["saved_usd"]) for row in found] == [
@@ -189,3 +192,102 @@ async def test_a_request_tells_what_its_target_was_compared_by(running: Running,
     (row,) = rows(await member.get(f"{LIST}/own?format=csv&table=attempts"))
     assert row["because"] == "our own with room"
     assert "It was compared by" not in (await member.get(f"{LIST}/named")).text
+
+
+async def test_a_request_is_found_by_its_id(running: Running, member: Browser) -> None:
+    """It leads to the request's page; another team's id, and one that nobody has, is told as not there."""
+    await keep(running, [asked("a/b c"), asked("theirs", team_id="team_b")])
+    found = await member.get(f"{LIST}?id=+a%2Fb+c+")
+    assert (found.status, found.headers["location"]) == (303, f"{LIST}/a%2Fb%20c")
+    for unknown in ("theirs", "<b>", "%00"):
+        answer = await member.get(f"{LIST}?id={unknown}")
+        assert answer.status == 200
+        assert "<b>”" not in answer.text
+        assert "There is no request" in answer.text or unknown == "%00"
+
+
+async def test_requests_are_filtered_by_days_status_latency_and_cost(running: Running, member: Browser) -> None:
+    """By attempts; amounts may be written as people write them; what is written wrongly is left out."""
+    noon_us = 1_775_390_400_000_000
+    await keep(
+        running,
+        [
+            asked("usual", at_us=noon_us, cost_nanousd=1_000_000, duration_us=900_000),
+            asked("dear", at_us=noon_us + DAY_US, cost_nanousd=1_500_000_000_000, duration_us=900_000),
+            asked("slow", at_us=noon_us + 2 * DAY_US, status=503, served=False, duration_us=12_000_000),
+        ],
+    )
+
+    async def found(query: str) -> set[str]:
+        return {row["request_id"] for row in rows(await member.get(f"{LIST}?format=csv&{query}"))}
+
+    for query, wanted in (
+        ("from=2026-04-06", {"dear", "slow"}),
+        ("to=2026-04-06", {"usual", "dear"}),
+        ("from=2026-04-06&to=2026-04-06", {"dear"}),
+        ("status=5xx", {"slow"}),
+        ("status=200", {"usual", "dear"}),
+        ("dearer=%241,500", {"dear"}),
+        ("dearer=1500.000000001", set()),
+        ("slower=12", {"slow"}),
+        ("from=yesterday&to=2026-13-01&status=9xx&slower=-1&dearer=1e9", {"usual", "dear", "slow"}),
+    ):
+        assert await found(query) == wanted, query
+
+
+async def test_requests_are_put_in_order_by_the_address(running: Running, member: Browser) -> None:
+    """By cost, latency and tokens, page after page, each once; what has no price comes last."""
+    await keep(running, [asked(f"r{number:02}", cost_nanousd=1 + number * 37 % 60) for number in range(60)])
+    await keep(running, [asked("unknown", cost_nanousd=None)])
+
+    def shown(page: str) -> list[str]:
+        return re.findall(rf'<a class="id" href="{LIST}/([^"]+)"', page)
+
+    first = (await member.get(f"{LIST}?sort=-cost&columns=request_id,cost")).text
+    second = (await member.get(f"{LIST}?sort=-cost&page=2")).text
+    by_cost = sorted(range(60), key=lambda number: -(number * 37 % 60))
+    assert [*shown(first), *shown(second)] == [*(f"r{number:02}" for number in by_cost), "unknown"]
+    assert 'aria-sort="descending"' in first
+    assert 'rel="next"' in first
+    assert 'rel="next"' not in second
+    assert first.count("<td") == 2 * 50
+    assert shown((await member.get(f"{LIST}?sort=cost")).text)[0] == f"r{by_cost[-1]:02}"
+    assert (await member.get(f"{LIST}?sort=-duration&page=99999999999")).status == 200
+
+
+async def test_a_request_shows_what_its_targets_were_compared_by(running: Running, member: Browser) -> None:
+    """Each target with its chance, price and margin, and the line that decided; older requests have none."""
+    told = Considered(
+        tolerance=0.03,
+        reference_adequate=0.9,
+        targets=(
+            compared("small", "cheapest-capable", adequate=0.88, margin_nanousd=120_000, margin_why="own-room"),
+            compared("large", "fallback", adequate=0.9, margin_nanousd=4_000_000, margin_why="bought"),
+            compared("tiny", "too-hard", may_be_asked=False, adequate=0.5, detail="<i>loses</i> 0.400"),
+        ),
+    )
+    await keep(running, [asked("r", considered=msgspec.json.encode(told).decode()), asked("old")])
+    page = (await member.get(f"{LIST}/r")).text
+    assert "small has a chance of 88.0% of a good answer, the baseline model 90.0%" in page
+    assert "it may be 3.0 points below and is 2.0." in page
+    assert "it came before large at $0.004" in page
+    assert "&lt;i&gt;loses&lt;/i&gt; 0.400" in page
+    found = rows(await member.get(f"{LIST}/r?format=csv&table=considered"))
+    assert [(row["target"], row["state"], row["lost_share"], row["margin_usd"]) for row in found] == [
+        ("small", "Chosen", "0.02", "0.000120000"),
+        ("large", "Next, if that fails", "0.0", "0.004000000"),
+        ("tiny", "Not good enough", "0.4", ""),
+    ]
+    assert "compared by" not in (await member.get(f"{LIST}/old")).text.split("Attempts", 1)[0]
+
+
+def compared(target_id: str, why: str, *, may_be_asked: bool = True, **changes: Any) -> ConsideredTarget:
+    usual: dict[str, Any] = {
+        "capability": 0.5,
+        "adequate": None,
+        "expected_nanousd": 4_000_000,
+        "margin_nanousd": None,
+        "margin_why": "",
+        "detail": "",
+    }
+    return ConsideredTarget(target_id=target_id, why=why, may_be_asked=may_be_asked, **{**usual, **changes})

@@ -90,3 +90,35 @@ def test_markup_is_inert() -> None:
     assert "<script>" not in text
     assert "&lt;script&gt;alert(1)" in text
     assert 'title="$2.000000000"' in text
+
+
+CHOSEN = (Column("name", "Name"), Column("cost", "Cost", "money"), Column("kept", "Kept", "share", usual=False))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("", ["name", "cost"]),
+        ("kept,name", ["name", "kept"]),
+        ("nonsense", ["name", "cost"]),
+        ("cost,nonsense", ["cost"]),
+        ("x" * 5_000 + ",kept", ["name", "cost"]),
+    ],
+)
+def test_columns_are_chosen_by_the_address(asked: str, expected: list[str]) -> None:
+    """In the table's own order; what the address says wrongly is left out, and a file has all of them."""
+    table = Table.of(CHOSEN, ROWS, {"columns": asked, "sort": "name"})
+    assert [column.key for column in table.columns] == [heading.column.key for heading in table.headings] == expected
+    assert table.csv().splitlines()[0] == "name,cost_usd,kept_share"
+    assert [each.is_shown for each in table.choices] == [column.key in expected for column in CHOSEN]
+
+
+def test_a_column_is_added_and_taken_away_by_a_link() -> None:
+    """The rest of the address stays; the last column cannot be taken away; nothing to choose where all are usual."""
+    usual = Table.of(CHOSEN, ROWS, {"sort": "name"})
+    links = [parse_qs(each.href[1:]) for each in usual.choices]
+    assert [each["columns"] for each in links] == [["cost"], ["name"], ["name,cost,kept"]]
+    assert all(each["sort"] == ["name"] for each in links)
+    (last,) = [each for each in Table.of(CHOSEN, ROWS, {"columns": "cost"}).choices if each.is_shown]
+    assert parse_qs(last.href[1:])["columns"] == ["cost"]
+    assert Table.of(COLUMNS, ROWS, {}).choices == ()

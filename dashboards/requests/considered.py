@@ -1,0 +1,118 @@
+"""What a request's targets were compared by, as a table, and the sentence that tells what decided."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cost.reports.recent import RecentRequest
+from cost.reports.shown import nano_money
+from dashboards.ui.tables import Column, Row, Table
+from dashboards.ui.words import MARGIN_WORDS, because, reason_label
+from proxy.considered import Considered, ConsideredTarget, read
+
+OBSTACLE_WORDS: Final[Mapping[str, str]] = {
+    "too-hard": "not good enough",
+    "not-allowed": "not for this team",
+    "tier": "not in this tier",
+    "capability-missing": "cannot do it",
+    "context": "too long for it",
+    "output": "its answers are too short",
+    "parameter": "cannot take a parameter",
+    "unpriced": "without a price",
+    "weight-zero": "weight 0",
+    "unavailable": "not available",
+}
+"""Why a target was passed over, by the obstacle's name in `proxy.policy`."""
+
+COLUMNS: Final = (
+    Column("place", "Order", "number", "In which the targets would be asked", sortable=False),
+    Column("target", "Model", "code", sortable=False),
+    Column("state", "Decision", "badge", sortable=False),
+    Column(
+        "adequate", "Chance", "share", "Predicted chance that its answer is good enough; measured ones", sortable=False
+    ),
+    Column("lost", "Below baseline", "exact_share", "The baseline model's chance less this one's", sortable=False),
+    Column("expected", "Price", "money", "What the request was expected to cost there", sortable=False),
+    Column("margin", "Margin", "money", "What one more request was reckoned at: the order goes by it", sortable=False),
+    Column("because", "Margin from", sortable=False),
+    Column("detail", "Note", sortable=False),
+)
+
+
+def considered_of(request: RecentRequest) -> Considered | None:
+    """The comparison that was written with the request's first attempt; None where none was."""
+    return next((found for each in request.attempts if (found := read(each.considered)) is not None), None)
+
+
+def considered_table(considered: Considered) -> Table:
+    """A row for each target, those that could be asked first."""
+    chosen = considered.chosen
+    rows: list[Row] = []
+    for place, each in enumerate(considered.targets, 1):
+        rows.append(_row(considered, each, place if each.may_be_asked else None, is_chosen=each is chosen))
+    return Table.of(COLUMNS, rows, {}, name="considered", caption="Targets compared")
+
+
+def _row(considered: Considered, each: ConsideredTarget, place: int | None, *, is_chosen: bool) -> Row:
+    if is_chosen:
+        state = ("Chosen", "good")
+    elif each.may_be_asked:
+        state = ("Next, if that fails", "info")
+    else:
+        state = (OBSTACLE_WORDS.get(each.why, each.why).capitalize(), "quiet")
+    return {
+        "place": place,
+        "target": each.target_id,
+        "state": state,
+        "adequate": each.adequate,
+        "lost": _lost(considered, each),
+        "expected": each.expected_nanousd,
+        "margin": each.margin_nanousd,
+        "because": None if each.margin_nanousd is None else MARGIN_WORDS.get(each.margin_why, each.margin_why),
+        "detail": each.detail or reason_label(each.why),
+    }
+
+
+def _lost(considered: Considered, each: ConsideredTarget) -> float | None:
+    if considered.reference_adequate is None or each.adequate is None:
+        return None
+    return round(considered.reference_adequate - each.adequate, 4)
+
+
+def deciding(request: RecentRequest, considered: Considered) -> str:
+    """One or two sentences: what made the chosen target good enough, and what put it first."""
+    chosen = considered.chosen
+    if chosen is None:
+        return ""
+    if chosen.why in {"cheapest-capable", "prompt-cache", "spill-over"}:
+        return f"{_good_enough(request, considered, chosen)} {_first(considered, chosen)}"
+    if chosen.why == "most-capable":
+        return f"No target was good enough, so price did not count: {chosen.target_id} came nearest."
+    first = request.attempts[0]
+    return because(first) if first.target_id == chosen.target_id else f"{reason_label(chosen.why)}: {chosen.target_id}."
+
+
+def _good_enough(request: RecentRequest, considered: Considered, chosen: ConsideredTarget) -> str:
+    lost = _lost(considered, chosen)
+    if lost is None or chosen.adequate is None or considered.reference_adequate is None:
+        complexity = request.attempts[0].complexity
+        if complexity is None or chosen.capability is None:
+            return f"{chosen.target_id} was good enough."
+        return f"{chosen.target_id} is declared capable up to {chosen.capability:.2f}; the prompt weighed {complexity:.2f}."
+    tolerance = considered.tolerance or 0.0
+    return (
+        f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, the baseline model "
+        f"{considered.reference_adequate:.1%}: it may be {tolerance * 100:.1f} points below and is {lost * 100:.1f}."
+    )
+
+
+def _first(considered: Considered, chosen: ConsideredTarget) -> str:
+    others = [each for each in considered.targets if each.may_be_asked and each is not chosen]
+    if chosen.margin_nanousd is None:
+        return "It was asked first."
+    own = f"At {nano_money(chosen.margin_nanousd)} for one more request"
+    if not others:
+        return f"{own} it was the only one good enough."
+    following = others[0]
+    if following.margin_nanousd is None:
+        return f"{own} it came before {following.target_id}, which has no price."
+    return f"{own} it came before {following.target_id} at {nano_money(following.margin_nanousd)}."

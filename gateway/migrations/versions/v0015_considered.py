@@ -1,0 +1,17 @@
+"""What a request's targets were compared by, so that its page can tell why one was chosen."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0015"
+down_revision = "0018"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("ledger_entry", sa.Column("considered", sa.Text(), nullable=False, server_default=sa.text("''")))
+
+
+def downgrade() -> None:
+    op.drop_column("ledger_entry", "considered")
