@@ -333,6 +333,10 @@ class AccountStore:
         async with self._engine.connect() as connection:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
+    async def has_key(self, organisation_id: str) -> bool:
+        """True if a team of the organisation has a key, also a revoked one."""
+        return await self._exists(ApiKey, _in_organisation(organisation_id))
+
     async def key_of(self, organisation_id: str, team_id: str | None, key_id: str) -> KeyRecord:
         """One key of an organisation's team, or of any of its teams. Raises UnknownKeyId."""
         query = select(*_KEY_COLUMNS).where(col(ApiKey.key_id) == key_id, _in_organisation(organisation_id))

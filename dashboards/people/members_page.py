@@ -8,14 +8,16 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.access import TeamRole
-from accounts.people.person import Member
-from dashboards.people.change import read_people
+from accounts.people.person import Member, Person
+from dashboards.people.change import put_person, read_people
+from dashboards.people.invitation import with_link
 from dashboards.people.members_change import put_member, read_members, remove_member
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.changing import looking
 from dashboards.web.forms import FormError
 from dashboards.web.view import PageRequest
-from proxy.errors import BadRequest, PersonNotFound
+from proxy.errors import BadRequest, PersonNotFound, Refused
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -57,6 +59,40 @@ async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change")
     name = member.person.name
     said = f"{name} is a member now." if created else f"{name} has the role {member.role} in this team now."
     return view.redirect(_base(view), said)
+
+
+@router.post(f"{_PLACE}/invite")
+async def invite(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
+    """Invites somebody who is not in the organisation yet into this team, and shows their one-time link, this once. They
+    get no role but the one in the team.
+    """
+    form = await view.form()
+    try:
+        email = form.text("new_email", most=_EMAIL_CHARS, required=True).lower()
+        name = form.text("name", required=True)
+        role = cast(TeamRole, form.one_of("new_role", get_args(TeamRole)))
+        person = await _new_person(view, email, name)
+        await put_member(view.gateway.audit, view.actor, view.the_team, person.email, role)
+    except FormError as error:
+        return await _list(view, form.plain, {error.field: error.message})
+    except Refused as error:
+        return await _list(view, form.plain, {error.param if error.param == "name" else "new_email": error.message})
+    if not view.gateway.config().sign_in.passwords:
+        return view.redirect(_base(view), f"{person.name} may sign in now, through the provider.")
+    return await with_link(view, person, is_new=True, back=_base(view), above="Members")
+
+
+async def _new_person(view: PageRequest, email: str, name: str) -> Person:
+    """Somebody new without a role. Who is in the organisation already gets no link: it would change their password."""
+    owner, gateway = view.principal.organisation_id, view.gateway
+    async with looking():
+        there = await gateway.people.find(email, organisation_id=owner)
+    if there is not None:
+        raise FormError("new_email", "They are in the organisation already: add them above.")
+    person, is_new = await put_person(gateway.audit, view.actor, owner, email, operator=gateway.operator, name=name)
+    if not is_new:
+        raise FormError("new_email", "They were invited just now: add them above.")
+    return person
 
 
 @router.post(f"{_PLACE}/remove")
@@ -102,7 +138,6 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         base=_base(view),
         roles=_ROLES,
         may_change=view.may("team.change"),
-        may_invite=view.may("organisation.change"),
         # Too many to pick from a list; the address is typed.
         others=others if len(others) <= _MOST_PICKED else [],
         values=values,

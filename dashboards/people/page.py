@@ -8,16 +8,14 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.access import OrganisationRole, TeamRole
-from accounts.people.links import link_url
 from accounts.people.people_errors import UnknownPerson
 from accounts.people.person import Member, Person
 from accounts.store import TeamRecord
 from dashboards.people.change import disable_person, enable_person, put_person, read_people
-from dashboards.people.change import make_link as make_link_of
+from dashboards.people.invitation import with_link
 from dashboards.people.members_change import put_member, remove_member
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
 from dashboards.web.changing import changing, looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
@@ -217,17 +215,7 @@ async def _team(view: PageRequest, team_id: str) -> TeamRecord | None:
 
 
 async def _with_link(view: PageRequest, person: Person, *, is_new: bool) -> Response:
-    """The page that shows a new link. The link is not stored, so no redirect could show it."""
-    section, owner = view.gateway.config().sign_in, view.principal.organisation_id
-    token = await make_link_of(view.gateway.audit, view.actor, owner, person.email, view.gateway.links)
-    return view.page(
-        "people/link.html",
-        title=f"{person.name} is invited" if is_new else f"A new link for {person.name}",
-        person=person,
-        link=link_url(base_url(view.request, section.public_url), token),
-        link_s=section.link_s,
-        is_new=is_new,
-    )
+    return await with_link(view, person, is_new=is_new, back=f"{_HERE}/{person.person_id}", above="People")
 
 
 async def _set_enabled(view: PageRequest, person: Person, told: str, *, enable: bool) -> Response:

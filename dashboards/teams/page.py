@@ -31,6 +31,7 @@ from dashboards.teams.figures import (
     sources_table,
     spend_chart,
 )
+from dashboards.teams.first_steps import first_steps
 from dashboards.ui.charts import Chart, Mark, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import cause_words
@@ -185,6 +186,8 @@ async def _teams(
             name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, *span)
             for name, span in spans.items()
         }
+        requests = sum(sums["period"].get(team.team_id, UsageSums()).requests for team in shown)
+        steps = await first_steps(view, [team.team_id for team in shown], requests)
     # Viewers who may read the whole organisation usually have no role in its teams.
     columns = _TEAM_COLUMNS if principal.teams else _TEAM_COLUMNS[:-1]
     table = Table.of(
@@ -210,6 +213,7 @@ async def _teams(
         today=added(sums["today"].get(team.team_id, UsageSums()) for team in shown),
         saving=saving,
         saved_share=saved_share,
+        steps=steps,
         may_create=view.may("organisation.change"),
         errors=errors or {},
         values=values or {},

@@ -91,3 +91,36 @@ async def test_who_leaves_is_led_away(running: Running, tess: Browser) -> None:
     assert (await tess.post(f"{MEMBERS}/remove", {"email": "tess@example.com"})).location == "/dashboard"
     assert (await tess.get(MEMBERS)).status == 404
     assert await roles(running) == {}
+
+
+async def test_a_team_admin_invites_somebody_new_into_the_team(running: Running, tess: Browser) -> None:
+    """They get a link and this team's role, and no other; the link is shown once, and leads back to the members."""
+    fields = {"new_email": "Nia@Example.com", "name": "Nia", "new_role": "member"}
+    page = await tess.post(f"{MEMBERS}/invite", fields)
+    assert page.status == 200
+    assert "Nia is invited" in page.text
+    assert 'id="new-link"' in page.text
+    assert f'href="{MEMBERS}"' in page.text
+    nia = await PeopleStore(running.engine).find("nia@example.com")
+    assert nia is not None
+    assert (nia.role, nia.organisation_id) == ("", "default")
+    assert await roles(running) == {"tess@example.com": "admin", "nia@example.com": "member"}
+    again = await tess.post(f"{MEMBERS}/invite", fields)
+    assert (again.status, "new-link" in again.text) == (400, False)
+
+
+async def test_an_invitation_is_no_way_to_somebody_elses_password(running: Running, tess: Browser) -> None:
+    """Who is there already, here or in another organisation, gets no link; members and other teams' admins invite nobody."""
+    await running.accounts.create_organisation("globex")
+    await running.accounts.create_team("team_b", "B")
+    people = PeopleStore(running.engine)
+    await people.create("globex", "gus@example.com", "Gus")
+    await people.create("default", "ada@example.com", "Ada", role="admin")
+    for email in ("gus@example.com", "ada@example.com"):
+        page = await tess.post(f"{MEMBERS}/invite", {"new_email": email, "name": "X", "new_role": "admin"})
+        assert (page.status, "new-link" in page.text) == (400, False), email
+    fields = {"new_email": "new@example.com", "name": "X", "new_role": "member"}
+    assert (await tess.post("/dashboard/teams/team_b/members/invite", fields)).status == 404
+    async with signed_in(running, "mem@example.com", teams={"team_a": "member"}) as member:
+        assert (await member.post(f"{MEMBERS}/invite", fields)).status == 403
+    assert await people.find("new@example.com") is None

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -226,3 +227,32 @@ def _habit(team_id: str, skeleton: str, broken: int, broken_tokens: int, kinds: 
         first_break_tokens=12,
         kinds=kinds,
     )
+
+
+async def test_the_first_steps_tick_themselves(running: Running, admin: Browser, member: Browser) -> None:
+    """What is there is done, what is not is told how; finance and members do not see it, and it goes at the end."""
+
+    async def todo() -> list[str]:
+        page = (await admin.get("/dashboard/teams")).text
+        return re.findall(r'To do: </span><strong>(?:<a href="[^"]*">)?([^<]+)', page)
+
+    assert await todo() == ["The first request"]
+    assert "First steps" not in (await member.get("/dashboard/teams")).text
+    await keep(running, [asked("r")])
+    assert await todo() == []
+    assert "First steps" not in (await admin.get("/dashboard/teams")).text
+
+
+async def test_an_empty_organisation_is_told_what_to_do_first(running: Running) -> None:
+    """Of its own: another organisation's keys, people and requests tick nothing."""
+    await keep(running, [asked("r")])
+    await running.accounts.create_organisation("empty", "Empty")
+    async with signed_in(running, "eve@example.com", role="admin", organisation_id="empty") as eve:
+        page = (await eve.get("/dashboard/teams")).text
+        assert re.findall(r'To do: </span><strong>(?:<a href="[^"]*">)?([^<]+)', page) == [
+            "A team",
+            "A key",
+            "The first request",
+            "Somebody else is invited",
+        ]
+        assert "weighbridge people invite" in page
