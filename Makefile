@@ -24,7 +24,7 @@ serve: $(VENV)/.demo  ## leave the demo's gateway running; prints its URL and a 
 dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; prints a link for each role
 	@$(BIN)/weighbridge serve --sample
 
-test: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready check  ## everything that a change must pass
+test: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready check  ## everything that a change must pass
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 packages:  # what pip cannot bring

@@ -72,8 +72,11 @@ def plan(
     lora: Annotated[int, typer.Option(min=0, max=256, help="LoRA adapters that are resident at once.")] = 0,
     lora_rank: Annotated[int, typer.Option(min=1, max=512, help="Their rank.")] = 16,
     kv_events_port: Annotated[
-        int | None, typer.Option(min=1, max=65_534, help="Publish KV events there, and replays on the next port.")
-    ] = None,
+        int,
+        typer.Option(
+            min=0, max=65_534, help="Publish KV events there, and replays on the next port; 0 publishes none."
+        ),
+    ] = 5_557,
     spare: Annotated[int, typer.Option(min=0, max=1_000, help="Replicas beyond what the load needs.")] = 0,
     efficiency: Annotated[
         str, typer.Option(help="vllm (cautious), or ceiling (hopeful: NVIDIA's own figures).")
@@ -138,7 +141,7 @@ def plan(
             draft=draft_model,
             adapters=lora,
             adapter_rank=lora_rank,
-            kv_events_port=kv_events_port,
+            kv_events_port=kv_events_port or None,
             spare=spare,
             tokens_per_gpu=measured,
             margin=margin,
@@ -288,6 +291,9 @@ def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
     if hope is not None:
         _print_outlook(answer, hope)
     typer.echo(f"\nvLLM {answer.launch.version}:\n  {answer.launch.command}")
+    typer.echo(
+        "  in a pod or container of its own, which only the gateway reaches: it listens on every address, and VLLM_API_KEY is its key"
+    )
     if answer.launch.nodes > 1:
         typer.echo(
             f"  on each of {answer.launch.nodes} nodes, with --nnodes {answer.launch.nodes} --node-rank 0, 1, … and --master-addr, the "

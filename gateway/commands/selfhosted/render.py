@@ -10,9 +10,10 @@ from gateway.commands.shared import print_json
 
 if TYPE_CHECKING:
     from selfhosted.offline.plans.planning import Plan
-    from selfhosted.offline.plans.serving import Serving
+    from selfhosted.offline.plans.serving import Place, Serving
 
 _MOST_PLAN_BYTES = 4_000_000
+PRODUCT = "nvidia.com/gpu.product"
 
 What = Literal["k8s", "ray", "compose", "command", "gateway"]
 
@@ -38,16 +39,47 @@ def render(
     weights_claim: Annotated[
         str | None, typer.Option(help="Kubernetes: the PersistentVolumeClaim that keeps the weights.")
     ] = None,
+    weights_class: Annotated[
+        str | None,
+        typer.Option(help="Kubernetes: a StorageClass, such as a node's own disk, for a volume of each pod."),
+    ] = None,
     token_secret: Annotated[
         str | None, typer.Option(help="Kubernetes: the Secret whose key `token` lets weights be downloaded.")
     ] = None,
+    key_secret: Annotated[
+        str | None,
+        typer.Option(
+            help="Kubernetes: the Secret whose key `api-key` engines ask for; NAME-key by default, `none` for no key."
+        ),
+    ] = None,
+    gateway_namespace: Annotated[str | None, typer.Option(help="Kubernetes: where the gateway's pods are.")] = None,
+    monitoring_namespace: Annotated[str | None, typer.Option(help="Kubernetes: where Prometheus is.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Kubernetes: the GPU that nodes must have; the plan's, where there is one.")
+    ] = None,
+    node_label: Annotated[
+        list[str] | None,
+        typer.Option(help="Kubernetes: KEY=VALUE that nodes must have, instead of the GPU's. Again for more."),
+    ] = None,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="Kubernetes: for batch work, on nodes that the cloud takes back.")
+    ] = False,
+    keep_replicas: Annotated[
+        bool, typer.Option("--keep-replicas", help="Kubernetes: leave their number as it is, when applying again.")
+    ] = False,
+    one_machine: Annotated[
+        bool,
+        typer.Option(
+            "--one-machine", help="gateway: for the engines of `render compose`, not of a Kubernetes Service."
+        ),
+    ] = False,
     prometheus: Annotated[str | None, typer.Option(help="Kubernetes: where KEDA asks Prometheus.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
 ) -> None:
     """Write the files that start a pool, and what the gateway must know of it."""
     import msgspec
 
-    from selfhosted.offline.plans.serving import checked
+    from selfhosted.offline.plans.serving import checked, warnings_of
 
     answer = None if plan is None else _read_plan(plan)
     found = _configured(config, pool) if answer is None else _planned(answer, pool)
@@ -60,16 +92,25 @@ def render(
         "weights_claim": weights_claim,
         "token_secret": token_secret,
         "prometheus": prometheus,
+        "weights_class": weights_class,
+        "gateway_namespace": gateway_namespace,
+        "monitoring_namespace": monitoring_namespace,
+        "keep_replicas": keep_replicas,
+        "place": _place(found, gpu, node_label or [], spot=spot),
     }
+    # A name that is None stays as it is, and so the want of a key has to be said apart.
+    found = msgspec.structs.replace(found, key_secret=_key_secret(found, key_secret))
     if replicas is not None and max_replicas is None:
         changes["max_replicas"] = max(replicas, found.max_replicas)
     serving = checked(
         msgspec.structs.replace(found, **{name: value for name, value in changes.items() if value is not None})
     )
+    for warning in warnings_of(serving) if what in ("k8s", "compose") else ():
+        typer.echo(f"! {warning}", err=True)
     if what == "command":
         typer.echo(_command(serving))
         return
-    documents = _documents(what, serving, answer)
+    documents = _documents(what, serving, answer, one_machine=one_machine)
     if as_json:
         print_json(documents if len(documents) > 1 else documents[0])
     else:
@@ -78,7 +119,29 @@ def render(
         typer.echo(as_yaml(documents), nl=False)
 
 
-def _documents(what: What, serving: "Serving", answer: "Plan | None") -> list[dict[str, Any]]:
+def _key_secret(found: "Serving", name: str | None) -> str | None:
+    """The Secret with the engines' key; None where nobody wants one."""
+    if name is None:
+        return f"{found.name[:59]}-key"
+    return name if name != "none" else None
+
+
+def _place(found: "Serving", gpu: str | None, labels: list[str], *, spot: bool) -> "Place":
+    """Where pods may stand: on nodes with these labels, otherwise on those with that GPU, otherwise with the plan's."""
+    from selfhosted.offline.plans.gpus import gpu_named
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from selfhosted.offline.plans.serving import Place
+
+    given = dict(found.place.labels) if gpu is None else {PRODUCT: gpu_named(gpu).product}
+    if labels:
+        pairs = [each.partition("=") for each in labels]
+        if not all(equals for _, equals, _ in pairs):
+            raise PlanRefused("--node-label is KEY=VALUE, such as nvidia.com/gpu.product=NVIDIA-L4")
+        given = {key: value for key, _, value in pairs}
+    return Place(labels=given, spot=spot)
+
+
+def _documents(what: What, serving: "Serving", answer: "Plan | None", *, one_machine: bool) -> list[dict[str, Any]]:
     from selfhosted.offline.plans.plan_errors import PlanRefused
     from selfhosted.offline.plans.render_compose import compose
     from selfhosted.offline.plans.render_gateway import gateway_snippet
@@ -93,14 +156,16 @@ def _documents(what: What, serving: "Serving", answer: "Plan | None") -> list[di
         return [compose(serving)]
     if answer is None:
         raise PlanRefused("the configuration has the gateway's part already; render it from a plan: --plan plan.json")
-    return [gateway_snippet(answer, serving)]
+    return [gateway_snippet(answer, serving, one_machine=one_machine)]
 
 
 def _command(serving: "Serving") -> str:
     import shlex
 
+    from selfhosted.offline.plans.launch import on_loopback
+
     words = [f"{name}={shlex.quote(value)}" for name, value in serving.environment.items()]
-    return " ".join([*words, shlex.join(serving.command)])
+    return " ".join([*words, shlex.join(on_loopback(serving.command))])
 
 
 def _read_plan(path: Path) -> "Plan":
@@ -120,10 +185,16 @@ def _read_plan(path: Path) -> "Plan":
 def _planned(answer: "Plan", pool: str) -> "Serving":
     import msgspec
 
-    from selfhosted.offline.plans.serving import from_launch
+    from selfhosted.offline.plans.serving import Place, from_launch
 
-    found = from_launch(answer.launch, pool, replicas=answer.replicas)
-    return msgspec.structs.replace(found, gpu_title=answer.gpu.title)
+    found = from_launch(answer.launch, pool, replicas=answer.replicas, spare=answer.spare)
+    return msgspec.structs.replace(
+        found,
+        gpu_title=answer.gpu.title,
+        weights_bytes=answer.memory.weight_bytes,
+        running=None if answer.operation is None else answer.operation.running,
+        place=Place(labels={PRODUCT: answer.gpu.product}),
+    )
 
 
 def _configured(config: Path | None, pool: str) -> "Serving":

@@ -28,6 +28,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     link: float
     """Bandwidth to its neighbours in the node in bytes/s, both directions together."""
     per_node: int
+    product: str
+    """Value of the node label `nvidia.com/gpu.product`, as NVIDIA's GPU feature discovery writes it."""
     usd_per_hour: Decimal | None
     price_source: str
     source: str
@@ -52,6 +54,7 @@ def _gpu(
     name: str,
     title: str,
     sheet: tuple[float, float, float, float | None, float, float | None, float],
+    product: str,
     *,
     source: str,
     price: tuple[str, str] | None = None,
@@ -68,6 +71,7 @@ def _gpu(
         fp4_flops=None if fp4_tera is None else fp4_tera * 1e12,
         link=link_gb * 1e9,
         per_node=8,
+        product=product,
         usd_per_hour=None if price is None else Decimal(price[0]),
         price_source=_NO_PRICE if price is None else price[1],
         source=source,
@@ -82,6 +86,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
             "h100",
             "NVIDIA H100 SXM 80 GB",
             (80, 3.35, 989.4, 1_978.9, 1_978.9, None, 900),
+            "NVIDIA-H100-80GB-HBM3",
             source="NVIDIA H100 data sheet, SXM (sparse rates halved)",
             price=("2.95", "median of 37 providers, AIMultiple, May 2026"),
         ),
@@ -89,6 +94,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
             "h200",
             "NVIDIA H200 SXM 141 GB",
             (141, 4.8, 989.4, 1_978.9, 1_978.9, None, 900),
+            "NVIDIA-H200",
             source="NVIDIA H200 data sheet, SXM (sparse rates halved)",
             price=("4.46", _RUNPOD),
         ),
@@ -96,6 +102,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
             "b200",
             "NVIDIA B200 SXM 180 GB",
             (180, 7.7, 2_250, 4_500, 4_500, 9_000, 1_800),
+            "NVIDIA-B200",
             source="NVIDIA HGX B200 data sheet, per GPU (dense rates)",
             price=("6.84", _RUNPOD),
         ),
@@ -103,6 +110,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
             "a100",
             "NVIDIA A100 SXM 80 GB",
             (80, 2.039, 312, None, 624, None, 600),
+            "NVIDIA-A100-SXM4-80GB",
             source="NVIDIA A100 data sheet, SXM (no FP8 units)",
             price=("2.16", _RUNPOD),
         ),
@@ -110,12 +118,14 @@ GPUS: Final[Mapping[str, Gpu]] = {
             "a100-40gb",
             "NVIDIA A100 SXM 40 GB",
             (40, 1.555, 312, None, 624, None, 600),
+            "NVIDIA-A100-SXM4-40GB",
             source="NVIDIA A100 data sheet, SXM (no FP8 units)",
         ),
         _gpu(
             "l40s",
             "NVIDIA L40S 48 GB",
             (48, 0.864, 362, 733, 733, None, 64),
+            "NVIDIA-L40S",
             source="NVIDIA L40S data sheet (PCIe 4.0 between GPUs)",
             price=("1.33", _RUNPOD),
         ),
@@ -123,6 +133,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
             "l4",
             "NVIDIA L4 24 GB",
             (24, 0.3, 121, 242, 242, None, 64),
+            "NVIDIA-L4",
             source="NVIDIA L4 data sheet (sparse rates halved; PCIe 4.0 between GPUs)",
             price=("0.47", _RUNPOD),
         ),

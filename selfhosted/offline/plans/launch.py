@@ -130,6 +130,19 @@ def launch_of(
     )
 
 
+def on_loopback(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command for one's own machine: the server listens on the loopback, and KV events are off, since vLLM binds their
+    sockets to every address or to none.
+    """
+    words = list(command)
+    if "--host" in words[:-1]:
+        words[words.index("--host") + 1] = "127.0.0.1"
+    if "--kv-events-config" in words[:-1]:
+        at = words.index("--kv-events-config")
+        del words[at : at + 2]
+    return tuple(words)
+
+
 def _rank(rank: int) -> int:
     """The smallest adapter rank of at least `rank` that vLLM has kernels for. Raises PlanRefused above the largest."""
     for each in _RANKS:

@@ -4,11 +4,13 @@ from decimal import Decimal
 from typing import Any
 
 from selfhosted.offline.plans.planning import Plan
+from selfhosted.offline.plans.render_compose import gateway_replicas
 from selfhosted.offline.plans.serving import Serving, checked
 
 
-def gateway_snippet(plan: Plan, serving: Serving) -> dict[str, Any]:
-    """The sections `selfhosted.pools`, `cost.pools` and `queues`, to be merged into gateway.yaml.
+def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) -> dict[str, Any]:
+    """The sections `selfhosted.pools`, `cost.pools` and `queues`, to be merged into gateway.yaml: for engines behind a
+    Kubernetes Service, or for those of `render compose` on one machine, whose number nobody changes.
 
     The queue has no size of its own: it lets in what the KV caches of the ready replicas hold, however many those are.
     """
@@ -18,15 +20,11 @@ def gateway_snippet(plan: Plan, serving: Serving) -> dict[str, Any]:
         "targets": [serving.model],
         "engine": "vllm",
         "upstream_model": serving.model,
-        "kubernetes": {"service": serving.name, "namespace": serving.namespace, "port": "http"},
+        **({"replicas": gateway_replicas(serving)} if one_machine else _scaled(plan, serving)),
         "priority_scheduling": "--scheduling-policy" in serving.command,
-        "scale": {
-            "min_replicas": serving.min_replicas,
-            "max_replicas": serving.max_replicas,
-            "cold_start_s": serving.cold_start_s,
-            **({} if plan.targets.ttft_p99_s is None else {"ttft_target_s": plan.targets.ttft_p99_s}),
-        },
     }
+    if serving.key_secret is not None:
+        pool["api_key"] = "env:ENGINE_KEY"
     if serving.kv_events_port is not None:
         pool["watch"] = {
             "kv_events_port": serving.kv_events_port,
@@ -54,6 +52,18 @@ def gateway_snippet(plan: Plan, serving: Serving) -> dict[str, Any]:
         }
     snippet["queues"] = {serving.pool: {"targets": [serving.model]}}
     return snippet
+
+
+def _scaled(plan: Plan, serving: Serving) -> dict[str, Any]:
+    return {
+        "kubernetes": {"service": serving.name, "namespace": serving.namespace, "port": "http"},
+        "scale": {
+            "min_replicas": serving.min_replicas,
+            "max_replicas": serving.max_replicas,
+            "cold_start_s": serving.cold_start_s,
+            **({} if plan.targets.ttft_p99_s is None else {"ttft_target_s": plan.targets.ttft_p99_s}),
+        },
+    }
 
 
 def _number(value: Decimal) -> int | float:

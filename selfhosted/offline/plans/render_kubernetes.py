@@ -1,23 +1,26 @@
-"""Renders a pool for Kubernetes: Deployment, headless Service, PodDisruptionBudget, and KEDA's ScaledObject.
+"""Renders a pool for Kubernetes: what runs, who may reach it, how it is scaled and what is scraped.
 
 Kubernetes scales; Weighbridge decides the number. The ScaledObject reads `weighbridge_pool_desired_replicas`, and
-because that figure is already stabilised, KEDA adds no stabilisation of its own.
+because that figure is already stabilised, KEDA adds no stabilisation of its own. Pods satisfy the Pod Security Standard
+`restricted`, only the gateway and Prometheus reach them, and they stand on nodes with the planned GPU.
 """
 
-import math
 from typing import Any, Final
 
+from selfhosted.offline.plans.render_pod import (
+    PART,
+    pod,
+    pod_labels,
+    priority_class_name,
+    selector,
+    startup_s,
+)
 from selfhosted.offline.plans.serving import Serving, checked
 
-GPU: Final = "nvidia.com/gpu"
-PRE_STOP_S: Final = 15
-"""Seconds that a pod goes on serving after it is told to end, so that gateways and endpoints notice before it stops
-listening."""
-_KILL_S: Final = 30
-_CPUS_A_GPU: Final = 4
-_GIB_A_GPU: Final = 32
-_LABEL: Final = "app.kubernetes.io"
-_WEIGHTS: Final = "/models"
+_GATEWAY: Final = {f"{PART}/name": "weighbridge"}
+_NAMESPACE: Final = "kubernetes.io/metadata.name"
+_INTERACTIVE: Final = 1_000_000
+_BATCH: Final = 1_000
 TOLERANCE: Final = (
     "the HorizontalPodAutoscaler ignores changes below 10 % (its --horizontal-pod-autoscaler-tolerance): from 10 replicas on "
     "a step of one waits for the next"
@@ -27,134 +30,135 @@ TOLERANCE: Final = (
 def manifests(serving: Serving) -> list[dict[str, Any]]:
     """All manifests, in the order in which they are applied. Raises PlanRefused."""
     checked(serving)
-    return [_deployment(serving), _service(serving), _disruption_budget(serving), _scaled_object(serving)]
+    return [
+        _priority_class(serving),
+        _network_policy(serving),
+        _service(serving),
+        _deployment(serving) if serving.nodes == 1 else _leader_worker_set(serving),
+        _disruption_budget(serving),
+        _scaled_object(serving),
+        _service_monitor(serving),
+    ]
 
 
 def _metadata(serving: Serving, **annotations: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": serving.name, "namespace": serving.namespace, "labels": _labels(serving)}
+    found: dict[str, Any] = {"name": serving.name, "namespace": serving.namespace, "labels": pod_labels(serving)}
     if annotations:
         found["annotations"] = {f"weighbridge/{name}": text for name, text in annotations.items()}
     return found
 
 
-def _labels(serving: Serving) -> dict[str, str]:
-    return {f"{_LABEL}/name": serving.name, f"{_LABEL}/part-of": "weighbridge", f"{_LABEL}/component": "engine"}
+def _priority_class(serving: Serving) -> dict[str, Any]:
+    """The class of all pools of this tier. Batch work never pushes anybody out, and is the first to go."""
+    spot = serving.place.spot
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": priority_class_name(serving), "labels": {f"{PART}/part-of": "weighbridge"}},
+        "value": _BATCH if spot else _INTERACTIVE,
+        "globalDefault": False,
+        "preemptionPolicy": "Never" if spot else "PreemptLowerPriority",
+        "description": "Engines for batch work" if spot else "Engines that somebody waits for",
+    }
 
 
-def _selector(serving: Serving) -> dict[str, str]:
-    return {f"{_LABEL}/name": serving.name}
+def _network_policy(serving: Serving) -> dict[str, Any]:
+    """Requests and KV events from the gateway's pods, metrics from Prometheus, and nothing else; out only to names, to
+    where weights are, and to the other pods of the pool.
+    """
+    gateway = serving.gateway_namespace or serving.namespace
+    ports: list[dict[str, Any]] = [{"port": "http", "protocol": "TCP"}]
+    if serving.kv_events_port is not None:
+        ports += [{"port": name, "protocol": "TCP"} for name in ("kv-events", "kv-replay")]
+    own = {"podSelector": {"matchLabels": selector(serving)}}
+    incoming: list[dict[str, Any]] = [
+        {
+            "from": [
+                {"namespaceSelector": {"matchLabels": {_NAMESPACE: gateway}}, "podSelector": {"matchLabels": _GATEWAY}}
+            ],
+            "ports": ports,
+        },
+        {
+            "from": [{"namespaceSelector": {"matchLabels": {_NAMESPACE: serving.monitoring_namespace}}}],
+            "ports": [{"port": "http", "protocol": "TCP"}],
+        },
+    ]
+    outgoing: list[dict[str, Any]] = [{"ports": [{"port": 53, "protocol": name} for name in ("UDP", "TCP")]}]
+    if serving.weights_claim is None:
+        # Weights come from a hub, whose addresses nobody can list.
+        outgoing.append({"ports": [{"port": 443, "protocol": "TCP"}]})
+    if serving.nodes > 1:
+        incoming.append({"from": [own]})
+        outgoing.append({"to": [own]})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(serving),
+        "spec": {
+            "podSelector": {"matchLabels": selector(serving)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": incoming,
+            "egress": outgoing,
+        },
+    }
 
 
 def _deployment(serving: Serving) -> dict[str, Any]:
     notes = {"pool": serving.pool}
-    if serving.weights_claim is None:
+    if serving.weights_claim is None and serving.weights_class is None:
         notes["weights"] = "each pod downloads them into an emptyDir, at every start; a shared volume starts sooner"
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": _metadata(serving, **notes),
-        # No `replicas`: applying this again would undo what the ScaledObject chose.
         "spec": {
-            "selector": {"matchLabels": _selector(serving)},
+            **_count(serving),
+            "selector": {"matchLabels": selector(serving)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "progressDeadlineSeconds": _startup_s(serving) + 600,
-            "template": {"metadata": {"labels": _labels(serving)}, "spec": _pod(serving)},
+            "progressDeadlineSeconds": startup_s(serving) + 600,
+            "template": {"metadata": {"labels": pod_labels(serving)}, "spec": pod(serving)},
         },
     }
 
 
-def _pod(serving: Serving) -> dict[str, Any]:
-    weights: dict[str, Any] = (
-        {"emptyDir": {}}
-        if serving.weights_claim is None
-        else {"persistentVolumeClaim": {"claimName": serving.weights_claim}}
-    )
+def _leader_worker_set(serving: Serving) -> dict[str, Any]:
+    """Groups of as many pods as a replica has nodes. The leader answers; a group lives and dies as one."""
+    template = {"metadata": {"labels": pod_labels(serving)}}
     return {
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": PRE_STOP_S + math.ceil(serving.drain_s) + _KILL_S,
-        "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": _selector(serving)},
-            }
-        ],
-        "containers": [_container(serving)],
-        "volumes": [
-            {"name": "weights", **weights},
-            # Tensor parallelism exchanges through shared memory; a container's own 64 MiB are too little.
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}},
-        ],
-    }
-
-
-def _container(serving: Serving) -> dict[str, Any]:
-    ports: list[dict[str, Any]] = [{"name": "http", "containerPort": serving.port, "protocol": "TCP"}]
-    if serving.kv_events_port is not None:
-        for name, port in (("kv-events", serving.kv_events_port), ("kv-replay", serving.kv_events_port + 1)):
-            ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
-    return {
-        "name": "engine",
-        "image": serving.image,
-        "command": [serving.command[0]],
-        "args": list(serving.command[1:]),
-        "env": _environment(serving),
-        "ports": ports,
-        "resources": {
-            "requests": {"cpu": str(_CPUS_A_GPU * serving.gpus), "memory": f"{_GIB_A_GPU * serving.gpus}Gi"},
-            "limits": {GPU: serving.gpus, "memory": f"{2 * _GIB_A_GPU * serving.gpus}Gi"},
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": _metadata(serving, pool=serving.pool),
+        "spec": {
+            **_count(serving),
+            "rolloutStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdateConfiguration": {"maxUnavailable": 0, "maxSurge": 1},
+            },
+            "leaderWorkerTemplate": {
+                "size": serving.nodes,
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": {**template, "spec": pod(serving, part="leader")},
+                "workerTemplate": {**template, "spec": pod(serving, part="worker")},
+            },
         },
-        "startupProbe": _probe(10, math.ceil(_startup_s(serving) / 10), timeout_s=5),
-        "readinessProbe": _probe(2, 3, timeout_s=2),
-        # Patient: a busy engine that is killed loses every stream it had.
-        "livenessProbe": _probe(10, 6, timeout_s=5),
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [{"name": "weights", "mountPath": _WEIGHTS}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - the device
     }
 
 
-def _environment(serving: Serving) -> list[dict[str, Any]]:
-    own: list[dict[str, Any]] = [
-        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        {"name": "HF_HOME", "value": _WEIGHTS},
-        {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
-    ]
-    if serving.token_secret is not None:
-        reference = {"name": serving.token_secret, "key": "token"}
-        own.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}})
-    taken = {each["name"] for each in own}
-    given = [{"name": name, "value": value} for name, value in serving.environment.items() if name not in taken]
-    return own + given
-
-
-def _probe(every_s: int, failures: int, *, timeout_s: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": "/health", "port": "http"},
-        "periodSeconds": every_s,
-        "timeoutSeconds": timeout_s,
-        "failureThreshold": failures,
-    }
-
-
-def _startup_s(serving: Serving) -> int:
-    """Seconds allowed for start-up: four times a usual cold start, at least twenty minutes, as the first pod on a node
-    may have to fetch the image.
-    """
-    return max(1_200, math.ceil(4 * serving.cold_start_s))
+def _count(serving: Serving) -> dict[str, Any]:
+    """The planned number to begin with. Applied again it would undo what was scaled, unless it is left out."""
+    return {} if serving.keep_replicas else {"replicas": serving.replicas}
 
 
 def _service(serving: Serving) -> dict[str, Any]:
-    """The headless Service: the gateway balances, so it must see every pod."""
+    """The headless Service: the gateway balances, so it must see every pod that answers."""
+    answering = {} if serving.nodes == 1 else {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(serving),
         "spec": {
             "clusterIP": "None",
-            "selector": _selector(serving),
+            "selector": {**selector(serving), **answering},
             "ports": [{"name": "http", "port": serving.port, "targetPort": "http", "protocol": "TCP"}],
         },
     }
@@ -165,17 +169,27 @@ def _disruption_budget(serving: Serving) -> dict[str, Any]:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(serving),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _selector(serving)}},
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": selector(serving)},
+            # A pod that never became ready holds up no drain of its node.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
     }
 
 
 def _scaled_object(serving: Serving) -> dict[str, Any]:
+    target = (
+        {"apiVersion": "apps/v1", "kind": "Deployment"}
+        if serving.nodes == 1
+        else {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    )
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
         "metadata": _metadata(serving, tolerance=TOLERANCE),
         "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": serving.name},
+            "scaleTargetRef": {**target, "name": serving.name},
             "minReplicaCount": serving.min_replicas,
             "maxReplicaCount": serving.max_replicas,
             "pollingInterval": 15,
@@ -211,3 +225,17 @@ def _scaled_object(serving: Serving) -> dict[str, Any]:
 
 def _at_once() -> dict[str, Any]:
     return {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 1_000, "periodSeconds": 15}]}
+
+
+def _service_monitor(serving: Serving) -> dict[str, Any]:
+    """What the Prometheus operator scrapes: each engine's own page."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": _metadata(serving),
+        "spec": {
+            "selector": {"matchLabels": selector(serving)},
+            "endpoints": [{"port": "http", "path": "/metrics", "interval": "15s", "scrapeTimeout": "10s"}],
+            "targetLabels": [f"{PART}/name"],
+        },
+    }

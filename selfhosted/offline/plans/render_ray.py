@@ -13,7 +13,7 @@ from selfhosted.offline.plans.serving import Serving, checked
 # Of the HTTP server, which Ray has its own of.
 _SERVER: Final = frozenset({"host", "port", "served-model-name", "enable-prompt-tokens-details", "shutdown-timeout"})
 # Ray's own names; of another one it is left out, and Ray takes any GPU.
-_ACCELERATORS: Final = ("H100", "H200", "A100", "L40S", "L4")
+_ACCELERATORS: Final = ("B200", "H100", "H200", "A100", "L40S", "L4")
 
 
 def ray_serve(serving: Serving) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def ray_serve(serving: Serving) -> dict[str, Any]:
                 "min_replicas": serving.min_replicas,
                 "initial_replicas": min(max(serving.replicas, serving.min_replicas), serving.max_replicas),
                 "max_replicas": serving.max_replicas,
-                "target_ongoing_requests": _ongoing(serving) * 7 // 10 or 1,
+                "target_ongoing_requests": _target(serving),
             },
             "max_ongoing_requests": _ongoing(serving),
             "graceful_shutdown_timeout_s": math.ceil(serving.drain_s),
@@ -72,6 +72,12 @@ def _typed(text: str) -> Any:
     except ValueError:
         return text
     return value if isinstance(value, int | float | dict) and not isinstance(value, bool) else text
+
+
+def _target(serving: Serving) -> int:
+    """Requests a replica, beyond which Ray starts another one: what the plan runs within its targets."""
+    most = _ongoing(serving)
+    return max(1, min(most, most * 7 // 10 if serving.running is None else math.ceil(serving.running)))
 
 
 def _ongoing(serving: Serving) -> int:

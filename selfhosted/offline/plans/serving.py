@@ -7,6 +7,7 @@ somebody typed becomes syntax.
 import re
 from itertools import pairwise
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 import yaml
@@ -16,11 +17,24 @@ from selfhosted.offline.plans.launch import PORT, SHUTDOWN_S, VLLM_VERSION, Laun
 from selfhosted.offline.plans.plan_errors import PlanRefused
 
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_GATED: Final = ("meta-llama/", "mistralai/", "google/gemma")
 _POOL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _IMAGE: Final = re.compile(r"[a-z0-9][a-zA-Z0-9._/:@-]{0,254}")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_MOST_LABEL: Final = 63
 IMAGE: Final = f"vllm/vllm-openai:v{VLLM_VERSION}"
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where pods may stand."""
+
+    labels: dict[str, str] = {}
+    """Labels that a node must have."""
+    spot: bool = False
+    """Nodes that the cloud takes back: batch work only, and a short drain."""
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +51,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The whole command line, program included."""
     environment: dict[str, str]
     gpus: int
+    """GPUs of one replica, over all its nodes."""
+    nodes: int = 1
     replicas: int
     min_replicas: int
     max_replicas: int
@@ -48,10 +64,24 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     image: str = IMAGE
     weights_claim: str | None = None
     """PersistentVolumeClaim that keeps the weights; each pod downloads them when not set."""
+    weights_class: str | None = None
+    """StorageClass of a volume for each pod, such as a node's own disk; an emptyDir when neither it nor a claim is set."""
+    weights_bytes: int | None = None
     token_secret: str | None = None
     """Secret whose key `token` lets the weights be downloaded."""
+    key_secret: str | None = None
+    """Secret whose key `api-key` engines ask for; None: engines answer whoever reaches them."""
+    gateway_namespace: str | None = None
+    """Namespace of the gateway's pods, which alone may reach the engines; None: the engines' own."""
+    monitoring_namespace: str = "monitoring"
+    """Namespace from which Prometheus may read the engines."""
+    place: Place = Place()
+    keep_replicas: bool = False
+    """True leaves the number of replicas as it is in the cluster."""
     prometheus: str = "http://prometheus.monitoring:9090"
     gpu_title: str | None = None
+    running: float | None = None
+    """Requests that the plan has running in one replica; None where there is no plan."""
 
 
 def checked(serving: Serving) -> Serving:
@@ -62,16 +92,25 @@ def checked(serving: Serving) -> Serving:
         ("the namespace", serving.namespace),
         ("the PersistentVolumeClaim", serving.weights_claim),
         ("the Secret", serving.token_secret),
+        ("the Secret", serving.key_secret),
+        ("the StorageClass", serving.weights_class),
+        ("the gateway's namespace", serving.gateway_namespace),
+        ("Prometheus's namespace", serving.monitoring_namespace),
     ):
         if value is not None:
             _must(_LABEL, value, f"the name of {what} is lower-case letters, digits and dashes, at most 63 of them")
     _must(_IMAGE, serving.image, "an image is a repository with a tag or a digest")
     _must(_ORIGIN, serving.prometheus, "Prometheus is found at http(s)://host[:port]")
+    for key, value in serving.place.labels.items():
+        _must(_LABEL_KEY, key, "a node label's key is a name, perhaps with a domain and / before it")
+        _must(_LABEL_VALUE, value, "a node label's value is letters, digits and . _ -, at most 63 of them")
+    if serving.weights_claim is not None and serving.weights_class is not None:
+        raise PlanRefused("weights lie on a claim or on a volume of each pod, not on both")
     for variable in serving.environment:
         _must(_VARIABLE, variable, "an environment variable is letters, digits and _")
     if not 0 <= serving.min_replicas <= serving.max_replicas:
         raise PlanRefused("the fewest replicas are more than the most")
-    if serving.gpus < 1 or not serving.command:
+    if serving.gpus < serving.nodes or not serving.command:
         raise PlanRefused("an engine needs a GPU and a command")
     return serving
 
@@ -82,12 +121,45 @@ def _must(pattern: re.Pattern[str], value: str, rule: str) -> None:
 
 
 def label_of(pool: str) -> str:
-    """The pool's name as a Kubernetes label: lower case, dashes, at most 63 characters."""
-    return re.sub(r"[^a-z0-9-]+", "-", pool.lower()).strip("-")[:63].strip("-")
+    """The pool's name as a Kubernetes label: lower case, dashes, at most 63 characters. A name that has to be changed for it
+    gets a mark of its own, so that no two pools have one label.
+    """
+    label = re.sub(r"[^a-z0-9-]+", "-", pool.lower()).strip("-")[:_MOST_LABEL].strip("-")
+    if label == pool or not label:
+        return label
+    return f"{label[: _MOST_LABEL - 9].strip('-')}-{crc32(pool.encode(errors='surrogatepass')):08x}"
 
 
-def from_launch(launch: Launch, pool: str, *, replicas: int, max_replicas: int | None = None) -> Serving:
-    """Builds the description from a plan's launch."""
+def is_gated(serving: Serving) -> bool:
+    """True for weights that the hub gives only to accounts that have accepted their licence."""
+    return serving.repository is not None and serving.repository.startswith(_GATED)
+
+
+def warnings_of(serving: Serving) -> list[str]:
+    """What will not work as rendered, or is not as safe as it could be, for whoever renders it."""
+    told = []
+    if is_gated(serving) and serving.token_secret is None and serving.weights_claim is None:
+        told.append(
+            f"{serving.repository} is gated: its weights are downloaded only with a token of an account that has accepted its "
+            "licence; name the Secret (Kubernetes: --token-secret) or set HF_TOKEN (Compose)"
+        )
+    if serving.key_secret is None:
+        told.append(
+            "engines ask for no key: whoever reaches them is answered; --key-secret names a Secret with `api-key`"
+        )
+    if not serving.place.labels:
+        told.append("nothing says which GPU the nodes have: any will do; --gpu h100, or --node-label KEY=VALUE")
+    if serving.place.spot and serving.min_replicas > 0:
+        told.append("spot nodes can all be taken back at once: batch work only, and --min-replicas 0 is cheaper")
+    return told
+
+
+def from_launch(
+    launch: Launch, pool: str, *, replicas: int, max_replicas: int | None = None, spare: int = 0
+) -> Serving:
+    """Builds the description from a plan's launch. Bounds follow from the planned peak: twice it at most, and never fewer
+    than the spare replicas and one.
+    """
     return Serving(
         pool=pool,
         name=label_of(pool),
@@ -97,8 +169,9 @@ def from_launch(launch: Launch, pool: str, *, replicas: int, max_replicas: int |
         environment=launch.environment,
         gpus=launch.gpus,
         replicas=replicas,
-        min_replicas=1,
-        max_replicas=max_replicas or max(replicas, 2 * replicas),
+        nodes=launch.nodes,
+        min_replicas=min(replicas, 1 + spare),
+        max_replicas=max_replicas or 2 * replicas,
         port=launch.port,
         kv_events_port=_events_port(launch.arguments),
     )

@@ -62,16 +62,18 @@ def test_each_kind_is_rendered_from_a_plan(plan_file: Path, what: str) -> None:
 
 
 def test_the_command_is_the_plans(plan_file: Path) -> None:
-    """Word for word."""
+    """Word for word, but that it listens on the loopback only and publishes no KV events."""
     words = shlex.split(invoked("render", "command", "--plan", str(plan_file), "--pool", "h100").stdout)
-    assert words == ["vllm", "serve", *json.loads(plan_file.read_text())["launch"]["arguments"]]
+    planned = ["vllm", "serve", *json.loads(plan_file.read_text())["launch"]["arguments"]]
+    assert set(words) - set(planned) == {"127.0.0.1"}
+    assert {"0.0.0.0", "--kv-events-config"} < set(planned) - set(words)  # noqa: S104 - in its own pod
 
 
 def test_a_configured_pool_is_rendered() -> None:
     """With its own command and as many GPUs as its bill says."""
     result = invoked("render", "k8s", "--pool", "h100")
     assert result.exit_code == 0, result.output
-    deployment = next(yaml.safe_load_all(result.stdout))
+    (deployment,) = [each for each in yaml.safe_load_all(result.stdout) if each["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["serve", "org/llama", "--port", "8000"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 4
@@ -96,3 +98,36 @@ def test_what_cannot_be_rendered_is_told(
     result = invoked("render", *words)
     assert result.exit_code == 1
     assert told_of in result.stderr
+
+
+def test_a_plans_pool_is_safe_as_it_comes(plan_file: Path) -> None:
+    """Without a further word: a key, the planned GPU, KV events for the gateway; what is missing is told beside it."""
+    result = invoked("render", "k8s", "--plan", str(plan_file), "--pool", "h100")
+    found = {each["kind"]: each for each in yaml.safe_load_all(result.stdout)}
+    spec = found["Deployment"]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert "VLLM_API_KEY" in {each["name"] for each in spec["containers"][0]["env"]}
+    assert {each["name"] for each in spec["containers"][0]["ports"]} == {"http", "kv-events", "kv-replay"}
+    assert "gated" in result.stderr
+    assert "NetworkPolicy" in found
+
+
+def test_what_one_wants_otherwise_can_be_said(plan_file: Path) -> None:
+    """Another GPU's label, a cloud's own, spot nodes, no key."""
+    words = ["render", "k8s", "--plan", str(plan_file), "--pool", "h100", "--key-secret", "none", "--spot"]
+    found = {each["kind"]: each for each in yaml.safe_load_all(invoked(*words, "--gpu", "h200").stdout)}
+    spec = found["Deployment"]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    assert "VLLM_API_KEY" not in {each["name"] for each in spec["containers"][0]["env"]}
+    assert spec["priorityClassName"] == "weighbridge-batch"
+    labelled = invoked(*words, "--node-label", "cloud.google.com/gke-accelerator=nvidia-h100-80gb")
+    assert "gke-accelerator: nvidia-h100-80gb" in labelled.stdout
+    assert invoked(*words, "--node-label", "oops").exit_code == 1
+
+
+def test_one_machine_is_rendered_with_its_gateway(plan_file: Path) -> None:
+    """Compose, and the part of the configuration that belongs to it."""
+    words = ["--plan", str(plan_file), "--pool", "h100", "--replicas", "2"]
+    services = yaml.safe_load(invoked("render", "compose", *words).stdout)["services"]
+    (pool,) = yaml.safe_load(invoked("render", "gateway", *words, "--one-machine").stdout)["selfhosted"]["pools"]
+    assert {each["name"] for each in pool["replicas"]} == set(services) - {"gateway"}

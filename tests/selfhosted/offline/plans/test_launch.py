@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from selfhosted.offline.plans.gpus import gpu_named
-from selfhosted.offline.plans.launch import VLLM_VERSION, Launch, defaults_of, launch_of
+from selfhosted.offline.plans.launch import VLLM_VERSION, Launch, defaults_of, launch_of, on_loopback
 from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.sizing import Limits
 
@@ -117,3 +117,12 @@ def test_names_that_would_be_flags_or_worse_are_refused(change: dict[str, str]) 
 def test_vllms_own_defaults_are_known(gpu: str, sequences: int, tokens: int) -> None:
     """As `EngineArgs.get_batch_defaults` of 0.32 has them for its server."""
     assert defaults_of(gpu_named(gpu)) == Limits(sequences=sequences, batched_tokens=tokens)
+
+
+def test_on_ones_own_machine_nothing_listens_beyond_it() -> None:
+    """The loopback, and no KV events: vLLM binds their sockets to every address or to none."""
+    command = on_loopback(("vllm", "serve", *launched().arguments))
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert "--kv-events-config" not in command
+    assert not any("5557" in word for word in command)
+    assert on_loopback(("other", "--x")) == ("other", "--x")

@@ -35,3 +35,18 @@ def test_without_a_price_there_is_no_bill() -> None:
     found = plan(question())
     found = type(found)(**{name: getattr(found, name) for name in found.__struct_fields__} | {"cost": None})
     assert "cost" not in gateway_snippet(found, from_launch(found.launch, "h100", replicas=1))
+
+
+def test_one_machine_has_fixed_replicas_and_a_key() -> None:
+    """As `render compose` names them; their number is nobody's to change."""
+    found = plan(question(kv_events_port=5557))
+    serving = from_launch(found.launch, "h100", replicas=2)
+    serving = type(serving)(
+        **{name: getattr(serving, name) for name in serving.__struct_fields__} | {"key_secret": "k"}
+    )
+    snippet = yaml.safe_load(as_yaml([gateway_snippet(found, serving, one_machine=True)]))
+    (pool,) = SelfhostedSection.model_validate(snippet["selfhosted"]).pools
+    assert [replica.url for replica in pool.replicas] == ["http://h100-0:8000", "http://h100-1:8000"]
+    assert pool.scale is None
+    assert pool.kubernetes is None
+    assert pool.api_key == "env:ENGINE_KEY"

@@ -33,3 +33,12 @@ def test_what_ray_does_not_start_is_refused(command: tuple[str, ...]) -> None:
     """Another engine, or words that are no flags."""
     with pytest.raises(PlanRefused):
         ray_serve(planned(command=command))
+
+
+@pytest.mark.parametrize(("running", "target"), [(6.2, 7), (0.1, 1), (1e6, None)])
+def test_ray_scales_by_what_the_plan_runs(running: float, target: int | None) -> None:
+    """Not by what the engine would take: at that, targets are missed long since."""
+    (application,) = ray_serve(planned(running=running))["applications"]
+    found = application["args"]["llm_configs"][0]["deployment_config"]
+    wanted = found["max_ongoing_requests"] if target is None else target
+    assert found["autoscaling_config"]["target_ongoing_requests"] == wanted
