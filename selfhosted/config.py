@@ -333,6 +333,19 @@ class LaunchConfig(Section):
         return value
 
 
+class HardwareConfig(Section):
+    """What a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
+
+    flops_per_token: Finite = Field(
+        gt=0, le=1e15, description="Operations that one token takes: twice the parameters that it passes."
+    )
+    peak_flops: Finite = Field(
+        gt=0,
+        le=1e20,
+        description="Operations a second of all GPUs of a replica, dense, at the precision of the weights.",
+    )
+
+
 class PoolConfig(Section):
     """The replicas that serve one model, and its adapters."""
 
@@ -367,6 +380,10 @@ class PoolConfig(Section):
         default=None, description="How many replicas there should be; not decided when not set."
     )
     launch: LaunchConfig | None = Field(default=None, description="How an engine is started on one machine.")
+    hardware: HardwareConfig | None = Field(
+        default=None,
+        description="What the GPUs could do; `weighbridge selfhosted render gateway` writes it. Without it MFU is not known.",
+    )
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

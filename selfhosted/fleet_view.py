@@ -8,6 +8,7 @@ import msgspec
 from cost.times import iso
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, Problem
+from selfhosted.hardware import UNKNOWN, PoolHardware, Usage, usage_of
 from selfhosted.kv_events.following import KvState
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore, ScaleTarget
@@ -31,6 +32,7 @@ class WatchedPool(msgspec.Struct, frozen=True, kw_only=True):
     discovery: Discovery
     token: str | None = None
     """Bearer token required for registrations; None: the pool accepts none. Must never be shown."""
+    hardware: PoolHardware = UNKNOWN
     kv_events: Callable[[], Mapping[str, KvState]] | None = None
     """State of each replica's KV events by name; None where the pool does not subscribe to them."""
 
@@ -70,6 +72,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str,
         **told_wish(wish),
         "counts": {name: sum(each.state == name for each in snapshot.replicas) for name in STATES},
         **_load(snapshot.replicas),
+        "usage": _usage_as_json(usage_of(snapshot.replicas, watched.hardware)),
         "problems": [*map(_problem_as_json, problems), *_state_problems(state, desired)],
         "replicas": [
             {
@@ -131,9 +134,16 @@ def _stats_as_json(stats: EngineStats, now: float) -> dict[str, Any]:
         "kv_usage": _rounded(stats.kv_usage),
         "kv_tokens": stats.kv_tokens,
         "gpu_memory": _rounded(stats.gpu_memory),
+        "gpu_utilisation": _rounded(stats.gpu_utilisation),
+        "tokens_per_s": _rounded(stats.tokens_per_s),
         "prefix_hit_rate": hit_rate([stats]),
         "preemptions": stats.preemptions,
     }
+
+
+def _usage_as_json(usage: Usage) -> dict[str, Any]:
+    plain = msgspec.structs.asdict(usage)
+    return {name: value if name == "nanousd_per_million" else _rounded(value) for name, value in plain.items()}
 
 
 def _load(replicas: Iterable[Replica]) -> dict[str, Any]:

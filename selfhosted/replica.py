@@ -71,6 +71,14 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     max_adapters: int | None = None
     gpu_memory: float | None = None
     """Fraction of the GPUs' memory in use, 0 to 1; known only where a GPU exporter is configured."""
+    gpu_utilisation: float | None = None
+    """Fraction of the time in which a kernel ran on the GPUs, 0 to 1; known only where a GPU exporter is configured."""
+    tokens_per_s: float | None = None
+    """Prompt and completion tokens a second, as a mean of the last minute. So are the three below."""
+    computed_per_s: float | None = None
+    """Those that were not found in the prefix cache."""
+    output_per_s: float | None = None
+    preemptions_per_s: float | None = None
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):

@@ -505,6 +505,10 @@ MONEY: Final = Board(
 )
 
 _POOL: Final = 'pool=~"$pool"'
+_UP: Final = f'count by (pool) (max by (pool, replica) (weighbridge_replica_state{{{_POOL}, state!="down"}}) == 1)'
+"""Replicas that are up, and so cost something."""
+_GPUS: Final = f"({_UP} * on (pool) max by (pool) (weighbridge_pool_gpus_per_replica))"
+_TOKENS: Final = f"sum by (pool) (max by (pool, replica) (weighbridge_replica_tokens_per_second{{{_POOL}}}))"
 FLEET: Final = Board(
     "weighbridge-fleet",
     "Weighbridge: our own engines",
@@ -591,6 +595,92 @@ FLEET: Final = Board(
                         )
                     ],
                     about="Our own queues should wait instead.",
+                ),
+            ),
+        ),
+        Row(
+            "What the GPUs do, and for how much",
+            (
+                Panel(
+                    title="Tokens a second a GPU",
+                    queries=[Query(f"{_TOKENS} / {_GPUS}", "{{pool}}")],
+                    about="Prompt and completion tokens, by the engines' own counters.",
+                    unit="tps",
+                ),
+                Panel(
+                    title="Model FLOPs utilisation",
+                    queries=[
+                        Query(
+                            f"sum by (pool) (max by (pool, replica) (weighbridge_replica_computed_tokens_per_second{{{_POOL}}})) "
+                            f"* on (pool) max by (pool) (weighbridge_pool_flops_per_token) / ({_UP} * on (pool) max by (pool) (weighbridge_pool_peak_flops))",
+                            "{{pool}}",
+                        )
+                    ],
+                    about="What computed tokens need, of what the data sheet has: an estimate without attention.",
+                    unit="percentunit",
+                ),
+                Panel(
+                    title="Dollars a million tokens",
+                    queries=[
+                        Query(
+                            f"{_UP} * on (pool) max by (pool) (weighbridge_pool_usd_per_replica_hour) / (({_TOKENS} > 0) * 3600) * 1e6",
+                            "{{pool}}",
+                        )
+                    ],
+                    about="At this throughput, idle replicas included. Without cost.pools it is not known.",
+                    unit="currencyUSD",
+                ),
+                Panel(
+                    title="GPU utilisation",
+                    queries=[
+                        Query(
+                            f"max by (pool, replica) (weighbridge_replica_gpu_utilisation{{{_POOL}}})",
+                            "{{pool}}/{{replica}}",
+                        )
+                    ],
+                    about="The time in which a kernel ran, by DCGM. Busy is not the same as fast.",
+                    unit="percentunit",
+                ),
+                Panel(
+                    title="GPU memory",
+                    queries=[
+                        Query(
+                            f"max by (pool, replica) (weighbridge_replica_gpu_memory{{{_POOL}}})",
+                            "{{pool}}/{{replica}}",
+                        )
+                    ],
+                    about="By DCGM; vLLM takes its share at the start.",
+                    unit="percentunit",
+                ),
+                Panel(
+                    title="Preemptions",
+                    queries=[
+                        Query(
+                            f"max by (pool, replica) (weighbridge_replica_preemptions_per_second{{{_POOL}}})",
+                            "{{pool}}/{{replica}}",
+                        )
+                    ],
+                    about="Requests that lost their cache to others and are computed again.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="First token in the engine, 95 % and 99 % within",
+                    queries=[
+                        Query(_quantile(0.95, "vllm:time_to_first_token_seconds", "model_name"), "{{model_name}} p95"),
+                        Query(_quantile(0.99, "vllm:time_to_first_token_seconds", "model_name"), "{{model_name}} p99"),
+                    ],
+                    about="Scraped from vLLM itself, without our own queue.",
+                    unit="s",
+                    limit=1,
+                ),
+                Panel(
+                    title="Time per output token, 99 % within",
+                    queries=[
+                        Query(_quantile(0.99, "vllm:inter_token_latency_seconds", "model_name"), "{{model_name}}")
+                    ],
+                    about="Scraped from vLLM itself.",
+                    unit="s",
+                    limit=0.05,
                 ),
             ),
         ),

@@ -37,6 +37,13 @@ POOLS: Final = (
     Column("waiting", "Waiting", "number", "Requests in the engines' own queues"),
     Column("kv", "Cache in use", "share", "The mean of the replicas' KV caches"),
     Column("hits", "Prefix hits", "share", "Prompt tokens found in the cache, since the engines started"),
+    Column(
+        "speed",
+        "Tokens/s a GPU",
+        "number",
+        "Prompt and completion tokens in the last minute; unknown without cost.pools",
+    ),
+    Column("cost", "A million tokens", "money", "At this throughput, idle replicas included"),
     Column("targets", "Serves"),
 )
 REPLICAS: Final = (
@@ -47,6 +54,8 @@ REPLICAS: Final = (
     Column("waiting", "Waiting", "number"),
     Column("kv", "Cache in use", "share"),
     Column("hits", "Prefix hits", "share"),
+    Column("speed", "Tokens/s", "number", "Prompt and completion tokens, a mean of the last minute"),
+    Column("gpu", "GPU", "share", "The time in which a kernel ran on its GPUs, where a DCGM exporter tells"),
     Column("preemptions", "Preempted", "number", "Requests that lost their cache to others, since the engine started"),
     Column("age", "Age", "seconds", "How old these statistics are"),
     Column("why", "Why"),
@@ -188,6 +197,8 @@ def _pool_row(pool: Mapping[str, Any]) -> dict[str, Any]:
         "waiting": pool["waiting"],
         "kv": pool["kv_usage"],
         "hits": pool["prefix_hit_rate"],
+        "speed": pool["usage"]["tokens_per_s_per_gpu"],
+        "cost": pool["usage"]["nanousd_per_million"],
         "targets": ", ".join(pool["targets"]),
     }
 
@@ -207,6 +218,8 @@ def _replica_row(replica: Mapping[str, Any]) -> dict[str, Any]:
         "waiting": stats.get("waiting"),
         "kv": stats.get("kv_usage"),
         "hits": stats.get("prefix_hit_rate"),
+        "speed": stats.get("tokens_per_s"),
+        "gpu": stats.get("gpu_utilisation"),
         "preemptions": stats.get("preemptions"),
         "age": stats.get("age_s"),
         "url": replica["url"],

@@ -12,7 +12,10 @@ from typing import Final, NamedTuple
 import aiohttp
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.fleet.bill import bill_of
 from cost.fleet.hours import HoursStore
+from cost.fleet.pool_config import PoolSection
+from cost.times import HOUR_US
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.wiring.metrics import AllMetrics
 from proxy.background import background
@@ -27,6 +30,7 @@ from selfhosted.discovery.discovery import Discovery, sources_of
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.fleet import Fleet
 from selfhosted.fleet_view import FleetView, WatchedPool
+from selfhosted.hardware import PoolHardware
 from selfhosted.kv_events.kv_metrics import KvMetrics
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import HttpTokenize
@@ -80,7 +84,10 @@ async def open_prober(
     for loop in prober.loops():
         background(stack, loop)
     lease = _lead(engine, store, registry, boot_id, prober, metrics.registry, stack)
-    view = FleetView({name: _watched(pool, prober) for name, pool in pools.items()}, registry, store)
+    bills = {each.name: each for each in config.cost.pools}
+    view = FleetView({name: _watched(pool, prober, bills.get(name)) for name, pool in pools.items()}, registry, store)
+    for name, watched in view.pools.items():
+        metrics.watch.set_pool_hardware(name, watched.hardware)
     return OpenProber(prober, view, engine, lease)
 
 
@@ -101,12 +108,24 @@ def _probed(
     return ProbedPool(config=config, discovery=discovery, watch=watch, look=look)
 
 
-def _watched(pool: ProbedPool, prober: Prober) -> WatchedPool:
+def _hardware(config: PoolConfig, bill: PoolSection | None) -> PoolHardware:
+    """What is known of a pool's hardware: its price from the books, its data sheet from the pool."""
+    sheet = config.hardware
+    return PoolHardware(
+        gpus=None if bill is None else bill.gpus_per_replica,
+        nanousd_per_hour=None if bill is None else bill_of(bill, HOUR_US).nanousd,
+        flops_per_token=None if sheet is None else sheet.flops_per_token,
+        peak_flops=None if sheet is None else sheet.peak_flops,
+    )
+
+
+def _watched(pool: ProbedPool, prober: Prober, bill: PoolSection | None) -> WatchedPool:
     config = pool.config
     return WatchedPool(
         config=config,
         snapshot=pool.snapshot,
         discovery=pool.discovery,
+        hardware=_hardware(config, bill),
         token=None if config.registration is None else resolve_secret(config.registration.token),
         kv_events=None if config.watch.kv_events_port is None else lambda: prober.kv_states(config.name),
     )

@@ -89,32 +89,47 @@ def usual_metrics_path(kind: DeploymentKind) -> str:
     return "/prometheus/metrics" if kind == "tensorrt-llm" else "/metrics"
 
 
-def gpu_memory(page: bytes, replica: str) -> float | None:
-    """Fraction of GPU memory in use, 0 to 1, from a DCGM exporter's page; None when unknown. Counts the replica's pod
-    only, where the page labels pods. Formula: (used + reserved) / (used + reserved + free).
-    """
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU exporter tells of a replica's GPUs; a field is None when unknown."""
+
+    memory: float | None = None
+    """Fraction of the memory in use, 0 to 1: (used + reserved) / (used + reserved + free)."""
+    utilisation: float | None = None
+    """Fraction of the time in which a kernel ran, 0 to 1, as a mean over the GPUs."""
+
+
+def read_gpus(page: bytes, replica: str) -> GpuReading:
+    """Parses a DCGM exporter's page. Counts the replica's pod only, where the page labels pods."""
     try:
         series = _DCGM.read(page)
     except PageUnreadable:
-        return None
+        return GpuReading()
     used, free, reserved = (_of_pod(series.get(name), replica) for name in (_FB_USED, _FB_FREE, _FB_RESERVED))
-    if used is None or free is None:
-        return None
-    taken = used + (reserved or 0.0)
-    total = taken + free
-    return taken / total if total > 0 else None
+    active, busy = (_of_pod(series.get(name), replica) for name in (_ENGINE_ACTIVE, _GPU_UTIL))
+    memory = None
+    if used and free is not None and sum(used) + sum(free) > 0:
+        taken = sum(used) + sum(reserved or ())
+        memory = taken / (taken + sum(free))
+    # The profiling figure is the finer one, where the exporter is set up to have it; the other is in per cent.
+    utilisation = _average(active) if active else _average([value / 100 for value in busy or ()])
+    return GpuReading(memory=memory, utilisation=_fraction(utilisation))
 
 
 _FB_USED, _FB_FREE, _FB_RESERVED = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"
-_DCGM: Final = PageReader((_FB_USED, _FB_FREE, _FB_RESERVED))
+_GPU_UTIL, _ENGINE_ACTIVE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+_DCGM: Final = PageReader((_FB_USED, _FB_FREE, _FB_RESERVED, _GPU_UTIL, _ENGINE_ACTIVE))
 
 
-def _of_pod(samples: tuple[Sample, ...] | None, replica: str) -> float | None:
+def _of_pod(samples: tuple[Sample, ...] | None, replica: str) -> list[float] | None:
     if not samples:
         return None
     labelled = [(sample.labels(), sample.value) for sample in samples]
     own = [value for labels, value in labelled if replica in (labels.get("pod"), labels.get("exported_pod"))]
-    return sum(own or (value for _, value in labelled))
+    return own or [value for _, value in labelled]
+
+
+def _average(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 # --- helpers of all dialects -----------------------------------------------------------------------------------------

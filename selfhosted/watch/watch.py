@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from selfhosted.config import PoolConfig
-from selfhosted.engines.dialects import Reading, Slots, StatsUnreadable, gpu_memory, read_page, read_slots
+from selfhosted.engines.dialects import GpuReading, Reading, Slots, StatsUnreadable, read_gpus, read_page, read_slots
 from selfhosted.engines.scrape import Fetch, FetchFailed
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, ReplicaState
 from selfhosted.watch.health import NO_DOUBT
@@ -280,6 +280,7 @@ class PoolWatch(JudgeObserver):
             _log.info("replica %s of pool %s is another process now", watched.address.name, self._pool)
         elif before is not None:
             self._count_hits(before.stats, reading.stats)
+            watched.rates.add(before.stats, reading.stats)
         if watched.address.kind == "llama.cpp" and watched.slots is None:
             watched.slots = await self._read_slots(watched)
         # It may have gone down meanwhile, and then nothing is known of it.
@@ -296,9 +297,11 @@ class PoolWatch(JudgeObserver):
         slots = watched.slots
         if slots is not None:
             stats = msgspec.structs.replace(stats, max_running=slots.max_running, kv_tokens=slots.kv_tokens)
-        if watched.gpu_memory is not None and stats.at - watched.gpu_memory_at <= self._config.stale_s:
-            stats = msgspec.structs.replace(stats, gpu_memory=watched.gpu_memory)
-        return stats
+        if stats.at - watched.gpus_at <= self._config.stale_s:
+            stats = msgspec.structs.replace(
+                stats, gpu_memory=watched.gpus.memory, gpu_utilisation=watched.gpus.utilisation
+            )
+        return watched.rates.put_into(stats)
 
     def _count_hits(self, before: EngineStats, after: EngineStats) -> None:
         """Adds the look-ups and hits between two readings of one process to the hit rate."""
@@ -333,8 +336,10 @@ class PoolWatch(JudgeObserver):
             )
         except FetchFailed:
             return
-        used = gpu_memory(page.body, watched.address.name) if page.status == _OK else None
-        watched.gpu_memory, watched.gpu_memory_at = used, self._clock()
-        if watched.stats is not None and watched.stats.gpu_memory != used:
-            watched.take_stats(msgspec.structs.replace(watched.stats, gpu_memory=used), "", self._clock())
+        found = read_gpus(page.body, watched.address.name) if page.status == _OK else GpuReading()
+        watched.gpus, watched.gpus_at = found, self._clock()
+        stats = watched.stats
+        if stats is not None and (stats.gpu_memory, stats.gpu_utilisation) != (found.memory, found.utilisation):
+            stats = msgspec.structs.replace(stats, gpu_memory=found.memory, gpu_utilisation=found.utilisation)
+            watched.take_stats(stats, "", self._clock())
             self._tell(watched)

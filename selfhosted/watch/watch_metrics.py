@@ -5,11 +5,14 @@ from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from selfhosted.hardware import PoolHardware
 from selfhosted.replica import EngineStats, ReplicaState
 from selfhosted.watch.observer import ScrapeResult, WatchObserver
 
 MAX_REPLICAS: Final = 1_000
 """The most replicas with series of their own; those beyond are not exported."""
+_REPLICA: Final = "weighbridge_replica"
+_UNKNOWN: Final = "NaN when that is unknown."
 _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
@@ -29,17 +32,39 @@ class WatchMetrics(WatchObserver):
             registry=registry,
             multiprocess_mode="livemostrecent",
         )
-        self._running, self._waiting, self._kv_usage = (
-            Gauge(name, text, ("pool", "replica"), registry=registry, multiprocess_mode="livemostrecent")
-            for name, text in (
-                ("weighbridge_replica_running", "Requests that a replica's engine runs; NaN when that is unknown."),
-                ("weighbridge_replica_waiting", "Requests in a replica's own queue; NaN when that is unknown."),
+        self._loads = {
+            field: Gauge(name, text, ("pool", "replica"), registry=registry, multiprocess_mode="livemostrecent")
+            for field, name, text in (
+                ("running", f"{_REPLICA}_running", f"Requests that a replica's engine runs; {_UNKNOWN}"),
+                ("waiting", f"{_REPLICA}_waiting", f"Requests in a replica's own queue; {_UNKNOWN}"),
                 (
-                    "weighbridge_replica_kv_usage",
-                    "The part of a replica's KV cache that requests occupy; NaN when that is unknown.",
+                    "kv_usage",
+                    f"{_REPLICA}_kv_usage",
+                    f"The part of a replica's KV cache that requests occupy; {_UNKNOWN}",
+                ),
+                ("gpu_memory", f"{_REPLICA}_gpu_memory", f"The part of its GPUs' memory in use; {_UNKNOWN}"),
+                (
+                    "gpu_utilisation",
+                    f"{_REPLICA}_gpu_utilisation",
+                    f"The part of the time in which a kernel ran on its GPUs; {_UNKNOWN}",
+                ),
+                (
+                    "tokens_per_s",
+                    f"{_REPLICA}_tokens_per_second",
+                    f"Prompt and completion tokens a second, a mean of the last minute; {_UNKNOWN}",
+                ),
+                (
+                    "computed_per_s",
+                    f"{_REPLICA}_computed_tokens_per_second",
+                    f"Those that its cache did not have; {_UNKNOWN}",
+                ),
+                (
+                    "preemptions_per_s",
+                    f"{_REPLICA}_preemptions_per_second",
+                    f"Requests that lost their cache to others, a mean of the last minute; {_UNKNOWN}",
                 ),
             )
-        )
+        }
         self._hit_rate = Gauge(
             "weighbridge_pool_prefix_hit_rate",
             "The part of prompt tokens that a pool's engines found in their caches in the last minute or so.",
@@ -47,6 +72,23 @@ class WatchMetrics(WatchObserver):
             registry=registry,
             multiprocess_mode="livemostrecent",
         )
+        self._hardware = {
+            field: Gauge(name, text, ("pool",), registry=registry, multiprocess_mode="livemostrecent")
+            for field, name, text in (
+                ("gpus", "weighbridge_pool_gpus_per_replica", "GPUs of one replica, by cost.pools."),
+                (
+                    "usd_per_hour",
+                    "weighbridge_pool_usd_per_replica_hour",
+                    "Dollars for an hour that one replica is up, by cost.pools, overhead included.",
+                ),
+                ("flops_per_token", "weighbridge_pool_flops_per_token", "Operations that one token takes."),
+                (
+                    "peak_flops",
+                    "weighbridge_pool_peak_flops",
+                    "Operations a second of one replica's GPUs by their data sheet.",
+                ),
+            )
+        }
         self._scrapes = Counter(
             "weighbridge_scrapes",
             "Readings of engines' statistics, by how they ended: ok, status, unreadable, unreachable, slow, too_large, "
@@ -70,15 +112,14 @@ class WatchMetrics(WatchObserver):
         """Sets the load gauges; NaN where unknown, as 0 would mean idle."""
         if (pool, replica) not in self._exported:
             return
-        usage = None if stats is None else stats.kv_usage
-        self._running.labels(pool, replica).set(math.nan if stats is None else stats.running)
-        self._waiting.labels(pool, replica).set(math.nan if stats is None else stats.waiting)
-        self._kv_usage.labels(pool, replica).set(math.nan if usage is None else usage)
+        for field, gauge in self._loads.items():
+            value = None if stats is None else getattr(stats, field)
+            gauge.labels(pool, replica).set(math.nan if value is None else value)
 
     def forget_replica(self, pool: str, replica: str) -> None:
         if (pool, replica) not in self._exported:
             return
-        loads = (self._running, self._waiting, self._kv_usage)
+        loads = self._loads.values()
         if not self._forgets:
             for each in _STATES:
                 self._state.labels(pool, replica, each).set(0)
@@ -90,6 +131,19 @@ class WatchMetrics(WatchObserver):
             self._state.remove(pool, replica, each)
         for gauge in loads:
             gauge.remove(pool, replica)
+
+    def set_pool_hardware(self, pool: str, hardware: PoolHardware) -> None:
+        """Sets what is known of a pool's hardware; what is not has no series."""
+        hour = hardware.nanousd_per_hour
+        known = {
+            "gpus": hardware.gpus,
+            "usd_per_hour": None if hour is None else hour / 1e9,
+            "flops_per_token": hardware.flops_per_token,
+            "peak_flops": hardware.peak_flops,
+        }
+        for field, value in known.items():
+            if value is not None:
+                self._hardware[field].labels(pool).set(value)
 
     def count_scrape(self, pool: str, result: ScrapeResult) -> None:
         self._scrapes.labels(pool, result).inc()

@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from selfhosted.config import WatchConfig
-from selfhosted.engines.dialects import Reading, Slots, usual_metrics_path
+from selfhosted.engines.dialects import GpuReading, Reading, Slots, usual_metrics_path
 from selfhosted.replica import Address, EngineStats
+from selfhosted.watch.engine_rates import EngineRates
 from selfhosted.watch.health import Doubt, Probe
 from selfhosted.watch.messages import NEVER, ReplicaObserved
 
@@ -63,8 +64,9 @@ class Watched:
         self.adapters_at = NEVER
         self._adapters_seen_at = NEVER
         self.slots: Slots | None = None
-        self.gpu_memory: float | None = None
-        self.gpu_memory_at = NEVER
+        self.gpus = GpuReading()
+        self.gpus_at = NEVER
+        self.rates = EngineRates()
         self.probe_wanted = asyncio.Event()
         self.scrape_wanted = asyncio.Event()
         self.tasks: tuple[asyncio.Task[None], ...] = ()
@@ -131,6 +133,7 @@ class Watched:
         """Drops what was known of the previous process: its adapters and slots."""
         self.restarted_at = now
         self.slots = None
+        self.rates = EngineRates()
         self.take_adapters(frozenset(), now)
 
 

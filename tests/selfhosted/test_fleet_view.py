@@ -97,6 +97,8 @@ def test_load_is_that_of_those_whose_statistics_are_known() -> None:
         "kv_usage": 0.5,
         "kv_tokens": None,
         "gpu_memory": None,
+        "gpu_utilisation": None,
+        "tokens_per_s": None,
         "prefix_hit_rate": 0.75,
         "preemptions": None,
     }

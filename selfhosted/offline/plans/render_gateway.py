@@ -22,6 +22,10 @@ def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) 
         "upstream_model": serving.model,
         **({"replicas": gateway_replicas(serving)} if one_machine else _scaled(plan, serving)),
         "priority_scheduling": "--scheduling-policy" in serving.command,
+        "hardware": {
+            "flops_per_token": 2.0 * plan.model.active_parameters,
+            "peak_flops": plan.gpu.flops(plan.precision) * plan.tp * plan.pp,
+        },
     }
     if serving.key_secret is not None:
         pool["api_key"] = "env:ENGINE_KEY"

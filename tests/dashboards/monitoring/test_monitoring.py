@@ -94,6 +94,9 @@ def test_every_label_is_one() -> None:
             base = re.sub(r"_(bucket|count|sum)$", "", name)
             used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
             assert used <= labels[base] | {"le"}, place
+        if "vllm:" in text:
+            # Engines' own metrics have labels of their own.
+            continue
         for grouping in re.findall(r"\bby \(([^)]*)\)", text):
             used = {label.strip() for label in grouping.split(",")} - _WORDS
             names = {re.sub(r"_(bucket|count|sum)$", "", name) for name in _NAME.findall(text) if ":" not in name}

@@ -223,4 +223,6 @@ DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",pod="llama-0"} 59000
 DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-b",pod="llama-1"} 19000
 DCGM_FI_DEV_FB_RESERVED{gpu="0",UUID="GPU-a",pod="llama-0"} 1000
 DCGM_FI_DEV_FB_RESERVED{gpu="1",UUID="GPU-b",pod="llama-1"} 1000
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",pod="llama-0"} 90
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-b",pod="llama-1"} 10
 """

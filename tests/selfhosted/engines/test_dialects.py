@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from providers.target import OWN_ENGINES, DeploymentKind
 from selfhosted.engines.dialects import (
+    GpuReading,
     Slots,
     StatsUnreadable,
-    gpu_memory,
+    read_gpus,
     read_page,
     read_slots,
     read_stats,
@@ -254,14 +255,24 @@ def test_a_cache_of_no_size_is_unknown(label: str) -> None:
     assert read_stats("vllm", page.encode(), 1.0).kv_tokens is None
 
 
-def test_gpu_memory() -> None:
-    """Of the replica's own pod where pods are named, of all GPUs otherwise; nothing without both figures."""
-    assert gpu_memory(pages.DCGM.encode(), "llama-0") == pytest.approx(0.75)
-    assert gpu_memory(pages.DCGM.encode(), "another") == pytest.approx(0.5)
-    assert gpu_memory(b'DCGM_FI_DEV_FB_USED{gpu="0"} 5\n', "llama-0") is None
-    assert gpu_memory(b"DCGM_FI_DEV_FB_USED 0\nDCGM_FI_DEV_FB_FREE 0\n", "llama-0") is None
-    assert gpu_memory(b"DCGM_FI_DEV_FB_USED NaN\nDCGM_FI_DEV_FB_FREE 1\n", "llama-0") is None
-    assert gpu_memory(b"<html>", "llama-0") is None
+def test_gpus() -> None:
+    """Of the replica's own pod where pods are named, of all GPUs otherwise; memory needs both figures."""
+    own = read_gpus(pages.DCGM.encode(), "llama-0")
+    assert own.memory == pytest.approx(0.75)
+    assert own.utilisation == pytest.approx(0.9)
+    everyone = read_gpus(pages.DCGM.encode(), "another")
+    assert everyone.memory == pytest.approx(0.5)
+    assert everyone.utilisation == pytest.approx(0.5)
+    finer = pages.DCGM + 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",pod="llama-0"} 0.42\n'
+    assert read_gpus(finer.encode(), "llama-0").utilisation == pytest.approx(0.42)
+    for page in (
+        b'DCGM_FI_DEV_FB_USED{gpu="0"} 5\n',
+        b"DCGM_FI_DEV_FB_USED 0\nDCGM_FI_DEV_FB_FREE 0\n",
+        b"DCGM_FI_DEV_FB_USED NaN\nDCGM_FI_DEV_FB_FREE 1\n",
+        b"DCGM_FI_DEV_GPU_UTIL 250\n",
+        b"<html>",
+    ):
+        assert read_gpus(page, "llama-0") == GpuReading()
 
 
 @given(

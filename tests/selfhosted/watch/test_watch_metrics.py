@@ -5,6 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from selfhosted.hardware import PoolHardware
 from selfhosted.replica import EngineStats
 from selfhosted.watch.watch_metrics import MAX_REPLICAS, WatchMetrics
 
@@ -23,12 +24,19 @@ def test_a_replica_shows_its_state_and_its_load() -> None:
     metrics = WatchMetrics(registry)
     metrics.set_replica_state("llama", "a", "starting")
     metrics.set_replica_state("llama", "a", "ready")
-    metrics.set_replica_load("llama", "a", EngineStats(at=1.0, running=3, waiting=2))
+    metrics.set_replica_load(
+        "llama", "a", EngineStats(at=1.0, running=3, waiting=2, gpu_utilisation=0.5, tokens_per_s=900.0)
+    )
     assert shown() == {
         'weighbridge_replica_state{pool="llama",replica="a",state="ready"} 1.0',
         'weighbridge_replica_running{pool="llama",replica="a"} 3.0',
         'weighbridge_replica_waiting{pool="llama",replica="a"} 2.0',
         'weighbridge_replica_kv_usage{pool="llama",replica="a"} NaN',
+        'weighbridge_replica_gpu_memory{pool="llama",replica="a"} NaN',
+        'weighbridge_replica_gpu_utilisation{pool="llama",replica="a"} 0.5',
+        'weighbridge_replica_tokens_per_second{pool="llama",replica="a"} 900.0',
+        'weighbridge_replica_computed_tokens_per_second{pool="llama",replica="a"} NaN',
+        'weighbridge_replica_preemptions_per_second{pool="llama",replica="a"} NaN',
     }
     metrics.set_replica_load("llama", "a", None)
     assert 'weighbridge_replica_running{pool="llama",replica="a"} NaN' in shown()
@@ -85,3 +93,13 @@ def test_workers_show_a_replica_once(tmp_path: Path) -> None:
         )
     lines = re.findall(r"^weighbridge_replica_state\{.*(?<! 0\.0)$", done.stdout, re.MULTILINE)
     assert lines == ['weighbridge_replica_state{pool="llama",replica="b",state="ready"} 1.0']
+
+
+def test_what_is_known_of_hardware_is_shown() -> None:
+    """In dollars as Prometheus has numbers; what is not known has no series."""
+    registry = CollectorRegistry()
+    metrics = WatchMetrics(registry)
+    metrics.set_pool_hardware("llama", PoolHardware(gpus=2, nanousd_per_hour=5_900_000_000))
+    assert registry.get_sample_value("weighbridge_pool_gpus_per_replica", {"pool": "llama"}) == 2
+    assert registry.get_sample_value("weighbridge_pool_usd_per_replica_hour", {"pool": "llama"}) == 5.9
+    assert registry.get_sample_value("weighbridge_pool_peak_flops", {"pool": "llama"}) is None
