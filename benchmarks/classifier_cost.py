@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from classifier.features import extract
+from classifier.features import COMPILED, extract
 from classifier.onnx_classifier import open_classifier
 from classifier.prediction import Prompt
 from classifier.sketch import sketch
@@ -78,7 +78,8 @@ def main() -> None:
     prompt = prompt_of(_TEXT.read_text(), _TOKENS)
     found = parts(prompt)
     print(
-        f"{len(prompt.text):,} characters, {estimate_tokens(prompt.text)} tokens, {len(_TARGETS)} targets; aim {_AIM_US} µs"
+        f"{len(prompt.text):,} characters, {estimate_tokens(prompt.text)} tokens, {len(_TARGETS)} targets; aim {_AIM_US} µs; "
+        f"features {'by numpy' if COMPILED is None else 'compiled'}"
     )
     for name, us in found.items():
         print(f"{us:8.1f} µs  {name}")

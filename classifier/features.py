@@ -1,8 +1,9 @@
 """Feature extraction, shared by training and serving: a prompt becomes hashed words and a few plain facts.
 
-Only numpy. Words are found as runs in a mask over the UTF-8 bytes and hashed all at once: prefix sums of a polynomial
-over the bytes give each run's hash by one subtraction, so there is no Python loop over words. A Chinese, Japanese or
-Korean character is a word of its own, and two neighbours are one more. Whoever changes anything here that changes a
+Words are found as runs in a mask over the UTF-8 bytes and hashed all at once: prefix sums of a polynomial over the bytes
+give each run's hash by one subtraction, so there is no Python loop over words. A Chinese, Japanese or Korean character is
+a word of its own, and two neighbours are one more. What numpy does here classifier/words.c does in a quarter of the time
+where the installation could compile it; the numbers are the same. Whoever changes anything here that changes a
 number has to raise `FEATURE_VERSION`: an artifact that was trained with another version is refused.
 """
 
@@ -11,13 +12,15 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier.compiled import LIBRARY, CompiledWords, Request, load
 from classifier.prediction import Prompt
 
 FEATURE_VERSION: Final = 4
@@ -195,7 +198,8 @@ _IDEOGRAPH_BYTES: Final = 3
 _LEADS_IDEOGRAPH: Final = np.isin(np.arange(256), np.arange(0xE3, 0xEE))
 _WIDE: Final = "\uff0c\u3002\uff1b\uff1a\uff1f\uff01\u3001\uff08\uff09"
 _WIDE_MARKS: Final = tuple((wide.encode(), narrow.encode()) for wide, narrow in zip(_WIDE, ",.;:?!,()", strict=True))
-_WIDE_LEADS: Final = tuple({wide[:2] for wide, _ in _WIDE_MARKS})
+_WIDE_LEADS: Final = (b"\xe3", b"\xef")
+"""One of these bytes begins each. One byte is found much faster than two."""
 _VALUE: Final = _byte_values()
 _UNBASE: Final = pow(_BASE, -1, 2**64)
 _POWER: Final = _powers(_BASE, _UNBASE)
@@ -315,7 +319,7 @@ def _as_bytes(text: str, head: int, tail: int) -> bytes:
     data = text.encode("utf-8", "replace")
     if len(data) > head + tail + 1:
         data = data[:head] + b"\n" + data[-tail:]
-    if not text.isascii() and any(lead in data for lead in _WIDE_LEADS):
+    if not text.isascii() and (_WIDE_LEADS[0] in data or _WIDE_LEADS[1] in data):
         for wide, narrow in _WIDE_MARKS:
             data = data.replace(wide, narrow)
     return data
@@ -323,6 +327,20 @@ def _as_bytes(text: str, head: int, tail: int) -> bytes:
 
 def extract(prompt: Prompt) -> Features:
     """The features of one prompt, in bounded time, for any text."""
+    return extract_by_numpy(prompt) if COMPILED is None else extract_compiled(prompt, COMPILED)
+
+
+def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
+    """The same by the compiled library."""
+    request = Request(
+        prompt.turns, prompt.tools, prompt.images, prompt.json_mode, len(prompt.system), len(prompt.history)
+    )
+    before = compiled.words(_text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
+    return Features(*compiled.features(read_text(prompt), request), before)
+
+
+def extract_by_numpy(prompt: Prompt) -> Features:
+    """The same by numpy."""
     data = read_text(prompt)
     view = np.frombuffer(data, np.uint8)
     ideographs = not prompt.text.isascii() and bool(_LEADS_IDEOGRAPH.take(view).any())
@@ -343,7 +361,7 @@ def extract(prompt: Prompt) -> Features:
         *_request_facts(prompt),
     ]
     meanings = _meanings(terms, words, view, starts, ideographs=ideographs)
-    before = _words_before(prompt.before) if prompt.before else _NO_WORDS
+    before = _words_before(prompt) if prompt.before else _NO_WORDS
     return Features(indices, counts, np.array(facts, np.float32), len(terms), meanings, before)
 
 
@@ -370,10 +388,15 @@ def words_of(text: str) -> list[str]:
     return [word.decode("utf-8", "replace") for word in _WORD.findall(folded)]
 
 
-def _words_before(text: str) -> Indices:
+def _text_before(prompt: Prompt) -> bytes:
+    """The bytes that are read of the user message before the last one: its start."""
+    return _as_bytes(prompt.before[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
+
+
+def _words_before(prompt: Prompt) -> Indices:
     """The buckets by meaning of the start of the user message before the last one."""
-    data = _as_bytes(text[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
-    hashes, _, _ = _word_hashes(np.frombuffer(data, np.uint8), ideographs=not text.isascii())
+    data = np.frombuffer(_text_before(prompt), np.uint8)
+    hashes, _, _ = _word_hashes(data, ideographs=not prompt.before.isascii())
     hashes = hashes[:CONTEXT_WORDS]
     _mix(hashes)
     return (hashes >> _WORD_SHIFT).astype(np.int32)
@@ -456,8 +479,8 @@ _PROBES: Final = (
 )
 
 
-def _described(prompts: Iterable[Prompt]) -> list[Any]:
-    found = [extract(prompt) for prompt in prompts]
+def _described(prompts: Iterable[Prompt], how: Callable[[Prompt], Features]) -> list[Any]:
+    found = [how(prompt) for prompt in prompts]
     return [
         [
             f.indices.tolist(),
@@ -472,5 +495,42 @@ def _described(prompts: Iterable[Prompt]) -> list[Any]:
 
 def feature_hash() -> str:
     """SHA-256 of the features' parameters and of their values for some probe prompts, which changes when they do."""
-    said = [FEATURE_VERSION, BUCKET_BITS, WORD_BITS, HALF_READ, STRUCTURE, CUES, SHAPES, FLAGS, _described(_PROBES)]
+    said = [
+        FEATURE_VERSION,
+        BUCKET_BITS,
+        WORD_BITS,
+        HALF_READ,
+        STRUCTURE,
+        CUES,
+        SHAPES,
+        FLAGS,
+        _described(_PROBES, extract),
+    ]
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
+
+
+def compiled_words(library: Path) -> CompiledWords | None:
+    """The compiled library, where there is one and it gives numpy's numbers: one of another version does not."""
+    tables: dict[str, NDArray[Any]] = {
+        "value": _VALUE,
+        "kind": np.frombuffer(_KIND, np.uint8),
+        "ideograph": _LEADS_IDEOGRAPH.view(np.uint8),
+        "cue": _CUE,
+    }
+    numbers = {
+        "base": _BASE,
+        "pair": int(_PAIR),
+        "finish": int(_FINISH),
+        "word_bits": WORD_BITS,
+        "head_words": HEAD_WORDS,
+        "tail_words": TAIL_WORDS,
+    }
+    found = load(library, tables, numbers)
+    if found is None:
+        return None
+    by_numpy = _described(_PROBES, extract_by_numpy)
+    return found if _described(_PROBES, lambda prompt: extract_compiled(prompt, found)) == by_numpy else None
+
+
+COMPILED: Final = compiled_words(LIBRARY)
+"""The library of this installation, or None."""

@@ -2,14 +2,17 @@
 
 import itertools
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from classifier.compiled import CompiledWords
 from classifier.features import (
     BUCKET_BITS,
     CONTEXT_WORDS,
@@ -21,7 +24,10 @@ from classifier.features import (
     TAIL_WORDS,
     WORD_BITS,
     Features,
+    compiled_words,
     extract,
+    extract_by_numpy,
+    extract_compiled,
     feature_hash,
     meaning_of,
     read_text,
@@ -29,7 +35,9 @@ from classifier.features import (
     words_of,
 )
 from classifier.prediction import Prompt
+from hatch_build import LIBRARY, SOURCE, compile_words
 
+ROOT = Path(__file__).parents[2]
 TEXT = st.text(alphabet=st.characters(), max_size=500)
 PROMPTS = st.builds(
     Prompt,
@@ -237,3 +245,97 @@ def test_the_feature_hash_does_not_depend_on_the_process() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7"}
     )
     assert other.stdout.strip() == feature_hash()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledWords:
+    """classifier/words.c, compiled from what is in the tree."""
+    folder = tmp_path_factory.mktemp("compiled")
+    (folder / SOURCE).parent.mkdir()
+    shutil.copy(ROOT / SOURCE, folder / SOURCE)
+    refused = compile_words(folder)
+    if refused is not None:
+        pytest.skip(f"nothing can be compiled here: {refused}")
+    found = compiled_words(folder / LIBRARY)
+    assert found is not None
+    return found
+
+
+def described(features: Features) -> dict[str, object]:
+    """Every field as plain values, with its type."""
+    values = {name: getattr(features, name) for name in features.__struct_fields__}
+    return {
+        name: value if isinstance(value, int) else (str(value.dtype), value.tolist()) for name, value in values.items()
+    }
+
+
+MARKS = [
+    "a",
+    "B",
+    "1",
+    "_",
+    " ",
+    "é",
+    "漢",
+    "字",
+    "한",
+    "。",
+    "，",
+    "🙂",
+    "`",
+    "```",
+    "$",
+    "\\",
+    "?",
+    "\x00",
+    "\ud800",
+    "prove",
+]
+LINES = ["\nA. ", "\nJ)", "\n- ", "\n2. ", "\n1."]
+LONG = ["x" * 700, "漢" * 300, "a " * 900]
+PIECES = st.lists(st.sampled_from([*MARKS, *LINES, *LONG]), max_size=60).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(PROMPTS, PIECES, PIECES)
+def test_the_compiled_features_are_those_of_numpy(
+    compiled: CompiledWords, any_prompt: Prompt, text: str, before: str
+) -> None:
+    """To the last bit, whatever the text: training may run with one and serving with the other."""
+    for prompt in (any_prompt, Prompt(text=text, before=before)):
+        assert described(extract_compiled(prompt, compiled)) == described(extract_by_numpy(prompt))
+
+
+def test_a_text_that_the_library_has_no_room_for_is_refused(compiled: CompiledWords) -> None:
+    """Whoever reads more of a text has to give the library more room."""
+    with pytest.raises(ValueError, match="5000 bytes"):
+        compiled.words(b"x" * 5000, 10)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no library"])
+def test_without_a_library_that_loads_numpy_does_the_work(tmp_path: Path, content: bytes | None) -> None:
+    """None is compiled, or it is for another machine."""
+    library = tmp_path / "words.so"
+    if content is not None:
+        library.write_bytes(content)
+    assert compiled_words(library) is None
+
+
+def test_a_library_of_other_numbers_is_not_used(tmp_path: Path) -> None:
+    """One that an earlier version left behind would give features that the model does not know."""
+    (tmp_path / SOURCE).parent.mkdir()
+    source = (ROOT / SOURCE).read_text()
+    other = source.replace("hash += value * power;", "hash += value + power;")
+    assert other != source
+    (tmp_path / SOURCE).write_text(other)
+    if compile_words(tmp_path) is not None:
+        pytest.skip("nothing can be compiled here")
+    assert compiled_words(tmp_path / LIBRARY) is None
+
+
+def test_an_installation_without_a_compiler_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves nothing behind."""
+    (tmp_path / SOURCE).parent.mkdir()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "no-such-compiler" in str(compile_words(tmp_path))
+    assert list((tmp_path / SOURCE).parent.iterdir()) == []

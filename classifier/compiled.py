@@ -1,0 +1,84 @@
+"""The compiled part of the features, where the installation had a C compiler: classifier/words.c, called by ctypes.
+
+`load` gives None without it, and classifier/features.py then does the same with numpy.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIBRARY: Final = Path(__file__).with_name("_words.so")
+_FACTS_AT: Final = 3
+_BUCKETS_AT: Final = 32
+
+
+class Request(ctypes.Structure):
+    """What a request says beside its text."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("turns", "tools", "images", "json_mode", "system", "history")]
+
+
+class _Tables(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("value", "kind", "ideograph", "cue")),
+        *((name, ctypes.c_uint64) for name in ("base", "pair", "finish")),
+        *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words")),
+    ]
+
+
+Found = tuple[NDArray[np.int32], NDArray[np.intp], NDArray[np.float32], int, NDArray[np.int32]]
+
+
+class CompiledWords:
+    """The library with the tables that it reads."""
+
+    def __init__(self, library: ctypes.PyDLL, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> None:
+        # The library keeps addresses, so the tables have to stay.
+        self._kept = {name: np.ascontiguousarray(table) for name, table in tables.items()}
+        addresses = {name: table.ctypes.data for name, table in self._kept.items()}
+        self._tables = ctypes.byref(_Tables(**addresses, **numbers))
+        self._most = numbers["head_words"] + numbers["tail_words"]
+        self._features = library.weighbridge_features
+        self._features.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p]
+        self._words = library.weighbridge_words
+        self._words.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p]
+
+    def features(self, data: bytes, request: Request) -> Found:
+        """Buckets in rising order, their counts, the facts, the number of terms, and the words by meaning. Raises
+        ValueError for a text that is longer than a text that is read can be.
+        """
+        size = len(data)
+        out = np.empty(_BUCKETS_AT + 4 * size + self._most, np.int32)
+        if self._features(self._tables, ctypes.byref(request), data, size, out.ctypes.data):
+            raise ValueError(f"{size} bytes are more than are read of a text")
+        distinct, terms, meant = out[:_FACTS_AT].tolist()
+        counts, meanings = _BUCKETS_AT + 2 * size, _BUCKETS_AT + 4 * size
+        # Copies: whoever keeps features would keep the room for the longest otherwise.
+        return (
+            out[_BUCKETS_AT : _BUCKETS_AT + distinct].copy(),
+            out[counts : counts + distinct].astype(np.intp),
+            out[_FACTS_AT:_BUCKETS_AT].view(np.float32).copy(),
+            terms,
+            out[meanings : meanings + meant].copy(),
+        )
+
+    def words(self, data: bytes, most: int) -> NDArray[np.int32]:
+        """The first words by meaning. Raises ValueError as above."""
+        out = np.empty(most, np.int32)
+        found = self._words(self._tables, data, len(data), most, out.ctypes.data)
+        if found < 0:
+            raise ValueError(f"{len(data)} bytes are more than are read of a text")
+        return out[:found]
+
+
+def load(library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> CompiledWords | None:
+    """The library, or None where it was not compiled or is for another machine."""
+    try:
+        # It runs for microseconds, so it keeps the interpreter's lock.
+        return CompiledWords(ctypes.PyDLL(str(library)), tables, numbers)
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,206 @@
+/* The loop over a text's bytes that classifier/features.py does with numpy: the same numbers, in a single pass.
+
+   Tables come from there, so nothing is written down twice; classifier/compiled.py calls it. It allocates nothing, and knows
+   nothing of Python. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { MOST_BYTES = 4096, CUE_GROUPS = 5, BUCKET_BITS = 17, LOW_BITS = 9, HIGH_BITS = 8, LANES = 4 };
+
+/* What kind of byte each byte is; the order is that of classifier/features.py. */
+enum { LOWER, UPPER, DIGIT, UNDERSCORE, LEAD, REST, SPACE, NEWLINE, MATH, BRACKET, BACKSLASH, DOLLAR, QUESTION, COMMA, STOP, OTHER, KINDS };
+
+struct tables {
+    const uint64_t *value;     /* by byte: a number for each byte of a word, 0 for every other byte */
+    const uint8_t *kind;       /* by byte */
+    const uint8_t *ideograph;  /* by byte: whether a character that is a word of its own begins with it */
+    const uint8_t *cue;        /* by 16 bits of a word's hash: its cue group, 0 for none */
+    uint64_t base, pair, finish;
+    int32_t word_bits, head_words, tail_words;
+};
+
+/* What a request says beside its text. */
+struct request {
+    int64_t turns, tools, images, json_mode, system_chars, history_chars;
+};
+
+enum { FACTS_AT = 3, BUCKETS_AT = 32 };
+
+static uint64_t mixed(uint64_t hash, uint64_t finish) { return (hash ^ (hash >> 31)) * finish; }
+
+static double log_more(int64_t count) { return log1p((double)(count > 0 ? count : 0)); }
+
+/* Finds the words of a text; returns their number. A hash is a polynomial over the word's bytes. */
+static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t size, uint64_t *hashes, int32_t *starts,
+                        int32_t *in_words) {
+    int32_t words = 0, inside = 0;
+    int previous = 0;
+    uint64_t power = 1, hash = 0;
+    for (int32_t at = 0; at < size; at++) {
+        uint64_t value = t->value[text[at]];
+        if (!value) {
+            previous = 0;
+            continue;
+        }
+        inside++;
+        if (!previous || t->ideograph[text[at]] || (at >= 3 && t->ideograph[text[at - 3]])) {
+            if (words) hashes[words - 1] = hash;
+            starts[words++] = at;
+            hash = 0;
+            power = 1;
+        }
+        previous = 1;
+        hash += value * power;
+        power *= t->base;
+    }
+    if (words) hashes[words - 1] = hash;
+    *in_words = inside;
+    return words;
+}
+
+/* Sorts bucket numbers by their low bits, then by their high ones; keeps each once, and says how often it was there. */
+static int32_t counted(uint32_t *buckets, uint32_t *other, int32_t size, int32_t *distinct, int32_t *counts) {
+    uint32_t low[(1 << LOW_BITS) + 1] = {0}, high[(1 << HIGH_BITS) + 1] = {0};
+    for (int32_t at = 0; at < size; at++) {
+        low[(buckets[at] & ((1 << LOW_BITS) - 1)) + 1]++;
+        high[(buckets[at] >> LOW_BITS) + 1]++;
+    }
+    for (int32_t at = 1; at <= 1 << LOW_BITS; at++) low[at] += low[at - 1];
+    for (int32_t at = 1; at <= 1 << HIGH_BITS; at++) high[at] += high[at - 1];
+    for (int32_t at = 0; at < size; at++) other[low[buckets[at] & ((1 << LOW_BITS) - 1)]++] = buckets[at];
+    for (int32_t at = 0; at < size; at++) buckets[high[other[at] >> LOW_BITS]++] = other[at];
+    int32_t last = 0, since = 0;
+    for (int32_t at = 0; at < size; at++) {
+        int differs = buckets[at] != buckets[since];
+        last += differs;
+        since = differs ? at : since;
+        distinct[last] = (int32_t)buckets[at];
+        counts[last] = at - since + 1;
+    }
+    return size ? last + 1 : 0;
+}
+
+/* Lines that begin like a choice ("A." or "A)"), and as a list's ("- ", "* ", "1. ", "2. "). */
+static void line_starts(const uint8_t *text, int32_t size, int32_t *choices, int32_t *items) {
+    const uint8_t *at = text, *end = text + size;
+    *choices = *items = 0;
+    while ((at = memchr(at, '\n', (size_t)(end - at)))) {
+        int64_t left = end - ++at;
+        if (left >= 2 && at[0] >= 'A' && at[0] <= 'J' && (at[1] == '.' || at[1] == ')')) ++*choices;
+        else if (left >= 2 && (at[0] == '-' || at[0] == '*') && at[1] == ' ') ++*items;
+        else if (left >= 3 && (at[0] == '1' || at[0] == '2') && at[1] == '.' && at[2] == ' ') ++*items;
+    }
+}
+
+static int fenced(const uint8_t *text, int32_t size) {
+    const uint8_t *at = text, *end = text + size;
+    while ((at = memchr(at, '`', (size_t)(end - at)))) {
+        if (end - at >= 3 && at[1] == '`' && at[2] == '`') return 1;
+        at++;
+    }
+    return 0;
+}
+
+static void facts(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
+                  const int32_t *starts, int32_t words, int32_t in_words, const int32_t *cues, float *out) {
+    /* Neighbours are counted apart: most are alike, and one counter would have to wait for itself. */
+    int32_t kinds[KINDS] = {0}, apart[LANES][KINDS] = {{0}}, numbers = 0, choices, items;
+    for (int32_t at = 0; at < size; at++) apart[at % LANES][t->kind[text[at]]]++;
+    for (int32_t at = 0; at < LANES * KINDS; at++) kinds[at % KINDS] += apart[at / KINDS][at % KINDS];
+    for (int32_t word = 0; word < words; word++) numbers += (uint8_t)(text[starts[word]] - '0') < 10;
+    line_starts(text, size, &choices, &items);
+    double whole = size > 1 ? size : 1, each = (double)size / (words > 1 ? words : 1);
+    int32_t beyond_ascii = kinds[LEAD] + kinds[REST];
+    int32_t letters = in_words - kinds[DIGIT] - kinds[UNDERSCORE] - beyond_ascii;
+    *out++ = (float)log_more(size);
+    *out++ = (float)log_more(words);
+    *out++ = (float)(each < 16.0 ? each : 16.0);
+    *out++ = (float)(kinds[DIGIT] / whole);
+    *out++ = (float)(kinds[UPPER] / (double)(letters > 1 ? letters : 1));
+    *out++ = (float)(kinds[MATH] / whole);
+    *out++ = (float)(kinds[BRACKET] / whole);
+    *out++ = (float)(kinds[BACKSLASH] / whole);
+    *out++ = (float)(kinds[DOLLAR] / whole);
+    *out++ = (float)(beyond_ascii / whole);
+    *out++ = (float)log_more(kinds[NEWLINE]);
+    *out++ = (float)log_more(kinds[QUESTION]);
+    *out++ = (float)log_more(numbers);
+    *out++ = (float)log_more(choices);
+    *out++ = (float)log_more(kinds[COMMA]);
+    *out++ = (float)log_more(kinds[STOP]);
+    *out++ = (float)log_more(items);
+    *out++ = (float)fenced(text, size);
+    for (int32_t group = 1; group <= CUE_GROUPS; group++) *out++ = (float)log_more(cues[group]);
+    *out++ = (float)log_more(request->turns - 1);
+    *out++ = (float)log_more(request->tools);
+    *out++ = (float)log_more(request->images);
+    *out++ = (float)(request->json_mode != 0);
+    *out++ = (float)log_more(request->system_chars);
+    *out++ = (float)log_more(request->history_chars);
+}
+
+/* The features of one text: numbers of distinct buckets, of terms, and of meanings; 29 facts, as floats; and with room for
+   2 * size, 2 * size, and head_words + tail_words numbers the buckets, their counts, and the meanings. Returns 0, or -1 for a
+   text that is longer than a text that is read can be. */
+int32_t weighbridge_features(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
+                             int32_t *out) {
+    static const int32_t bucket_shift = 64 - BUCKET_BITS;
+    uint64_t hashes[MOST_BYTES], joined[MOST_BYTES];
+    uint32_t sorted[2 * MOST_BYTES], other[2 * MOST_BYTES];
+    int32_t starts[MOST_BYTES], cues[256] = {0}, in_words, pairs = 0;
+    if (size < 0 || size > MOST_BYTES) return -1;
+    int32_t *buckets = out + BUCKETS_AT, *counts = buckets + 2 * size, *meanings = counts + 2 * size;
+    int32_t words = words_in(t, text, size, hashes, starts, &in_words);
+    int32_t terms = words ? 2 * words - 1 : 0;
+    for (int32_t word = 0; word + 1 < words; word++) {
+        uint64_t pair = mixed(hashes[word] * t->pair + hashes[word + 1], t->finish);
+        sorted[words + word] = (uint32_t)(pair >> bucket_shift);
+        if (starts[word + 1] - starts[word] == 3 && t->ideograph[text[starts[word]]] && t->ideograph[text[starts[word + 1]]])
+            joined[pairs++] = pair;
+    }
+    for (int32_t word = 0; word < words; word++) {
+        hashes[word] = mixed(hashes[word], t->finish);
+        sorted[word] = (uint32_t)(hashes[word] >> bucket_shift);
+        cues[t->cue[hashes[word] >> 48]]++;
+    }
+    /* The meaning is looked up of words, then of pairs of ideographs: the first of them all, and the last. */
+    int32_t all = words + pairs, most = t->head_words + t->tail_words;
+    int32_t meant = all < most ? all : most;
+    for (int32_t at = 0; at < meant; at++) {
+        int32_t from = all > most && at >= t->head_words ? all - most + at : at;
+        meanings[at] = (int32_t)((from < words ? hashes[from] : joined[from - words]) >> (64 - t->word_bits));
+    }
+    out[0] = counted(sorted, other, terms, buckets, counts);
+    out[1] = terms;
+    out[2] = meant;
+    facts(t, request, text, size, starts, words, in_words, cues, (float *)(out + FACTS_AT));
+    return 0;
+}
+
+/* The words of a text by meaning, `most` at most; returns their number, or -1 as above. */
+int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t size, int32_t most, int32_t *meanings) {
+    uint64_t hashes[MOST_BYTES];
+    int32_t starts[MOST_BYTES], in_words;
+    if (size < 0 || size > MOST_BYTES) return -1;
+    int32_t words = words_in(t, text, size, hashes, starts, &in_words);
+    if (words > most) words = most;
+    for (int32_t word = 0; word < words; word++)
+        meanings[word] = (int32_t)(mixed(hashes[word], t->finish) >> (64 - t->word_bits));
+    return words;
+}
+
+/* A sketch: each bucket adds its weight to a place, or takes it away. `place` is by bucket, its lowest bit the sign; `weight`
+   is by count. */
+void weighbridge_sketch(const uint8_t *place, const double *weight, const int32_t *buckets, const int64_t *counts,
+                        int32_t distinct, int32_t size, float *sketch) {
+    double both[512] = {0}, square = 0;
+    for (int32_t at = 0; at < distinct; at++) both[place[buckets[at]]] += weight[counts[at]];
+    for (int32_t at = 0; at < size; at++) {
+        both[at] = both[2 * at] - both[2 * at + 1];
+        square += both[at] * both[at];
+    }
+    double length = sqrt(square);
+    for (int32_t at = 0; at < size; at++) sketch[at] = (float)(length > 0 ? both[at] / length : both[at]);
+}
