@@ -16,7 +16,6 @@ import numpy as np
 from classifier.features import COMPILED, extract
 from classifier.onnx_classifier import open_classifier
 from classifier.prediction import Prompt
-from classifier.sketch import sketch
 from classifier.tokens import estimate_tokens
 
 _TEXT: Final = Path("docs/policy.md")
@@ -65,7 +64,6 @@ def parts(prompt: Prompt, *, rounds: int = _ROUNDS) -> dict[str, float]:
         "text to outlooks": measured(lambda: classifier.classify(prompt)),
         "features": measured(lambda: extract(prompt)),
         "graph, with what goes in and comes out": measured(lambda: classifier.place(features)),
-        "sketch": measured(lambda: sketch(features)),
         "estimate of tokens, which comes in addition": measured(lambda: estimate_tokens(prompt.text)),
         "one numpy call on 500 numbers, for comparison": measured(lambda: np.add(_SOME, _SOME)),
     }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 LIBRARY: Final = Path(__file__).with_name("_words.so")
 _FACTS_AT: Final = 3
-_BUCKETS_AT: Final = 32
+_SKETCH_AT: Final = 32
 
 
 class Request(ctypes.Structure):
@@ -24,13 +24,21 @@ class Request(ctypes.Structure):
 
 class _Tables(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("value", "kind", "ideograph", "cue")),
+        *((name, ctypes.c_void_p) for name in ("value", "kind", "ideograph", "cue", "place", "weight", "sublinear")),
         *((name, ctypes.c_uint64) for name in ("base", "pair", "finish")),
-        *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words")),
+        *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "sketch")),
     ]
 
 
-Found = tuple[NDArray[np.int32], NDArray[np.intp], NDArray[np.float32], int, NDArray[np.int32]]
+Found = tuple[
+    NDArray[np.int32],
+    NDArray[np.intp],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    int,
+    NDArray[np.int32],
+    NDArray[np.float32],
+]
 
 
 class CompiledWords:
@@ -41,29 +49,33 @@ class CompiledWords:
         self._kept = {name: np.ascontiguousarray(table) for name, table in tables.items()}
         addresses = {name: table.ctypes.data for name, table in self._kept.items()}
         self._tables = ctypes.byref(_Tables(**addresses, **numbers))
-        self._most = numbers["head_words"] + numbers["tail_words"]
+        self._meanings_at = _SKETCH_AT + numbers["sketch"]
+        self._buckets_at = self._meanings_at + numbers["head_words"] + numbers["tail_words"]
         self._features = library.weighbridge_features
         self._features.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p]
         self._words = library.weighbridge_words
         self._words.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p]
 
     def features(self, data: bytes, request: Request) -> Found:
-        """Buckets in rising order, their counts, the facts, the number of terms, and the words by meaning. Raises
-        ValueError for a text that is longer than a text that is read can be.
+        """Buckets in rising order, their counts, what these count, the facts, the number of terms, the words by meaning, and
+        the sketch. Raises ValueError for a text that is longer than a text that is read can be.
         """
         size = len(data)
-        out = np.empty(_BUCKETS_AT + 4 * size + self._most, np.int32)
+        out = np.empty(self._buckets_at + 6 * size, np.int32)
         if self._features(self._tables, ctypes.byref(request), data, size, out.ctypes.data):
             raise ValueError(f"{size} bytes are more than are read of a text")
+        floats = out.view(np.float32)
         distinct, terms, meant = out[:_FACTS_AT].tolist()
-        counts, meanings = _BUCKETS_AT + 2 * size, _BUCKETS_AT + 4 * size
+        buckets, counts, sublinear = self._buckets_at, self._buckets_at + 2 * size, self._buckets_at + 4 * size
         # Copies: whoever keeps features would keep the room for the longest otherwise.
         return (
-            out[_BUCKETS_AT : _BUCKETS_AT + distinct].copy(),
+            out[buckets : buckets + distinct].copy(),
             out[counts : counts + distinct].astype(np.intp),
-            out[_FACTS_AT:_BUCKETS_AT].view(np.float32).copy(),
+            floats[sublinear : sublinear + distinct].copy(),
+            floats[_FACTS_AT:_SKETCH_AT].copy(),
             terms,
-            out[meanings : meanings + meant].copy(),
+            out[self._meanings_at : self._meanings_at + meant].copy(),
+            floats[_SKETCH_AT : self._meanings_at].copy(),
         )
 
     def words(self, data: bytes, most: int) -> NDArray[np.int32]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from classifier.compiled import LIBRARY, CompiledWords, Request, load
 from classifier.prediction import Prompt
+from classifier.tuning import SKETCH
 
 FEATURE_VERSION: Final = 4
 BUCKET_BITS: Final = 17
@@ -259,6 +260,13 @@ _LINE_STARTS: Final = re.compile(rb"\n(?:([A-J])[.)]|(?:[-*]|[12]\.) )")
 enough to tell."""
 _CUE: Final = _cue_groups()
 _CUE_GROUPS: Final = range(1, len(CUES) + 1)
+_PLACE: Final = (np.arange(1 << BUCKET_BITS, dtype=np.uint32) * np.uint32(0x9E3779B1) >> np.uint32(25)).astype(np.uint8)
+"""Each bucket's place among 2 * SKETCH; the lowest bit is the sign. As a table of bytes it takes a quarter of the cache that
+the arithmetic's results would."""
+# By count: no text that is read has more words than bytes.
+_COUNTS: Final = np.arange(_MAX_BYTES + 1)
+_SKETCHED: Final = np.log1p(_COUNTS)
+_SUBLINEAR: Final = (1 + np.log(np.maximum(1, _COUNTS))).astype(np.float32)
 
 
 class Features(msgspec.Struct, frozen=True):
@@ -266,11 +274,15 @@ class Features(msgspec.Struct, frozen=True):
 
     indices: Indices
     counts: Integers
+    sublinear: Values
+    """What each bucket counts in the graph: 1 + log(count)."""
     structure: Values
     terms: int
     """Number of words and word pairs: the sum of `counts`."""
     words: Indices
     """Buckets of the message's words, HEAD_WORDS of its start and TAIL_WORDS of its end, by meaning: 2**WORD_BITS."""
+    sketch: Values
+    """(SKETCH,): signed hashed words and pairs, whose dot product is a similarity; see `_sketched`."""
     before: Indices
     """The same of the user message before it, CONTEXT_WORDS of its start."""
 
@@ -362,7 +374,9 @@ def extract_by_numpy(prompt: Prompt) -> Features:
     ]
     meanings = _meanings(terms, words, view, starts, ideographs=ideographs)
     before = _words_before(prompt) if prompt.before else _NO_WORDS
-    return Features(indices, counts, np.array(facts, np.float32), len(terms), meanings, before)
+    structure = np.array(facts, np.float32)
+    sublinear, sketch = _SUBLINEAR.take(counts), _sketched(indices, counts)
+    return Features(indices, counts, sublinear, structure, len(terms), meanings, sketch, before)
 
 
 def _meanings(terms: NDArray[np.uint64], words: int, view: _Bytes, starts: Integers, *, ideographs: bool) -> Indices:
@@ -414,6 +428,18 @@ def _counted(buckets: Indices) -> tuple[Indices, Integers]:
     np.not_equal(buckets[1:], buckets[:-1], out=first[1:-1])
     (at,) = first.nonzero()
     return buckets.take(at[:-1]), at[1:] - at[:-1]
+
+
+def _sketched(indices: Indices, counts: Integers) -> Values:
+    """(SKETCH,): a vector of length 1, or all 0 for a prompt without words.
+
+    A count sketch (Charikar, Chen and Farach-Colton 2002): dot products are those of the hashed terms, ± 0.125.
+    """
+    both = np.bincount(_PLACE.take(indices), _SKETCHED.take(counts), 2 * SKETCH)
+    summed = both[::2] - both[1::2]
+    # One after the other, so that the compiled library adds up to the same.
+    length = math.sqrt((summed * summed).cumsum().item(-1))
+    return (summed / length if length > 0 else summed).astype(np.float32)
 
 
 def _text_facts(data: bytes, view: _Bytes, starts: Integers, in_words: int) -> list[float]:
@@ -516,6 +542,9 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "kind": np.frombuffer(_KIND, np.uint8),
         "ideograph": _LEADS_IDEOGRAPH.view(np.uint8),
         "cue": _CUE,
+        "place": _PLACE,
+        "weight": _SKETCHED,
+        "sublinear": _SUBLINEAR,
     }
     numbers = {
         "base": _BASE,
@@ -524,6 +553,7 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "word_bits": WORD_BITS,
         "head_words": HEAD_WORDS,
         "tail_words": TAIL_WORDS,
+        "sketch": SKETCH,
     }
     found = load(library, tables, numbers)
     if found is None:

@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.config import ClassifierSection
-from classifier.features import HEAD_BYTES, TAIL_BYTES, Features, extract
+from classifier.features import Features, extract
 from classifier.heuristic import HeuristicClassifier, asked_tokens, bounded_tokens
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
 from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
 from classifier.prediction import Prediction, Prompt, TargetPrediction
-from classifier.runtime import open_session
+from classifier.runtime import open_session, quick_run
 from classifier.sample import Sample, read_sample
-from classifier.sketch import sketch
 from classifier.tuning import SKETCH, Ability, Group, Tuning
 
 Floats = NDArray[np.float64]
@@ -35,8 +34,6 @@ _INPUTS: Final = {
 _OUTPUTS: Final = ["said"]
 """One row: complexity, trust, loads, log tokens, a score for each kind. Each further output would cost a conversion."""
 _BEFORE_LOADS: Final = 2
-_SUBLINEAR: Final = (1 + np.log(np.maximum(1, np.arange(HEAD_BYTES + TAIL_BYTES + 2)))).astype(np.float32)
-"""A term's weight by its count, 1 + log(count): no text that is read has more words than bytes."""
 NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 _ARTIFACT_CHARS: Final = 12
@@ -89,6 +86,7 @@ class OnnxClassifier:
         self.loads = artifact.manifest.loads
         self.fallbacks = 0
         self._session = open_session(artifact.model, _INPUTS)
+        self._run = quick_run(self._session)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths
@@ -139,16 +137,17 @@ class OnnxClassifier:
 
     def place(self, features: Features) -> PlacedPrompt:
         """The graph's output for one prompt. Raises NotFinite."""
-        (row,) = self._session.run(
+        (row,) = self._run(
             _OUTPUTS,
             {
                 "indices": features.indices,
-                "sublinear": _SUBLINEAR.take(features.counts)[None],
+                "sublinear": features.sublinear[None],
                 "structure": features.structure[None],
                 "read": np.concatenate((features.words, features.before)) if len(features.before) else features.words,
                 "readings": features.readings,
                 "flags": features.flags[None],
             },
+            None,
         )
         # Two dozen numbers are sooner handled as a list.
         said: list[float] = row[0].tolist()
@@ -167,9 +166,7 @@ class OnnxClassifier:
     def _prediction(
         self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str, *, learns: bool
     ) -> Prediction:
-        has_groups = self._groups is not None and self._groups.has(team_id)
-        drawn = sketch(features) if learns or has_groups else None
-        group = self._groups.assign(team_id, drawn) if self._groups is not None and drawn is not None else None
+        group = self._groups.assign(team_id, features.sketch) if self._groups is not None else None
         log_tokens = placed.log_tokens
         # Lengths are mixed as factors.
         known, other = self._log_p90
@@ -185,9 +182,7 @@ class OnnxClassifier:
             expected_output_tokens=bounded_tokens(tokens),
             output_tokens_p90=bounded_tokens(p90),
             outlooks=self._outlooks(placed, tokens, p90, group),
-            vector=b""
-            if drawn is None or not learns
-            else np.concatenate([placed.loads, drawn]).astype("<f2").tobytes(),
+            vector=np.concatenate([placed.loads, features.sketch]).astype("<f2").tobytes() if learns else b"",
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )

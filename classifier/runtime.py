@@ -1,8 +1,11 @@
 """Opening of ONNX graphs with onnxruntime."""
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from classifier.manifest import ArtifactError, ArtifactMalformed
 
@@ -39,3 +42,16 @@ def open_session(model: bytes, inputs: Mapping[str, str]) -> "InferenceSession":
     if {one.name: one.type for one in session.get_inputs()} != dict(inputs):
         raise ArtifactMalformed("the graph takes other inputs than this code gives it")
     return session
+
+
+Run = Callable[[Sequence[str], Mapping[str, NDArray[Any]], None], Sequence[NDArray[np.float32]]]
+
+
+def quick_run(session: "InferenceSession") -> Run:
+    """The session's `run`: outputs' names, inputs by name, and no options.
+
+    Where the library has it, the one behind its Python class, which looks the inputs' names over anew for every call: six
+    microseconds for what `open_session` has compared once.
+    """
+    run: Run = getattr(session, "_sess", session).run
+    return run

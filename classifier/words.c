@@ -17,8 +17,11 @@ struct tables {
     const uint8_t *kind;       /* by byte */
     const uint8_t *ideograph;  /* by byte: whether a character that is a word of its own begins with it */
     const uint8_t *cue;        /* by 16 bits of a word's hash: its cue group, 0 for none */
+    const uint8_t *place;      /* by bucket: its place in twice the sketch, whose lowest bit is the sign */
+    const double *weight;      /* by count: what a term adds to the sketch */
+    const float *sublinear;    /* by count: what a term counts in the graph */
     uint64_t base, pair, finish;
-    int32_t word_bits, head_words, tail_words;
+    int32_t word_bits, head_words, tail_words, sketch;
 };
 
 /* What a request says beside its text. */
@@ -26,7 +29,8 @@ struct request {
     int64_t turns, tools, images, json_mode, system_chars, history_chars;
 };
 
-enum { FACTS_AT = 3, BUCKETS_AT = 32 };
+/* Where what is found stands, in numbers of 32 bits. */
+enum { FACTS_AT = 3, SKETCH_AT = 32 };
 
 static uint64_t mixed(uint64_t hash, uint64_t finish) { return (hash ^ (hash >> 31)) * finish; }
 
@@ -141,9 +145,21 @@ static void facts(const struct tables *t, const struct request *request, const u
     *out++ = (float)log_more(request->history_chars);
 }
 
-/* The features of one text: numbers of distinct buckets, of terms, and of meanings; 29 facts, as floats; and with room for
-   2 * size, 2 * size, and head_words + tail_words numbers the buckets, their counts, and the meanings. Returns 0, or -1 for a
-   text that is longer than a text that is read can be. */
+/* Each bucket adds its weight to a place, or takes it away; then all is of length 1. */
+static void sketched(const struct tables *t, const int32_t *buckets, const int32_t *counts, int32_t distinct, float *out) {
+    double both[256] = {0}, square = 0;
+    for (int32_t at = 0; at < distinct; at++) both[t->place[buckets[at]]] += t->weight[counts[at]];
+    for (int32_t at = 0; at < t->sketch; at++) {
+        both[at] = both[2 * at] - both[2 * at + 1];
+        square += both[at] * both[at];
+    }
+    double length = sqrt(square);
+    for (int32_t at = 0; at < t->sketch; at++) out[at] = (float)(length > 0 ? both[at] / length : both[at]);
+}
+
+/* The features of one text: the numbers of distinct buckets, of terms, and of meanings; 29 facts and the sketch, as floats; and
+   with room for head_words + tail_words, 2 * size, 2 * size and 2 * size numbers the meanings, the buckets, their counts, and
+   what these count as floats. Returns 0, or -1 for a text that is longer than a text that is read can be. */
 int32_t weighbridge_features(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
                              int32_t *out) {
     static const int32_t bucket_shift = 64 - BUCKET_BITS;
@@ -151,7 +167,9 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
     uint32_t sorted[2 * MOST_BYTES], other[2 * MOST_BYTES];
     int32_t starts[MOST_BYTES], cues[256] = {0}, in_words, pairs = 0;
     if (size < 0 || size > MOST_BYTES) return -1;
-    int32_t *buckets = out + BUCKETS_AT, *counts = buckets + 2 * size, *meanings = counts + 2 * size;
+    int32_t *meanings = out + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
+    int32_t *counts = buckets + 2 * size;
+    float *sublinear = (float *)(counts + 2 * size);
     int32_t words = words_in(t, text, size, hashes, starts, &in_words);
     int32_t terms = words ? 2 * words - 1 : 0;
     for (int32_t word = 0; word + 1 < words; word++) {
@@ -175,6 +193,8 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
     out[0] = counted(sorted, other, terms, buckets, counts);
     out[1] = terms;
     out[2] = meant;
+    for (int32_t at = 0; at < out[0]; at++) sublinear[at] = t->sublinear[counts[at]];
+    sketched(t, buckets, counts, out[0], (float *)(out + SKETCH_AT));
     facts(t, request, text, size, starts, words, in_words, cues, (float *)(out + FACTS_AT));
     return 0;
 }
@@ -189,18 +209,4 @@ int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t s
     for (int32_t word = 0; word < words; word++)
         meanings[word] = (int32_t)(mixed(hashes[word], t->finish) >> (64 - t->word_bits));
     return words;
-}
-
-/* A sketch: each bucket adds its weight to a place, or takes it away. `place` is by bucket, its lowest bit the sign; `weight`
-   is by count. */
-void weighbridge_sketch(const uint8_t *place, const double *weight, const int32_t *buckets, const int64_t *counts,
-                        int32_t distinct, int32_t size, float *sketch) {
-    double both[512] = {0}, square = 0;
-    for (int32_t at = 0; at < distinct; at++) both[place[buckets[at]]] += weight[counts[at]];
-    for (int32_t at = 0; at < size; at++) {
-        both[at] = both[2 * at] - both[2 * at + 1];
-        square += both[at] * both[at];
-    }
-    double length = sqrt(square);
-    for (int32_t at = 0; at < size; at++) sketch[at] = (float)(length > 0 ? both[at] / length : both[at]);
 }

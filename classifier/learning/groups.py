@@ -52,10 +52,6 @@ class GroupTable:
     def __init__(self, groups: Mapping[str, Sequence[Group]]) -> None:
         self._teams = {team_id: (_matrix(each), tuple(each)) for team_id, each in groups.items() if each}
 
-    def has(self, team_id: str) -> bool:
-        """Whether the team has groups at all."""
-        return team_id in self._teams
-
     def assign(self, team_id: str, sketch: Sketch) -> Group | None:
         """The group whose centre is most similar to the prompt; None when the similarity is below its reach."""
         found = self._teams.get(team_id)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from classifier.learning.labels import Floats, Labels, logits_of, losses, probability
 from classifier.learning.recalibrate import Known, TooFewLabels, pooled_ability, recalibrate, shifts
 from classifier.prediction import Prediction, Prompt
-from classifier.sketch import sketch
 from classifier.training.data import Corpus, load
 from classifier.training.evaluate import Pair, pairs_of
 from classifier.training.measures import apgr, bootstrap_apgr
@@ -102,7 +101,7 @@ def random_vectors(corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
         weights = np.log1p(features.counts).astype(np.float32)
         length = max(float(np.linalg.norm(weights)), 1e-6)
         loads = weights @ projection[features.indices] / length
-        made.append(np.r_[loads, sketch(features)].astype("<f2").tobytes())
+        made.append(np.r_[loads, features.sketch].astype("<f2").tobytes())
     capabilities = {pair.weak: _WEAK_CAPABILITY, pair.strong: _STRONG_CAPABILITY}
     return Vectors(made, Known(artifact="random", loads=_RANDOM_LOADS, capabilities=capabilities))
 

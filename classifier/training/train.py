@@ -22,7 +22,6 @@ from classifier.manifest import FORMAT, Artifact, Lengths, Manifest, Reference, 
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from classifier.sample import Sample, write_sample
-from classifier.sketch import sketch
 from classifier.tokens import estimate_tokens
 from classifier.training import difficulty, domain, task_kind, word_table
 from classifier.training.blend import Blend, blend_of
@@ -352,7 +351,7 @@ def sample_of(table: Table, rows: Integers, loads: Floats, log_tokens: Floats, s
     draw = np.random.default_rng(seed)
     weights = equal_sources(corpus.sources[rows])
     chosen = np.sort(draw.choice(len(rows), min(SAMPLED, len(rows)), replace=False, p=weights))
-    sketches = np.stack([sketch(corpus.features[row]) for row in rows[chosen]])
+    sketches = np.stack([corpus.features[row].sketch for row in rows[chosen]])
     return Sample(
         vectors=np.concatenate([loads[chosen], sketches], axis=1).astype(np.float32),
         input_tokens=np.array([estimate_tokens(corpus.texts[row]) for row in rows[chosen]]),

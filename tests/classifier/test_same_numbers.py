@@ -8,7 +8,6 @@ import pytest
 from classifier.features import STRUCTURE, extract, read_text
 from classifier.onnx_classifier import OnnxClassifier, open_classifier
 from classifier.prediction import Prompt
-from classifier.sketch import sketch
 from classifier.training.tier_set import written
 from classifier.tuning import SKETCH
 
@@ -53,7 +52,7 @@ def test_a_sketch_by_the_table_is_that_of_the_hash(prompts: list[Prompt]) -> Non
             place = index * 0x9E3779B1 % 2**32 >> 25
             summed[place >> 1] += (-1 if place & 1 else 1) * np.log1p(count)
         length = np.linalg.norm(summed)
-        assert sketch(features) == pytest.approx(summed / length if length else summed, abs=1e-6)
+        assert features.sketch == pytest.approx(summed / length if length else summed, abs=1e-6)
 
 
 def test_a_row_is_read_as_the_graph_gives_it(classifier: OnnxClassifier, prompts: list[Prompt]) -> None:

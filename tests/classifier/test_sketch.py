@@ -8,7 +8,6 @@ from hypothesis import given, settings
 
 from classifier.features import extract
 from classifier.prediction import Prompt
-from classifier.sketch import sketch
 from classifier.tuning import SKETCH
 from tests.classifier.made_up import WORDS
 from tests.classifier.test_features import PROMPTS
@@ -17,19 +16,19 @@ VOCABULARY = [f"{one}{other}" for words in WORDS.values() for one in words for o
 
 
 def of(text: str) -> np.ndarray:
-    return sketch(extract(Prompt(text=text)))
+    return extract(Prompt(text=text)).sketch
 
 
 @settings(deadline=None)
 @given(PROMPTS)
 def test_any_prompt_has_a_sketch_of_length_one(prompt: Prompt) -> None:
     """Any prompt gives SKETCH finite numbers of length 1, or nothing but 0, and the same each time."""
-    found = sketch(extract(prompt))
+    found = extract(prompt).sketch
     assert found.shape == (SKETCH,)
     assert found.dtype == np.float32
     length = float(np.linalg.norm(found))
     assert length == pytest.approx(1.0, abs=1e-5) or length == 0.0
-    assert np.array_equal(sketch(extract(prompt)), found)
+    assert np.array_equal(extract(prompt).sketch, found)
 
 
 def test_no_words_no_sketch() -> None:
@@ -65,4 +64,4 @@ def test_a_dot_product_is_about_that_of_the_words() -> None:
 def test_facts_do_not_move_it() -> None:
     """Tools, images and turns are no words."""
     bare, laden = Prompt(text="book a slot"), Prompt(text="book a slot", tools=5, images=1, turns=4)
-    assert np.array_equal(sketch(extract(bare)), sketch(extract(laden)))
+    assert np.array_equal(extract(bare).sketch, extract(laden).sketch)
