@@ -23,7 +23,7 @@ from classifier.tuning import SKETCH, Ability, Group, Tuning
 
 Floats = NDArray[np.float64]
 
-_INPUTS: Final = {
+INPUTS: Final = {
     "indices": "tensor(int32)",
     "sublinear": "tensor(float)",
     "structure": "tensor(float)",
@@ -31,6 +31,7 @@ _INPUTS: Final = {
     "readings": "tensor(float)",
     "flags": "tensor(float)",
 }
+"""The graph's inputs with their types."""
 _OUTPUTS: Final = ["said"]
 """One row: complexity, trust, loads, log tokens, a score for each kind. Each further output would cost a conversion."""
 _BEFORE_LOADS: Final = 2
@@ -85,8 +86,7 @@ class OnnxClassifier:
         self.artifact = artifact.manifest.model_sha256[:_ARTIFACT_CHARS]
         self.loads = artifact.manifest.loads
         self.fallbacks = 0
-        self._session = open_session(artifact.model, _INPUTS)
-        self._run = quick_run(self._session)
+        self._run = quick_run(open_session(artifact.model, INPUTS))
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths

@@ -1,5 +1,6 @@
 """The classifier as it serves: within bounds, never failing a request, and what the shipped model says."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,14 @@ from classifier.features import Features, extract
 from classifier.heuristic import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, HeuristicClassifier
 from classifier.manifest import Artifact, ArtifactMalformed, read_artifact, write_artifact
 from classifier.onnx_classifier import (
+    INPUTS,
     OnnxClassifier,
     PlacedPrompt,
     load_classifier,
     open_classifier,
 )
 from classifier.prediction import Prompt
+from classifier.runtime import open_session
 from classifier.sample import write_sample
 from classifier.training.commands import PACKAGED
 from classifier.tuning import SKETCH, Ability, Group, Tuning
@@ -463,9 +466,9 @@ def test_disabled_means_the_heuristic() -> None:
     assert classifier.classify(Prompt(text="hi")).source == "heuristic"
 
 
-def test_the_session_takes_no_other_thread(made_up: OnnxClassifier) -> None:
+def test_the_session_takes_no_other_thread(made_up_artifact: Artifact) -> None:
     """The graph runs on the caller's thread: it takes microseconds."""
-    options = made_up._session.get_session_options()
+    options = open_session(made_up_artifact.model, INPUTS).get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
 
 
@@ -492,3 +495,15 @@ def test_the_models_of_the_made_up_data_are_all_there(made_up: OnnxClassifier) -
     """Each model that was taught can be a target's ability."""
     made_up.adopt({name: name for name in MODELS})
     assert set(made_up.classify(LEARNED).outlooks) == set(MODELS)
+
+
+def test_the_model_file_is_not_kept_in_memory(made_up_artifact: Artifact) -> None:
+    """A worker holds the graph's tables once: the library's Python class would keep the file's bytes beside them."""
+    artifact = msgspec.structs.replace(made_up_artifact, model=bytes(bytearray(made_up_artifact.model)))
+    before = sys.getrefcount(artifact.model)
+    classifier = OnnxClassifier(artifact, TARGETS)
+    gc.collect()
+    # Counted outside the assertion, which holds the values that it compares.
+    after = sys.getrefcount(artifact.model)
+    assert after == before
+    assert classifier.classify(LEARNED).source == "onnx"

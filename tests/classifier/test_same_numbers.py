@@ -73,7 +73,7 @@ def test_a_row_is_read_as_the_graph_gives_it(classifier: OnnxClassifier, prompts
 
 def _row(classifier: OnnxClassifier, prompt: Prompt) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     features = extract(prompt)
-    (row,) = classifier._session.run(
+    (row,) = classifier._run(
         ["said"],
         {
             "indices": features.indices,
@@ -83,6 +83,7 @@ def _row(classifier: OnnxClassifier, prompt: Prompt) -> np.ndarray[tuple[int], n
             "readings": features.readings,
             "flags": features.flags[None],
         },
+        None,
     )
     found: np.ndarray[tuple[int], np.dtype[np.float32]] = row[0]
     return found
