@@ -137,6 +137,10 @@ class Event(msgspec.Struct, frozen=True):
     """True when a choice has a finish_reason."""
     service_tier: str | None = None
     """The service tier that served it, where the upstream says so."""
+    words: str = ""
+    """The text of an event that says nothing but a piece of one answer's text, as most do: a writer needs no more of it.
+    Empty for all others.
+    """
 
 
 class _Function(msgspec.Struct):
@@ -158,12 +162,15 @@ class _Delta(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
     audio: Any = None
+    thinking_blocks: Any = None
 
 
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: Any = None
+    index: Any = 0
+    logprobs: Any = None
 
 
 class _Reply(msgspec.Struct):
@@ -191,6 +198,7 @@ class _ReplyAnyUsage(msgspec.Struct):
 
 
 EMPTY_OBJECT: Final = b"{}"
+_FIRST: Final = (0, None)
 
 # As numbers: a byte is found several times faster than a piece of bytes.
 _LF, _CR = b"\n\r"
@@ -233,9 +241,12 @@ def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
 
 def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
     """One JSON payload as an Event. Raises MalformedReply, or the UpstreamError for an error object in it."""
+    # True where `words` would not be all that is to be written.
+    has_more = False
     try:
         reply: _Reply | _ReplyAnyUsage = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        has_more = True
         payload = payload.removeprefix(_BOM)
         reply = _decode_leniently(_without_lone_surrogates(payload), deployment_id)
     if payload[:2] != b'{"' or _LF in payload or _CR in payload:
@@ -268,9 +279,19 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             or part.function_call
             or part.audio
         ):
-            token = True
+            token = has_more = True
             chars += _non_content_chars(part)
-    return Event(payload, token, len(choices), chars, usage, finished, tier)
+    words = "" if finished or has_more or not chars else _words_of(choices)
+    return Event(payload, token, len(choices), chars, usage, finished, tier, words)
+
+
+def _words_of(choices: list[_Choice]) -> str:
+    """The text of the one choice that has nothing but text; empty for all others."""
+    first = choices[0]
+    part = first.delta
+    if len(choices) > 1 or part is None or first.logprobs is not None or first.index not in _FIRST:
+        return ""
+    return part.content if type(part.content) is str and not part.thinking_blocks else ""
 
 
 def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:

@@ -232,3 +232,32 @@ def test_many_long_vectors_are_not_looked_into() -> None:
     found = decode_embeddings(payload, "t/a")
     assert found.payload is payload
     assert found.choices == 1_000
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ([{"index": 0, "delta": {"content": "kg"}, "logprobs": None, "finish_reason": None}], "kg"),
+        ([{"delta": {"role": "assistant", "content": "kg", "refusal": None, "tool_calls": None}}], "kg"),
+        ([{"delta": {"content": ""}}], ""),
+        ([{"delta": {"content": "kg"}, "finish_reason": "stop"}], ""),
+        ([{"delta": {"content": "kg"}, "logprobs": {"content": []}}], ""),
+        ([{"index": 1, "delta": {"content": "kg"}}], ""),
+        ([{"delta": {"content": "kg", "reasoning": "heavy"}}], ""),
+        ([{"delta": {"content": "kg", "refusal": "no"}}], ""),
+        ([{"delta": {"content": "kg", "thinking_blocks": [{}]}}], ""),
+        ([{"delta": {"content": [{"type": "text", "text": "kg"}]}}], ""),
+        ([{"delta": {"content": "kg"}}, {"index": 1, "delta": {"content": "t"}}], ""),
+        ([{"message": {"content": "kg"}}], ""),
+        ([], ""),
+    ],
+)
+def test_an_event_of_nothing_but_text_says_so(choices: list[Any], words: str) -> None:
+    """So that writers of other wires need not read it again; whatever has anything beside is read."""
+    assert decode_event(json.dumps({"choices": choices}).encode(), "t0/a").words == words
+
+
+def test_half_a_letter_is_no_text_to_write() -> None:
+    """Its writer reads the event again, and passes the half on."""
+    event = decode_event(b'{"choices":[{"delta":{"content":"kg\\ud83d"}}]}', "t0/a")
+    assert (event.token, event.words) == (True, "")

@@ -155,6 +155,9 @@ class _EventWriter:
     def render(self, events: Iterable[Event]) -> bytes:
         parts: list[bytes] = []
         for event in events:
+            if event.words and self._open == "text":
+                self._write(event.words, parts)
+                continue
             if not event.choices:
                 continue
             completion = completion_of(event.payload)

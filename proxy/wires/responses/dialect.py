@@ -179,7 +179,9 @@ class _EventWriter:
     def render(self, events: Iterable[Event]) -> bytes:
         parts: list[bytes] = []
         for event in events:
-            if event.choices:
+            if event.words and self._part == "output_text":
+                self._write_text(event.words, parts)
+            elif event.choices:
                 self.say(event.payload, parts)
         return b"".join(parts)
 
