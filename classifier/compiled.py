@@ -24,8 +24,8 @@ class Request(ctypes.Structure):
 
 class _Tables(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("value", "kind", "ideograph", "cue", "place", "weight", "sublinear")),
-        *((name, ctypes.c_uint64) for name in ("base", "pair", "finish")),
+        *((name, ctypes.c_void_p) for name in ("value", "kind", "ideograph", "cue", "is_cue", "weight", "sublinear")),
+        *((name, ctypes.c_uint64) for name in ("base", "pair", "finish", "placing")),
         *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "sketch")),
     ]
 

@@ -260,7 +260,8 @@ _LINE_STARTS: Final = re.compile(rb"\n(?:([A-J])[.)]|(?:[-*]|[12]\.) )")
 enough to tell."""
 _CUE: Final = _cue_groups()
 _CUE_GROUPS: Final = range(1, len(CUES) + 1)
-_PLACE: Final = (np.arange(1 << BUCKET_BITS, dtype=np.uint32) * np.uint32(0x9E3779B1) >> np.uint32(25)).astype(np.uint8)
+_PLACING: Final = 0x9E3779B1
+_PLACE: Final = (np.arange(1 << BUCKET_BITS, dtype=np.uint32) * np.uint32(_PLACING) >> np.uint32(25)).astype(np.uint8)
 """Each bucket's place among 2 * SKETCH; the lowest bit is the sign. As a table of bytes it takes a quarter of the cache that
 the arithmetic's results would."""
 # By count: no text that is read has more words than bytes.
@@ -542,7 +543,7 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "kind": np.frombuffer(_KIND, np.uint8),
         "ideograph": _LEADS_IDEOGRAPH.view(np.uint8),
         "cue": _CUE,
-        "place": _PLACE,
+        "is_cue": np.packbits(_CUE > 0, bitorder="little"),
         "weight": _SKETCHED,
         "sublinear": _SUBLINEAR,
     }
@@ -550,6 +551,7 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "base": _BASE,
         "pair": int(_PAIR),
         "finish": int(_FINISH),
+        "placing": _PLACING,
         "word_bits": WORD_BITS,
         "head_words": HEAD_WORDS,
         "tail_words": TAIL_WORDS,

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { MOST_BYTES = 4096, CUE_GROUPS = 5, BUCKET_BITS = 17, LOW_BITS = 9, HIGH_BITS = 8, LANES = 4 };
+enum { MOST_BYTES = 4096, CUE_GROUPS = 5, BUCKET_BITS = 17, LOW_BITS = 9, HIGH_BITS = 8, LANES = 4, PLACE_SHIFT = 25 };
 
 /* What kind of byte each byte is; the order is that of classifier/features.py. */
 enum { LOWER, UPPER, DIGIT, UNDERSCORE, LEAD, REST, SPACE, NEWLINE, MATH, BRACKET, BACKSLASH, DOLLAR, QUESTION, COMMA, STOP, OTHER, KINDS };
@@ -17,10 +17,10 @@ struct tables {
     const uint8_t *kind;       /* by byte */
     const uint8_t *ideograph;  /* by byte: whether a character that is a word of its own begins with it */
     const uint8_t *cue;        /* by 16 bits of a word's hash: its cue group, 0 for none */
-    const uint8_t *place;      /* by bucket: its place in twice the sketch, whose lowest bit is the sign */
+    const uint8_t *is_cue;     /* the same as bits, for few words are cues and few bytes stay in the cache */
     const double *weight;      /* by count: what a term adds to the sketch */
     const float *sublinear;    /* by count: what a term counts in the graph */
-    uint64_t base, pair, finish;
+    uint64_t base, pair, finish, placing;
     int32_t word_bits, head_words, tail_words, sketch;
 };
 
@@ -145,10 +145,10 @@ static void facts(const struct tables *t, const struct request *request, const u
     *out++ = (float)log_more(request->history_chars);
 }
 
-/* Each bucket adds its weight to a place, or takes it away; then all is of length 1. */
+/* Each bucket adds its weight to a place, or takes it away; then all is of length 1. The lowest bit of the place is the sign. */
 static void sketched(const struct tables *t, const int32_t *buckets, const int32_t *counts, int32_t distinct, float *out) {
-    double both[256] = {0}, square = 0;
-    for (int32_t at = 0; at < distinct; at++) both[t->place[buckets[at]]] += t->weight[counts[at]];
+    double both[1 << (32 - PLACE_SHIFT)] = {0}, square = 0;
+    for (int32_t at = 0; at < distinct; at++) both[(uint32_t)buckets[at] * (uint32_t)t->placing >> PLACE_SHIFT] += t->weight[counts[at]];
     for (int32_t at = 0; at < t->sketch; at++) {
         both[at] = both[2 * at] - both[2 * at + 1];
         square += both[at] * both[at];
@@ -181,7 +181,8 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
     for (int32_t word = 0; word < words; word++) {
         hashes[word] = mixed(hashes[word], t->finish);
         sorted[word] = (uint32_t)(hashes[word] >> bucket_shift);
-        cues[t->cue[hashes[word] >> 48]]++;
+        uint32_t cue = (uint32_t)(hashes[word] >> 48);
+        if (t->is_cue[cue >> 3] >> (cue & 7) & 1) cues[t->cue[cue]]++;
     }
     /* The meaning is looked up of words, then of pairs of ideographs: the first of them all, and the last. */
     int32_t all = words + pairs, most = t->head_words + t->tail_words;
