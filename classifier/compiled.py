@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIBRARY: Final = Path(__file__).with_name("_words.so")
-_FACTS_AT: Final = 3
-_SKETCH_AT: Final = 32
+_FACTS_AT: Final = 5
+_SKETCH_AT: Final = 34
 
 
 class Request(ctypes.Structure):
@@ -26,7 +26,7 @@ class _Tables(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("value", "kind", "ideograph", "cue", "is_cue", "weight", "sublinear")),
         *((name, ctypes.c_uint64) for name in ("base", "pair", "finish", "placing")),
-        *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "sketch")),
+        *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "sketch", "searched")),
     ]
 
 
@@ -38,6 +38,7 @@ Found = tuple[
     int,
     NDArray[np.int32],
     NDArray[np.float32],
+    tuple[int, int],
 ]
 
 
@@ -57,15 +58,15 @@ class CompiledWords:
         self._words.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p]
 
     def features(self, data: bytes, request: Request) -> Found:
-        """Buckets in rising order, their counts, what these count, the facts, the number of terms, the words by meaning, and
-        the sketch. Raises ValueError for a text that is longer than a text that is read can be.
+        """Buckets in rising order, their counts, what these count, the facts, the number of terms, the words by meaning,
+        the sketch, and the length asked for. Raises ValueError for a text that is longer than a text that is read can be.
         """
         size = len(data)
         out = np.empty(self._buckets_at + 6 * size, np.int32)
         if self._features(self._tables, ctypes.byref(request), data, size, out.ctypes.data):
             raise ValueError(f"{size} bytes are more than are read of a text")
         floats = out.view(np.float32)
-        distinct, terms, meant = out[:_FACTS_AT].tolist()
+        distinct, terms, meant, number, unit = out[:_FACTS_AT].tolist()
         buckets, counts, sublinear = self._buckets_at, self._buckets_at + 2 * size, self._buckets_at + 4 * size
         # Copies: whoever keeps features would keep the room for the longest otherwise.
         return (
@@ -76,6 +77,7 @@ class CompiledWords:
             terms,
             out[self._meanings_at : self._meanings_at + meant].copy(),
             floats[_SKETCH_AT : self._meanings_at].copy(),
+            (number, unit),
         )
 
     def words(self, data: bytes, most: int) -> NDArray[np.int32]:

@@ -258,6 +258,14 @@ _WORD: Final = re.compile(rb"[a-z0-9_\x80-\xff]+")
 _LINE_STARTS: Final = re.compile(rb"\n(?:([A-J])[.)]|(?:[-*]|[12]\.) )")
 """Lines that begin like a choice, whose letter is the group, or as a list's; of a numbered one the first two items are
 enough to tell."""
+UNITS: Final = ("word", "sentence", "paragraph", "line", "page")
+"""Units of a length that a text may ask for."""
+# The first digit stands alone so that the search can skip to one; it would try every byte otherwise. Spaces that do not break
+# stand in texts of some languages.
+_ASKED_LENGTH: Final = re.compile(
+    rb"([0-9][0-9]{0,4})(?:[\s-]|\xc2\xa0|\xe2\x80\xaf){1,3}(word|sentence|paragraph|line|page)s?\b", re.IGNORECASE
+)
+_SEARCHED_BYTES: Final = 1000
 _CUE: Final = _cue_groups()
 _CUE_GROUPS: Final = range(1, len(CUES) + 1)
 _PLACING: Final = 0x9E3779B1
@@ -284,8 +292,10 @@ class Features(msgspec.Struct, frozen=True):
     """Buckets of the message's words, HEAD_WORDS of its start and TAIL_WORDS of its end, by meaning: 2**WORD_BITS."""
     sketch: Values
     """(SKETCH,): signed hashed words and pairs, whose dot product is a similarity; see `_sketched`."""
+    asked: tuple[int, int]
+    """The length that the text asks for, as in "300 words": the number, and which of UNITS from 1 on; 0 for none."""
     before: Indices
-    """The same of the user message before it, CONTEXT_WORDS of its start."""
+    """The same as `words` of the user message before it, CONTEXT_WORDS of its start."""
 
     @property
     def readings(self) -> Values:
@@ -377,7 +387,7 @@ def extract_by_numpy(prompt: Prompt) -> Features:
     before = _words_before(prompt) if prompt.before else _NO_WORDS
     structure = np.array(facts, np.float32)
     sublinear, sketch = _SUBLINEAR.take(counts), _sketched(indices, counts)
-    return Features(indices, counts, sublinear, structure, len(terms), meanings, sketch, before)
+    return Features(indices, counts, sublinear, structure, len(terms), meanings, sketch, _asked(data), before)
 
 
 def _meanings(terms: NDArray[np.uint64], words: int, view: _Bytes, starts: Integers, *, ideographs: bool) -> Indices:
@@ -441,6 +451,11 @@ def _sketched(indices: Indices, counts: Integers) -> Values:
     # One after the other, so that the compiled library adds up to the same.
     length = math.sqrt((summed * summed).cumsum().item(-1))
     return (summed / length if length > 0 else summed).astype(np.float32)
+
+
+def _asked(data: bytes) -> tuple[int, int]:
+    found = _ASKED_LENGTH.search(data, 0, _SEARCHED_BYTES)
+    return (int(found[1]), UNITS.index(found[2].lower().decode()) + 1) if found else (0, 0)
 
 
 def _text_facts(data: bytes, view: _Bytes, starts: Integers, in_words: int) -> list[float]:
@@ -556,6 +571,7 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "head_words": HEAD_WORDS,
         "tail_words": TAIL_WORDS,
         "sketch": SKETCH,
+        "searched": _SEARCHED_BYTES,
     }
     found = load(library, tables, numbers)
     if found is None:

@@ -6,7 +6,6 @@ longer request is a little harder than a short one.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -38,7 +37,6 @@ _CUE_WEIGHTS: Final = {
 _TERMS: Final = tuple((STRUCTURE.index(name), weight) for name, weight in _WEIGHTS.items())
 _CUE_TERMS: Final = tuple((STRUCTURE.index(name), weight) for name, weight in _CUE_WEIGHTS.items())
 _WORDS_AT: Final = STRUCTURE.index("log_words")
-_DIGITS_AT: Final = STRUCTURE.index("digit_share")
 _CUE_HALF_WORDS: Final = 500
 """Length of a text, in words, at which a cue counts half: a long pasted text has every cue word somewhere."""
 
@@ -49,10 +47,8 @@ MAX_OUTPUT_TOKENS: Final = 4096
 TOKENS_AT_EASIEST: Final = 30.0
 TOKENS_BY_COMPLEXITY: Final = 3.4
 """Growth of the logarithm of a reply's tokens from complexity 0 to 1."""
-_TOKENS_PER_UNIT: Final = {"word": 1.35, "sentence": 26.0, "paragraph": 110.0, "line": 14.0, "page": 650.0}
-# The first digit stands alone so that the search can skip to one; it would try every character otherwise.
-_ASKED_LENGTH: Final = re.compile(r"([0-9][0-9]{0,4})[\s-]{1,3}(word|sentence|paragraph|line|page)s?\b", re.IGNORECASE)
-_SEARCHED_CHARS: Final = 1000
+_TOKENS_PER_UNIT: Final = (1.35, 26.0, 110.0, 14.0, 650.0)
+"""Of a word, a sentence, a paragraph, a line, a page: the order is that of features.UNITS."""
 _FALLBACK_COMPLEXITY: Final = 0.5
 
 
@@ -65,14 +61,10 @@ def structural_complexity(features: Features) -> float:
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, score))))
 
 
-def asked_tokens(text: str, features: Features) -> float | None:
+def asked_tokens(features: Features) -> float | None:
     """The reply's length in tokens when the prompt asks for one ("in 300 words", "a 5-line answer"), else None."""
-    if not features.structure[_DIGITS_AT]:
-        return None
-    found = _ASKED_LENGTH.search(text, 0, _SEARCHED_CHARS)
-    if found is None:
-        return None
-    return int(found[1]) * _TOKENS_PER_UNIT[found[2].lower()] or None
+    number, unit = features.asked
+    return number * _TOKENS_PER_UNIT[unit - 1] if number else None
 
 
 def bounded_tokens(tokens: float) -> int:
@@ -111,7 +103,7 @@ class HeuristicClassifier:
         try:
             features = extract(prompt)
             complexity = structural_complexity(features)
-            tokens = asked_tokens(prompt.text, features) or structural_tokens(complexity)
+            tokens = asked_tokens(features) or structural_tokens(complexity)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             complexity, tokens = _FALLBACK_COMPLEXITY, structural_tokens(_FALLBACK_COMPLEXITY)

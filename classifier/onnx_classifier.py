@@ -101,7 +101,7 @@ class OnnxClassifier:
         """
         try:
             features = extract(prompt)
-            return self._prediction(prompt, features, self.place(features), team_id, learns=learns)
+            return self._prediction(features, self.place(features), team_id, learns=learns)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             return self._rule.classify(prompt)
@@ -163,15 +163,13 @@ class OnnxClassifier:
             kind=kinds.index(max(kinds)),
         )
 
-    def _prediction(
-        self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str, *, learns: bool
-    ) -> Prediction:
+    def _prediction(self, features: Features, placed: PlacedPrompt, team_id: str, *, learns: bool) -> Prediction:
         group = self._groups.assign(team_id, features.sketch) if self._groups is not None else None
         log_tokens = placed.log_tokens
         # Lengths are mixed as factors.
         known, other = self._log_p90
         longer = placed.trust * known + (1 - placed.trust) * other
-        asked = asked_tokens(prompt.text, features)
+        asked = asked_tokens(features)
         if asked is not None:
             log_tokens = math.log(asked)
         tokens, p90 = _tokens(log_tokens), _tokens(log_tokens + longer)

@@ -21,7 +21,7 @@ struct tables {
     const double *weight;      /* by count: what a term adds to the sketch */
     const float *sublinear;    /* by count: what a term counts in the graph */
     uint64_t base, pair, finish, placing;
-    int32_t word_bits, head_words, tail_words, sketch;
+    int32_t word_bits, head_words, tail_words, sketch, searched;
 };
 
 /* What a request says beside its text. */
@@ -30,7 +30,7 @@ struct request {
 };
 
 /* Where what is found stands, in numbers of 32 bits. */
-enum { FACTS_AT = 3, SKETCH_AT = 32 };
+enum { FACTS_AT = 5, SKETCH_AT = 34 };
 
 static uint64_t mixed(uint64_t hash, uint64_t finish) { return (hash ^ (hash >> 31)) * finish; }
 
@@ -107,6 +107,40 @@ static int fenced(const uint8_t *text, int32_t size) {
     return 0;
 }
 
+/* Whether bytes at `at` part a number from its unit: a blank, a hyphen, or a space that does not break; their number. */
+static int32_t parts(const uint8_t *at, int64_t left) {
+    if (left >= 1 && (*at == ' ' || *at == '-' || (*at >= '\t' && *at <= '\r'))) return 1;
+    if (left >= 2 && at[0] == 0xC2 && at[1] == 0xA0) return 2;
+    return left >= 3 && at[0] == 0xE2 && at[1] == 0x80 && at[2] == 0xAF ? 3 : 0;
+}
+
+/* The first length that a text asks for, as in "300 words" or "a 5-line answer": the number, and which unit from 1 on. */
+static void asked(const uint8_t *text, int32_t size, int32_t *number, int32_t *unit) {
+    static const char *const units[] = {"word", "sentence", "paragraph", "line", "page"};
+    const uint8_t *end = text + size;
+    *number = *unit = 0;
+    for (const uint8_t *at = text; at < end; at++) {
+        if ((uint8_t)(*at - '0') >= 10) continue;
+        const uint8_t *first = at;
+        while (at + 1 < end && (uint8_t)(at[1] - '0') < 10) at++;
+        const uint8_t *next = at + 1;
+        int32_t between = 0, length;
+        while (between < 4 && (length = parts(next, end - next))) next += length, between++;
+        if (between < 1 || between > 3) continue;
+        for (int32_t each = 0; each < 5; each++) {
+            const uint8_t *letter = next;
+            const char *name = units[each];
+            while (*name && letter < end && (*letter | 32) == *name) letter++, name++;
+            if (*name) continue;
+            if (letter < end && (*letter | 32) == 's') letter++;
+            if (letter < end && (*letter == '_' || (uint8_t)(*letter - '0') < 10 || (uint8_t)((*letter | 32) - 'a') < 26)) continue;
+            *unit = each + 1;
+            for (first = at - first > 4 ? at - 4 : first; first <= at; first++) *number = *number * 10 + (*first - '0');
+            return;
+        }
+    }
+}
+
 static void facts(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
                   const int32_t *starts, int32_t words, int32_t in_words, const int32_t *cues, float *out) {
     /* Neighbours are counted apart: most are alike, and one counter would have to wait for itself. */
@@ -157,7 +191,7 @@ static void sketched(const struct tables *t, const int32_t *buckets, const int32
     for (int32_t at = 0; at < t->sketch; at++) out[at] = (float)(length > 0 ? both[at] / length : both[at]);
 }
 
-/* The features of one text: the numbers of distinct buckets, of terms, and of meanings; 29 facts and the sketch, as floats; and
+/* The features of one text: the numbers of distinct buckets, of terms, and of meanings; the length asked for; 29 facts and the sketch, as floats; and
    with room for head_words + tail_words, 2 * size, 2 * size and 2 * size numbers the meanings, the buckets, their counts, and
    what these count as floats. Returns 0, or -1 for a text that is longer than a text that is read can be. */
 int32_t weighbridge_features(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
@@ -194,6 +228,7 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
     out[0] = counted(sorted, other, terms, buckets, counts);
     out[1] = terms;
     out[2] = meant;
+    asked(text, size < t->searched ? size : t->searched, out + 3, out + 4);
     for (int32_t at = 0; at < out[0]; at++) sublinear[at] = t->sublinear[counts[at]];
     sketched(t, buckets, counts, out[0], (float *)(out + SKETCH_AT));
     facts(t, request, text, size, starts, words, in_words, cues, (float *)(out + FACTS_AT));

@@ -265,7 +265,8 @@ def described(features: Features) -> dict[str, object]:
     """Every field as plain values, with its type."""
     values = {name: getattr(features, name) for name in features.__struct_fields__}
     return {
-        name: value if isinstance(value, int) else (str(value.dtype), value.tolist()) for name, value in values.items()
+        name: value if isinstance(value, int | tuple) else (str(value.dtype), value.tolist())
+        for name, value in values.items()
     }
 
 
@@ -292,8 +293,9 @@ MARKS = [
     "prove",
 ]
 LINES = ["\nA. ", "\nJ)", "\n- ", "\n2. ", "\n1."]
+LENGTHS = ["300", "7", "123456", "-", "  ", "\u00a0", "\u202f", "words", "Line", "pages", "sentence", "paragraphs", "s"]
 LONG = ["x" * 700, "漢" * 300, "a " * 900]
-PIECES = st.lists(st.sampled_from([*MARKS, *LINES, *LONG]), max_size=60).map("".join)
+PIECES = st.lists(st.sampled_from([*MARKS, *LINES, *LENGTHS, *LONG]), max_size=60).map("".join)
 
 
 @settings(max_examples=400, deadline=None)
