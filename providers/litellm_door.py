@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from providers.cache_marks import with_cache_marks
 from providers.errors import (
     AnswerLost,
     CannotCarry,
@@ -237,8 +238,8 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
             raise _cannot_carry(
                 deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name
             )
-    if call.request.for_anthropic is not None and speaks_anthropic(deployment):
-        arguments |= call.request.for_anthropic()
+    if speaks_anthropic(deployment):
+        _suit_anthropic(arguments, call)
     # Linked media is fetched by litellm itself for some providers: a caller could make it read our network.
     refuse_links_in(arguments.get("messages"), deployment)
     # The operator's options come last but for ours, so no caller's field can stand in their place.
@@ -260,6 +261,13 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     if deployment.api_key is not None:
         arguments["api_key"] = deployment.api_key
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _suit_anthropic(arguments: dict[str, Any], call: UpstreamCall) -> None:
+    if call.request.for_anthropic is not None:
+        arguments |= call.request.for_anthropic()
+    if call.marks_cache:
+        arguments["messages"] = with_cache_marks(arguments["messages"], arguments.get("tools"))
 
 
 def _cannot_carry(deployment: Deployment, message: str, param: str) -> CannotCarry:

@@ -32,6 +32,8 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     """Additional headers of the gateway (trace context); never the caller's."""
     engine_fields: Mapping[str, int | str] = {}
     """Body fields of the gateway in place of the caller's: an engine's own, the longest answer, the service tier."""
+    marks_cache: bool = False
+    """Whether a Claude's prompt cache is to be marked where the caller has not."""
     dropped: tuple[str, ...] = ()
     """The caller's parameters that the target cannot take, and that are left out."""
     drops: Callable[[str], None] = _ignore_dropped

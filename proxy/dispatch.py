@@ -28,8 +28,9 @@ from providers.errors import (
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
-from providers.wire import Event
+from providers.wire import Event, speaks_anthropic
 from proxy.attempt import Attempt
+from proxy.cache_marks import pays
 from proxy.deployment_choice import DeploymentChoice, ReplicaDoor
 from proxy.ending import CALLER_GONE
 from proxy.engine_fields import call_fields, left_out_fields
@@ -267,10 +268,16 @@ class Dispatcher:
             ),
             headers=routed.upstream_headers,
             engine_fields=call_fields(attempt.candidate.target, attempt.deployment, routed),
+            marks_cache=_marks_cache(attempt),
             dropped=left_out_fields(attempt.candidate.target, routed),
             reaches=attempt.reaches,
             drops=attempt.dropped.append,
         )
+
+
+def _marks_cache(attempt: Attempt) -> bool:
+    reuse, target = attempt.routed.reuse, attempt.candidate.target
+    return reuse is not None and speaks_anthropic(attempt.deployment) and pays(reuse, target.target_id, target.price)
 
 
 def _unknown_there(attempt: Attempt) -> RequestRejected:

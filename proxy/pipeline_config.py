@@ -10,6 +10,7 @@ from providers.config import RetryConfig, TimeoutsConfig
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.escalation import EscalationRules
 from proxy.policy import Policy
+from proxy.policy_config import CacheMarksConfig
 from proxy.tolerance import Tolerances
 
 
@@ -34,6 +35,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tolerances: Tolerances | None = None
     """The tolerance curves; None means that each prompt may lose 1 - floor."""
     deadlines: DeadlinesSection = DeadlinesSection()
+    cache_marks: CacheMarksConfig = CacheMarksConfig()
 
     def has_model(self, name: str) -> bool:
         """True for an alias, a target, and what a wildcard stands for."""

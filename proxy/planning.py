@@ -12,6 +12,7 @@ from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
 from providers.wire import ChatRequest
 from proxy.affinity import Sticky, TurnChoice
+from proxy.cache_marks import Reuse
 from proxy.comparisons import comparator_of
 from proxy.context import RequestContext
 from proxy.escalation import EscalationRules, may_escalate
@@ -88,6 +89,7 @@ def routed_request(
     downgraded: bool,
     in_flight: int,
     keep_bytes: int,
+    reuse: Reuse | None = None,
 ) -> RoutedRequest:
     """Plans the request and builds the routed request; also used when a spent budget plans it anew.
 
@@ -125,6 +127,7 @@ def routed_request(
         deadline=parsed.deadline,
         keep_bytes=keep_bytes,
         conversation=conversation,
+        reuse=reuse,
         turn=turn,
     )
 

@@ -73,6 +73,17 @@ class AutoAlias(Section):
     )
 
 
+class CacheMarksConfig(Section):
+    """Marks for the prompt caches of Claudes, where a caller sets none."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether marks are set where they pay: for conversations that go on, and for teams whose prompts come again "
+        "often enough for the price of writing, as measured.",
+    )
+    off_for_teams: tuple[str, ...] = Field(default=(), description="Ids of teams for which none are set.")
+
+
 class PolicyConfig(Section):
     """Routing policy: the targets behind each name, and the strictness of `auto`."""
 
@@ -112,6 +123,9 @@ class PolicyConfig(Section):
     )
     escalation: EscalationConfig = Field(
         default=EscalationConfig(), description="Asking a better target when an answer is weak."
+    )
+    cache_marks: CacheMarksConfig = Field(
+        default=CacheMarksConfig(), description="Marks for the prompt caches of Claudes."
     )
     tool_loops: ToolLoopsConfig = Field(
         default=ToolLoopsConfig(), description="Where tool loops stay, and when they go to a better target."

@@ -10,6 +10,7 @@ from cost.claim.comparators import Comparators
 from cost.ledger.entries import Arm, Origin
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.wire import ChatRequest
+from proxy.cache_marks import Reuse
 from proxy.deadlines.deadline import NO_DEADLINE, Deadline
 from proxy.policy import Facts, RoutePlan
 
@@ -51,5 +52,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The payload bytes that an attempt retains, to be judged after the reply."""
     conversation: Hashable = None
     """The conversation's key within its team and this process."""
+    reuse: Reuse | None = None
+    """What is known of its prompt being cached; None where no marks are set for it."""
     turn: Hashable = None
     """The user turn's key within its conversation; None where its target need not be remembered."""

@@ -7,7 +7,8 @@ import msgspec
 from accounts.caller import Caller
 from classifier.prediction import Prediction
 from providers.breaker import Breakers
-from proxy.affinity import Affinity
+from proxy.affinity import CACHE_MIN_TOKENS, Affinity, Sticky
+from proxy.cache_marks import Reuse, ReuseShares
 from proxy.context import RequestContext
 from proxy.dispatch import Dispatcher
 from proxy.kept_answer import kept_bytes
@@ -29,6 +30,7 @@ class Routing:
         self._affinity = affinity
         self._breakers = breakers
         self._dispatcher = dispatcher
+        self._shares = ReuseShares()
 
     def route(
         self,
@@ -58,6 +60,7 @@ class Routing:
         conversation = conversation_key(request, parsed.prompt)
         turn = None if downgraded else turn_of(parsed, facts, config)
         compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
+        sticky = self._affinity.lookup(caller.team_id, conversation)
         routed = routed_request(
             context,
             caller,
@@ -67,15 +70,27 @@ class Routing:
             fleet=fleet,
             rooms=rooms,
             conversation=conversation,
-            sticky=self._affinity.lookup(caller.team_id, conversation),
+            sticky=sticky,
             turn=turn,
             turn_choice=None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn),
             downgraded=downgraded,
             in_flight=in_flight,
             keep_bytes=kept_bytes(caller, prediction, in_flight, compared=compared),
+            reuse=self._reuse(config, caller.team_id, parsed, sticky),
         )
         self._tell_overflow(routed)
         return routed
+
+    def _reuse(
+        self, config: PipelineConfig, team_id: str, parsed: ParsedRequest, sticky: Sticky | None
+    ) -> Reuse | None:
+        """What is known of the prompt being cached. None for one that is too short, and for teams that want no marks."""
+        if parsed.input_tokens < CACHE_MIN_TOKENS or parsed.request.operation != "chat":
+            return None
+        self._shares.note(team_id, again=sticky is not None)
+        if not config.cache_marks.enabled or team_id in config.cache_marks.off_for_teams:
+            return None
+        return Reuse(self._shares.share(team_id), None if sticky is None else sticky.target_id)
 
     def _rooms(
         self,

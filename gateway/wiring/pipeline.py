@@ -135,4 +135,5 @@ def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classif
         body_timeout_s=config.server.body_timeout_s,
         escalation=build_escalation(config.policy.escalation),
         deadlines=config.deadlines,
+        cache_marks=config.policy.cache_marks,
     )

@@ -239,3 +239,56 @@ async def test_our_own_keys_fault_is_told_in_our_words(tmp_path: Path) -> None:
             )
         assert refused.value.status_code == 502
         assert "x-api-key" not in str(refused.value.body)
+
+
+async def long_whole(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    """An answer to a prompt that is long enough to be cached."""
+    usage = {
+        "input_tokens": 10,
+        "cache_read_input_tokens": 2_000,
+        "cache_creation_input_tokens": 400,
+        "output_tokens": 5,
+    }
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5"}
+    content = [{"type": "text", "text": "7 t"}]
+    return web.json_response(
+        {**message, "content": content, "stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
+    )
+
+
+def _marks(body: dict[str, Any]) -> int:
+    return json.dumps(body).count('"cache_control"')
+
+
+@pytest.mark.parametrize("off", [False, True])
+async def test_a_conversation_that_goes_on_is_marked(tmp_path: Path, off: bool) -> None:
+    """From its second request on, on any wire; not one that is short, nor one with marks of its caller, nor where a team
+    wants none. What was written and read is booked by its own prices.
+    """
+    cache_marks = {"off_for_teams": ["team_a"] if off else []}
+    long: Any = [{"role": "user", "content": "weigh it again " * 600}]
+    own: Any = [{"role": "user", "content": [{"type": "text", "text": "weigh " * 1_500, "cache_control": MARK}]}]
+    deployment = {
+        "name": "anthropic",
+        "kind": "litellm",
+        "upstream_model": "anthropic/claude-sonnet-4-5",
+        "api_key": "env:MADE_UP_ANTHROPIC_KEY",
+    }
+    async with provider(long_whole) as served:
+        models = [model("claude-house", [{**deployment, "base_url": served.base_url}])]
+        async with (
+            running_gateway(tmp_path, models, policy={"cache_marks": cache_marks}) as gateway,
+            anthropic.AsyncAnthropic(api_key=gateway.key, base_url=gateway.url, max_retries=0) as caller,
+            openai.AsyncOpenAI(api_key=gateway.key, base_url=gateway.base_url, max_retries=0) as other,
+        ):
+            talks: list[Any] = [long, [{"role": "user", "content": "hi"}], own, own]
+            for messages in talks:
+                await caller.messages.create(model="claude-house", max_tokens=50, messages=messages)
+            following: Any = [*long, {"role": "assistant", "content": "7 t"}, {"role": "user", "content": "And now?"}]
+            await caller.messages.create(model="claude-house", max_tokens=50, system="Weigh.", messages=long)
+            await caller.messages.create(model="claude-house", max_tokens=50, system="Weigh.", messages=following)
+            await other.chat.completions.create(model="claude-house", messages=following)
+            rows = await gateway.rows("entry = 'settle'")
+    expected = 0 if off else 1
+    assert [_marks(body) for body in served.bodies] == [0, 0, 1, 1, 0, 2 * expected, expected]
+    assert all((row["cached_input_tokens"], row["cache_write_tokens"]) == (2_000, 400) for row in rows)

@@ -1,0 +1,58 @@
+"""Whether marks for a provider's prompt cache pay: what is written there costs more than what is not, and reading less.
+
+How often prompts begin as one before is measured: the share of a team's requests whose conversation was here a moment ago.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from cost.prices import Price
+
+_ENOUGH: Final = 20
+"""Requests from which on a team's share is believed."""
+_REMEMBERED: Final = 500
+"""Requests that count: at so many the counts are halved."""
+_MAX_TEAMS: Final = 10_000
+
+
+class Reuse(msgspec.Struct, frozen=True):
+    """What is known of a request's prompt being cached."""
+
+    share: float | None
+    """The share of its team's requests that go on from one before; None before enough were seen."""
+    at: str | None
+    """The target that should have the beginning of this one; None for none."""
+
+
+class ReuseShares:
+    """The shares of all teams, as this process saw them."""
+
+    def __init__(self) -> None:
+        self._teams: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def note(self, team_id: str, *, again: bool) -> None:
+        """Counts a request that is long enough to be cached."""
+        seen, repeated = self._teams.pop(team_id, (0, 0))
+        if seen >= _REMEMBERED:
+            seen, repeated = seen // 2, repeated // 2
+        self._teams[team_id] = (seen + 1, repeated + again)
+        if len(self._teams) > _MAX_TEAMS:
+            self._teams.popitem(last=False)
+
+    def share(self, team_id: str) -> float | None:
+        seen, repeated = self._teams.get(team_id, (0, 0))
+        return repeated / seen if seen >= _ENOUGH else None
+
+
+def pays(reuse: Reuse, target_id: str, price: Price | None) -> bool:
+    """Whether a request that is long enough is marked for this target: a conversation that goes on there, as without a
+    mark nothing is read either, or one of a team whose prompts come again often enough for the price of writing.
+    """
+    if reuse.at == target_id:
+        return True
+    if price is None or reuse.share is None:
+        return False
+    saved = price.input_nanousd - price.cached_input_nanousd
+    return reuse.share * saved > price.cache_write_nanousd - price.input_nanousd
