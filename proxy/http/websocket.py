@@ -100,7 +100,9 @@ class WebSocket:
             case TextMessage():
                 self._take_text(event)
             case Ping():
-                self._send(event.response())
+                # One that does not take what it is sent is not asked to take more.
+                if self._exchange.blocked_since is None:
+                    self._send(event.response())
             case Pong():
                 pass
             case CloseConnection():
