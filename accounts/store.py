@@ -337,6 +337,14 @@ class AccountStore:
         """True if a team of the organisation has a key, also a revoked one."""
         return await self._exists(ApiKey, _in_organisation(organisation_id))
 
+    async def named_keys(self, organisation_id: str, key_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Name and team id by key id, of those of these keys that belong to the organisation."""
+        query = select(col(ApiKey.key_id), col(ApiKey.name), col(ApiKey.team_id)).where(
+            col(ApiKey.key_id).in_(sorted(set(key_ids))), _in_organisation(organisation_id)
+        )
+        async with self._engine.connect() as connection:
+            return {row[0]: (row[1], row[2]) for row in await connection.execute(query)}
+
     async def key_of(self, organisation_id: str, team_id: str | None, key_id: str) -> KeyRecord:
         """One key of an organisation's team, or of any of its teams. Raises UnknownKeyId."""
         query = select(*_KEY_COLUMNS).where(col(ApiKey.key_id) == key_id, _in_organisation(organisation_id))

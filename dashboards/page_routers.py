@@ -8,6 +8,7 @@ from dashboards.account import page as account
 from dashboards.api_docs import page as api_docs
 from dashboards.audit import page as audit
 from dashboards.batch import page as batches
+from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
 from dashboards.finance import claim_page as claim
 from dashboards.finance import exports_page as exports
@@ -17,6 +18,7 @@ from dashboards.finance import reports_page as reports
 from dashboards.finance import showback_page as showback
 from dashboards.home import page as home
 from dashboards.keys import page as keys
+from dashboards.model_list import page as models
 from dashboards.operations import classifier_page as classifier
 from dashboards.operations import config_page as config
 from dashboards.operations import decisions_page as decisions
@@ -27,6 +29,7 @@ from dashboards.operations import queues_page as queues
 from dashboards.operations import targets_page as targets
 from dashboards.people import members_page as members
 from dashboards.people import page as people
+from dashboards.playground import page as playground
 from dashboards.policy import page as policy
 from dashboards.prices import page as prices
 from dashboards.requests import page as requests
@@ -48,6 +51,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     reports.router,
     showback.router,
     home.router,
+    models.router,
     oidc.router,
     classifier.router,
     config.router,
@@ -60,8 +64,10 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     people.router,
     sign_in.router,
     budgets.router,
+    organisation_budgets.router,
     keys.router,
     members.router,
+    playground.router,
     policy.router,
     requests.router,
     teams.router,

@@ -168,6 +168,7 @@ class ControlPlane:
                 accounts=accounts,
                 workers=self._workers(),
                 ready=live.breakers.ready,
+                answering=LineAnswers(live.line),
                 operations=open_operations(engine, stack),
                 responses=live.responses,
                 background=live.background,

@@ -15,9 +15,8 @@ from providers.catalog import build_catalog
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
 from proxy.errors import Refused
-from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan, unmeasured
+from proxy.policy import AUTO, Facts, RoutePlan, plan, planned_rooms, unmeasured
 from proxy.request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
-from proxy.shadow_price import Room, Rooms
 from proxy.tolerance import Tolerances
 from proxy.tool_loop import read_loop
 
@@ -74,7 +73,7 @@ class DryRun:
         prediction = self._classifier.classify(weighed)
         kept = self._policy.quality_floor if floor is None else floor
         facts = self._facts(request, weighed, tier, kept)
-        rooms = _planned_rooms(self._policy)
+        rooms = planned_rooms(self._policy)
         try:
             route = plan(facts, prediction, self._policy, self._catalog, self._fleet, rooms=rooms)
             found = _explanation(facts, prediction, route, kept)
@@ -130,14 +129,6 @@ def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier
     """Loads the configured classifier, as the gateway does."""
     abilities = {model.model_id: model.ability for model in config.providers.models if model.ability is not None}
     return load_classifier(config.classifier, abilities)
-
-
-def _planned_rooms(policy: Policy) -> Rooms:
-    """Every pool that is planned to be up has room, and nobody waits: nothing is watched here."""
-    return Rooms(
-        {name: Room(0.0, 1.0) for pool in policy.pools if pool.by_margin and pool.replicas for name in pool.targets},
-        0.0,
-    )
 
 
 def _explanation(

@@ -55,14 +55,18 @@ _decoder: Final = msgspec.json.Decoder(Considered)
 
 def written(plan: RoutePlan) -> str:
     """Returns the plan's comparison as it is kept in the ledger."""
+    return _encoder.encode(compared(plan)).decode()
+
+
+def compared(plan: RoutePlan) -> Considered:
+    """Returns the plan's comparison."""
     targets = [*map(_candidate, plan.candidates), *map(_rejection, plan.rejected)]
-    told = Considered(
+    return Considered(
         tolerance=_rounded(plan.tolerance),
         reference_adequate=_rounded(plan.reference_adequate),
         targets=tuple(targets[:MOST]),
         left_out=max(0, len(targets) - MOST),
     )
-    return _encoder.encode(told).decode()
 
 
 def read(text: str) -> Considered | None:

@@ -13,8 +13,8 @@ OVERLOADED: Final = Answered(status=503, body=b"{}", code="overloaded", retry_af
 
 
 def exchange_of(asked: Asked) -> InMemoryExchange:
-    """A request of the batch tier, whose caller never hangs up."""
-    headers = [(b"x-tier", b"batch"), (b"x-priority", _PRIORITIES[asked.priority])]
+    """A request whose caller never hangs up."""
+    headers = [(b"x-tier", asked.tier.encode()), (b"x-priority", _PRIORITIES[asked.priority])]
     return InMemoryExchange(asked.body, headers)
 
 

@@ -122,7 +122,7 @@ class RequestPipeline:
 
     async def answer(self, wire: Wire, asked: Asked) -> Answered:
         """Takes a request that this gateway asks for a known caller, such as a line of a batch, down the same line."""
-        if self._guard is not None and not self._guard.admits(batch=True):
+        if self._guard is not None and not self._guard.admits(batch=asked.tier == "batch"):
             return OVERLOADED
         exchange = exchange_of(asked)
         context = new_context(asked.request_id, wire, exchange, self._clock, self.config)

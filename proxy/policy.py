@@ -29,7 +29,7 @@ from proxy.errors import (
     TargetsUnavailable,
     UnpricedModel,
 )
-from proxy.shadow_price import NO_ROOMS, Margin, MarginWhy, Rooms, margin
+from proxy.shadow_price import NO_ROOMS, Margin, MarginWhy, Room, Rooms, margin
 from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
 AUTO = "auto"
@@ -262,6 +262,14 @@ def plan(
         rejected=tuple(rejected),
         # A caller that names a model has decided what is good enough.
         cheapest_commercial=_cheapest_commercial([(eligible[0], None)], policy),
+    )
+
+
+def planned_rooms(policy: Policy) -> Rooms:
+    """Every pool that is planned to be up has room, and nobody waits: for decisions that nobody will act on."""
+    return Rooms(
+        {name: Room(0.0, 1.0) for pool in policy.pools if pool.by_margin and pool.replicas for name in pool.targets},
+        0.0,
     )
 
 

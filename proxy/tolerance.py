@@ -166,6 +166,7 @@ class Tolerances:
             for name, outlook in probe.outlooks.items()
         }
         self.artifact = probe.artifact
+        self._means: Mapping[str, float] | None = None
         self._known: OrderedDict[tuple[float, frozenset[str] | None], Tolerance] = OrderedDict()
         self._requested: OrderedDict[RequestedFloor, Tolerance | None] = OrderedDict()
         self._tables: OrderedDict[frozenset[str] | None, _ChoiceTable | None] = OrderedDict()
@@ -180,6 +181,22 @@ class Tolerances:
     def width(self) -> int:
         """The length of a sample vector; 0 without a sample."""
         return 0 if self._sample is None else int(self._sample.vectors.shape[1])
+
+    def mean_adequacies(self) -> Mapping[str, float]:
+        """Returns the mean chance of a good answer over the sample, by measured target; empty without a sample.
+
+        Takes milliseconds a target the first time.
+        """
+        if self._means is None:
+            measured, sample = self._measured, self._sample
+            names = () if measured is None else tuple(name for name in self._lengths if name in self._catalog.targets)
+            if measured is None or sample is None or not names:
+                self._means = {}
+            else:
+                chances = np.asarray(measured.adequacies(sample.vectors, names), dtype=np.float64)
+                means = np.average(chances, axis=0, weights=np.asarray(sample.weights, dtype=np.float64))
+                self._means = dict(zip(names, map(float, means), strict=True))
+        return self._means
 
     @property
     def teams(self) -> tuple[str, ...]:

@@ -52,16 +52,16 @@ _BUDGETS: Final = (
     Column("limit", "Limit", "money"),
     Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("share", "Share spent", "share"),
-    Column("held", "Held", "money", "Kept for requests that run now, or on its way into the books."),
+    Column("held", "Reserved", "money", "Kept for requests that run now, or on its way into the books."),
     Column("state", "State", "badge"),
-    Column("resets", "Begins anew", "time"),
+    Column("resets", "Resets", "time"),
 )
 _LIMITS: Final = (
     Column("of", "Of"),
     Column("model", "On model"),
     *(Column(name, HEADINGS[name], note=f"{label}. {hint}") for name, label, hint in FIELDS),
 )
-_STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
+STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
 
 
 class _Found(NamedTuple):
@@ -370,7 +370,7 @@ def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, s
         "spent": standing.spent_nanousd if told else None,
         "share": standing.share if told else None,
         "held": standing.held_nanousd if told else None,
-        "state": _STATES[standing.state] if told else None,
+        "state": STATES[standing.state] if told else None,
         "resets": standing.resets_us,
         "may_change": view.may("team.change") and (all_of_it or budget.scope == "key"),
     }

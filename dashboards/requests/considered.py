@@ -6,7 +6,7 @@ from typing import Final
 from cost.reports.recent import RecentRequest
 from cost.reports.shown import nano_money
 from dashboards.ui.tables import Column, Row, Table
-from dashboards.ui.words import MARGIN_WORDS, because, reason_label
+from dashboards.ui.words import MARGIN_WORDS, reason_label
 from proxy.considered import Considered, ConsideredTarget, read
 
 OBSTACLE_WORDS: Final[Mapping[str, str]] = {
@@ -64,7 +64,7 @@ def _row(considered: Considered, each: ConsideredTarget, place: int | None, *, i
         "target": each.target_id,
         "state": state,
         "adequate": each.adequate,
-        "lost": _lost(considered, each),
+        "lost": lost_against_baseline(considered, each),
         "expected": each.expected_nanousd,
         "margin": each.margin_nanousd,
         "because": None if each.margin_nanousd is None else MARGIN_WORDS.get(each.margin_why, each.margin_why),
@@ -72,29 +72,27 @@ def _row(considered: Considered, each: ConsideredTarget, place: int | None, *, i
     }
 
 
-def _lost(considered: Considered, each: ConsideredTarget) -> float | None:
+def lost_against_baseline(considered: Considered, each: ConsideredTarget) -> float | None:
     if considered.reference_adequate is None or each.adequate is None:
         return None
     return round(considered.reference_adequate - each.adequate, 4)
 
 
-def deciding(request: RecentRequest, considered: Considered) -> str:
+def deciding(considered: Considered, complexity: float | None) -> str:
     """One or two sentences: what made the chosen target good enough, and what put it first."""
     chosen = considered.chosen
     if chosen is None:
         return ""
     if chosen.why in {"cheapest-capable", "prompt-cache", "spill-over"}:
-        return f"{_good_enough(request, considered, chosen)} {_first(considered, chosen)}"
+        return f"{_good_enough(considered, chosen, complexity)} {_first(considered, chosen)}"
     if chosen.why == "most-capable":
         return f"No target was good enough, so price did not count: {chosen.target_id} came nearest."
-    first = request.attempts[0]
-    return because(first) if first.target_id == chosen.target_id else f"{reason_label(chosen.why)}: {chosen.target_id}."
+    return f"{reason_label(chosen.why)}: {chosen.target_id}."
 
 
-def _good_enough(request: RecentRequest, considered: Considered, chosen: ConsideredTarget) -> str:
-    lost = _lost(considered, chosen)
+def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: float | None) -> str:
+    lost = lost_against_baseline(considered, chosen)
     if lost is None or chosen.adequate is None or considered.reference_adequate is None:
-        complexity = request.attempts[0].complexity
         if complexity is None or chosen.capability is None:
             return f"{chosen.target_id} was good enough."
         return f"{chosen.target_id} is declared capable up to {chosen.capability:.2f}; the prompt weighed {complexity:.2f}."

@@ -39,6 +39,7 @@ from dashboards.requests.considered import considered_of, considered_table, deci
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, outcome, reason_label
 from dashboards.web.access import allowed
+from dashboards.web.forms import ungrouped
 from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
@@ -193,7 +194,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         attempts=attempts,
         compared=compared,
         left_out=0 if considered is None else considered.left_out,
-        deciding="" if considered is None else deciding(found, considered),
+        deciding="" if considered is None else deciding(considered, found.attempts[0].complexity),
         meters=_meters(found.attempts),
         elsewhere=_counterfactuals(found),
         key=names.get(told.key_id, told.key_id),
@@ -301,7 +302,7 @@ def _day_us(text: str) -> int | None:
 
 def _amount(text: str, unit: int) -> int | None:
     """A number, also with a dollar sign or thousands separators, in whole parts of a unit; None for anything else."""
-    plain = text.strip().removeprefix("$").replace(",", "")
+    plain = ungrouped(text)
     return int(Decimal(plain) * unit) if _NUMBER.fullmatch(plain) else None
 
 

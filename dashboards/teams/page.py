@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import TeamRecord
+from cost.budgets.store import BudgetStore
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
 from cost.reports.recent import RecentQuery, RecentReader
@@ -33,6 +34,7 @@ from dashboards.teams.figures import (
 )
 from dashboards.teams.first_steps import first_steps
 from dashboards.ui.charts import Chart, Mark, Series
+from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import cause_words
 from dashboards.web.access import allowed
@@ -186,13 +188,14 @@ async def _teams(
             name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, *span)
             for name, span in spans.items()
         }
+        marks = await _budget_marks(gateway, principal.organisation_id)
         requests = sum(sums["period"].get(team.team_id, UsageSums()).requests for team in shown)
         steps = await first_steps(view, [team.team_id for team in shown], requests)
     # Viewers who may read the whole organisation usually have no role in its teams.
     columns = _TEAM_COLUMNS if principal.teams else _TEAM_COLUMNS[:-1]
     table = Table.of(
         columns,
-        [_team_row(team, view, sums["today"], sums["period"]) for team in shown],
+        [{**_team_row(team, view, sums["today"], sums["period"]), "budget": marks.get(team.team_id)} for team in shown],
         view.query,
         name="teams",
         caption="Teams",
@@ -222,15 +225,30 @@ async def _teams(
 
 _TEAM_COLUMNS: Final = (
     Column("name", "Team", "link"),
-    Column("team_id", "Id", "code"),
+    Column("team_id", "Id", "code", usual=False),
     Column("requests", "Requests", "number", note="In the last 30 days"),
     Column("today", "Today", "money", note="Spent since midnight UTC"),
     Column("cost", "30 days", "money", note="Spent in the last 30 days, today included"),
     Column("saved", "Saved", "money", note="What the reference would have cost for the same tokens, less the cost"),
-    Column("saved_share", "Saved share", "share", note="Of what the reference would have cost"),
-    Column("answered", "Answered", "share", note="Of the requests, those whose caller got a whole answer"),
+    Column("saved_share", "Saved share", "share", note="Of what the reference would have cost", usual=False),
+    Column("budget", "Budget", "badge", note="Of the team's own budgets, the one that is used most"),
+    Column("answered", "Succeeded", "share", note="Of the requests, those whose caller got a whole answer"),
     Column("role", "Your role"),
 )
+
+
+async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tuple[str, str]]:
+    """Text and tone by team, for the most used of each team's own budgets."""
+    marks: dict[str, tuple[str, str]] = {}
+    standings = [
+        each
+        for each in await BudgetStore(gateway.database).of_organisation(organisation_id)
+        if each.budget.scope == "team"
+    ]
+    for each in sorted(standings, key=lambda each: each.share or 0):
+        used = f"{share(each.share)} of the {each.budget.period}'s"
+        marks[each.budget.scope_id] = (used, {"open": "good", "warning": "warn", "spent": "bad"}[each.state])
+    return marks
 
 
 def _team_row(

@@ -29,6 +29,8 @@ class Group(msgspec.Struct, frozen=True):
 _TEAM: Final = (
     ("Overview", ""),
     ("Requests", "/requests"),
+    ("Models", "/models"),
+    ("Playground", "/playground"),
     ("Policy", "/policy"),
     ("Keys", "/keys"),
     ("Budgets and limits", "/budgets"),
@@ -62,7 +64,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
             ("Configuration", "/dashboard/operations/config"),
         ),
     ),
-    ("Organisation", "organisation.read", (("People", "/dashboard/people"),)),
+    ("Organisation", "organisation.read", (("Budgets", "/dashboard/budgets"), ("People", "/dashboard/people"))),
     ("Organisation", "audit.read", (("Audit log", "/dashboard/audit"),)),
     ("Organisation", "organisation.change", (("API", "/dashboard/api"),)),
 )

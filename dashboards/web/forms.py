@@ -1,6 +1,7 @@
 """Form bodies: bounded, with fields that are read by name and validated."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Final
@@ -15,6 +16,7 @@ MAX_FIELDS: Final = 500
 FORM: Final = "application/x-www-form-urlencoded"
 _PATIENCE_S: Final = 10.0
 _MAX_DIGITS: Final = 15
+_GROUPED: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?", re.ASCII)
 _MAX_PLACES: Final = 12
 
 
@@ -74,9 +76,13 @@ class Form:
             raise FormError(name, f"Choose one of: {', '.join(word or 'none' for word in allowed)}.")
         return value
 
+    def number(self, name: str) -> str:
+        """A number's text, without a dollar sign before it and commas between its thousands."""
+        return ungrouped(self.text(name, most=40))
+
     def whole(self, name: str, *, least: int, most: int) -> int | None:
         """A whole number from `least` to `most`, or None when the field is empty."""
-        value = self.text(name)
+        value = self.number(name)
         if not value:
             return None
         sound = value.removeprefix("-")
@@ -86,7 +92,7 @@ class Form:
 
     def decimal(self, name: str, *, least: Decimal = Decimal(0), most: Decimal = Decimal(10) ** 9) -> Decimal | None:
         """A decimal number from `least` to `most`, or None when the field is empty."""
-        value = self.text(name, most=40)
+        value = self.number(name)
         if not value:
             return None
         try:
@@ -96,6 +102,12 @@ class Form:
         if not found.is_finite() or not least <= found <= most or found.as_tuple().exponent < -_MAX_PLACES:  # type: ignore[operator]
             raise FormError(name, f"A number from {least:,} to {most:,}.")
         return found
+
+
+def ungrouped(text: str) -> str:
+    """Returns `$1,234.50` as `1234.50`. What is grouped otherwise stays as it is: `1,5` may mean one and a half."""
+    plain = text.strip().removeprefix("$")
+    return plain.replace(",", "") if _GROUPED.fullmatch(plain) else plain
 
 
 async def read_form(request: Request) -> Form:

@@ -39,6 +39,7 @@ from providers.config import ProvidersSection
 from providers.target import Deployment, Target
 from proxy.authenticating import caller_by_key
 from proxy.background_responses.background_responses import BackgroundResponses
+from proxy.batch.answering import Answering
 from proxy.batch.parts import BatchTier
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
@@ -126,6 +127,8 @@ class Gateway(NamedTuple):
     """The data-plane workers of this host."""
     ready: Callable[[Target], tuple[Deployment, ...]]
     """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
+    answering: Answering
+    """Answers a request of a known caller in this process, as if that had sent it."""
     operations: Operations
     providers: Providers
     """OpenID providers for sign-in."""

@@ -93,13 +93,13 @@ def keep_batches_going(
 
 
 class LineAnswers:
-    """The request line, which a batch's lines go down in this process."""
+    """The request line, which batches' lines and what is tried on a page go down in this process."""
 
     def __init__(self, line: RequestPipeline) -> None:
         self._line = line
 
     async def answer(self, asked: Asked) -> Answered:
-        """Answers one request of the batch tier."""
+        """Answers one request."""
         return await self._line.answer(_WIRES[asked.endpoint], asked)
 
 

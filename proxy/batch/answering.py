@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 
 from accounts.caller import Caller
+from providers.target import Tier
 from providers.wire import Priority
 
 
@@ -17,6 +18,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The path of the API that the body is written for."""
     body: bytes
     priority: Priority
+    tier: Tier = "batch"
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,5 +41,5 @@ class Answering(Protocol):
     """The request line, as the tier sees it. It classifies, plans, sends, books and answers like for any request."""
 
     async def answer(self, asked: Asked) -> Answered:
-        """Answers one request of the batch tier. Never raises but a cancellation."""
+        """Answers one request. Never raises but a cancellation."""
         ...

@@ -1,17 +1,23 @@
 """A team's budgets and limits on their page: the organisation's administrators bound the team, the team's its keys."""
 
+import csv
+import html
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from cost.budgets.budget import Budget
+from cost.budgets.budget import Budget, Scope
 from cost.budgets.store import BudgetStore
+from cost.ledger.store import LedgerStore
+from cost.times import wall_us
 from proxy.limits.limit import Limits
 from proxy.limits.rules import Place, Rule
 from proxy.limits.store import LimitStore
+from tests.cost.entries import settle
 from tests.dashboards.webhooks.receiver import SECRET
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import Browser, signed_in
@@ -209,3 +215,58 @@ async def test_both_tables_are_csvs(running: Running, ada: Browser) -> None:
     assert budgets.text.splitlines()[1].startswith("The whole team,month,soft,1")
     limits = await ada.get(f"{BUDGETS}?format=csv&table=limits")
     assert limits.text.splitlines()[0].startswith("of,model,requests_per_minute")
+
+
+async def test_all_budgets_of_the_organisation_are_on_one_page(running: Running, ada: Browser, tess: Browser) -> None:
+    """By name, the most used first, with a way to each; another organisation's and its keys are not there."""
+    store, now_us = BudgetStore(running.engine), wall_us()
+    key_id = await key_of(running)
+    await running.accounts.create_organisation("globex")
+    await running.accounts.create_team("gx", "Globex team", organisation_id="globex")
+    for budget_id, owner, scope, scope_id, limit_nanousd in (
+        ("b_team", "default", "team", "team_a", 1_000_000_000),
+        ("b_key", "default", "key", key_id, 10_000_000_000),
+        ("b_theirs", "globex", "team", "gx", 1),
+    ):
+        await store.put(
+            Budget(
+                budget_id=budget_id,
+                organisation_id=owner,
+                scope=cast(Scope, scope),
+                scope_id=scope_id,
+                period="month",
+                kind="soft",
+                limit_nanousd=limit_nanousd,
+            )
+        )
+    await LedgerStore(running.engine).insert(
+        [settle("r", team_id="team_a", key_id=key_id, at_us=now_us, cost_nanousd=900_000_000)]
+    )
+    found = await ada.get("/dashboard/budgets")
+    assert found.status == 200
+    assert found.text.index(f"{BUDGETS}/b_team") < found.text.index(f"{BUDGETS}/b_key")
+    assert "90.0 %" in found.text
+    assert "b_theirs" not in found.text
+    rows = list(csv.DictReader(io.StringIO((await ada.get("/dashboard/budgets?format=csv&table=budgets")).text)))
+    assert [(row["id"], row["state"], row["share_share"]) for row in rows] == [
+        ("b_team", "80 % spent", "0.9000"),
+        ("b_key", "open", "0.0900"),
+    ]
+    assert (await tess.get("/dashboard/budgets")).status == 403
+    assert "90.0 % of the month" in html.unescape((await ada.get("/dashboard/teams")).text)
+
+
+async def test_amounts_are_written_as_people_write_them(running: Running, ada: Browser) -> None:
+    """With a dollar sign and commas between thousands; what may mean two things is asked for again."""
+    for text, limit_nanousd in (
+        ("$20", 20_000_000_000),
+        ("1,000", 1_000_000_000_000),
+        ("$12,345.50", 12_345_500_000_000),
+    ):
+        period = "day" if limit_nanousd < 10**12 else "week" if limit_nanousd == 10**12 else "month"
+        sent = await ada.post(BUDGETS, {**FORM, "budget_of": "team", "limit_usd": text, "period": period})
+        assert sent.status == 303, text
+        limits = {each.budget.limit_nanousd for each in await BudgetStore(running.engine).of_organisation("default")}
+        assert limit_nanousd in limits
+    for wrong in ("1,5", "1,00", "20$", "1.000,50"):
+        assert (await ada.post(BUDGETS, {**FORM, "budget_of": "team", "limit_usd": wrong})).status == 400, wrong

@@ -1,0 +1,88 @@
+"""What the gateway would choose for a prompt at several minimum qualities. Nothing is called, booked or kept."""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from accounts.caller import Caller
+from dashboards.requests.considered import deciding
+from dashboards.web.gateway import Gateway
+from proxy.considered import Considered, compared
+from proxy.deadlines.deadline import NO_DEADLINE
+from proxy.errors import Refused
+from proxy.parsed_request import ParsedRequest
+from proxy.planning import facts_of
+from proxy.policy import DEFAULT_FLOOR, plan, planned_rooms
+from proxy.request import RequestHeaders, input_tokens, parse_chat, prompt_of
+
+FLOORS: Final = (0.90, 0.95, 0.97, 0.99, 1.0)
+"""Minimum qualities that are shown beside the team's own."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice at one minimum quality. Costs are nano-dollars."""
+
+    floor: float
+    is_own: bool
+    """True for the one that holds for the team now."""
+    considered: Considered | None = None
+    """None where nothing could be asked."""
+    deciding: str = ""
+    refusal: str = ""
+
+
+class Weighed(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt's classification, and the choice at each quality, the lowest first."""
+
+    complexity: float
+    kind: str
+    input_tokens: int
+    output_tokens: int
+    decisions: tuple[Decision, ...]
+
+
+async def weighed(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
+    """Classifies a chat request and plans it at each quality, by what is ready now and as if our own GPUs had room. Raises
+    BadRequest.
+    """
+    return await asyncio.to_thread(_weigh, gateway, caller, body)
+
+
+def _weigh(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
+    config = gateway.rules()
+    request = parse_chat(body, RequestHeaders(tier="interactive"))
+    prompt = prompt_of(request)
+    parsed = ParsedRequest(
+        request=request,
+        body=body,
+        prompt=prompt,
+        input_tokens=input_tokens(request, prompt),
+        deadline=NO_DEADLINE,
+        wants_escalation=None,
+        idempotency_key=None,
+    )
+    prediction = gateway.classifier.classify(prompt, caller.team_id, learns=False)
+    own = caller.settings.quality_floor
+    if own is None:
+        own = config.policy.quality_floor if config.tolerances is not None else DEFAULT_FLOOR
+    fleet = {name: gateway.ready(target) for name, target in config.catalog.targets.items()}
+    rooms = planned_rooms(config.policy)
+
+    def decision(floor: float) -> Decision:
+        settings = msgspec.structs.replace(caller.settings, quality_floor=floor)
+        facts = facts_of(parsed, msgspec.structs.replace(caller, settings=settings), config, downgraded=False)
+        try:
+            found = compared(plan(facts, prediction, config.policy, config.catalog, fleet, rooms=rooms))
+        except Refused as refused:
+            return Decision(floor=floor, is_own=floor == own, refusal=refused.message)
+        told = deciding(found, prediction.complexity)
+        return Decision(floor=floor, is_own=floor == own, considered=found, deciding=told)
+
+    return Weighed(
+        complexity=prediction.complexity,
+        kind=prediction.kind,
+        input_tokens=parsed.input_tokens,
+        output_tokens=prediction.expected_output_tokens,
+        decisions=tuple(decision(floor) for floor in sorted({*FLOORS, own})),
+    )
