@@ -89,6 +89,31 @@ class CompiledWords:
         return out[:found]
 
 
+class CompiledPairs:
+    """The sum of weights over a text's neighbouring bytes, with the tables of classifier/tokens.py."""
+
+    def __init__(self, library: ctypes.PyDLL, class_of: bytes, weights: NDArray[np.int32], before: int) -> None:
+        # The library keeps addresses, so the tables have to stay.
+        self._kept = class_of, np.ascontiguousarray(weights)
+        self._before = before
+        self._weights = self._kept[1].ctypes.data
+        self._sum = library.weighbridge_pairs
+        self._sum.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint8, ctypes.c_char_p, ctypes.c_int64]
+        self._sum.restype = ctypes.c_int64
+
+    def sum(self, data: bytes) -> int:
+        """What all pairs weigh together."""
+        return int(self._sum(self._kept[0], self._weights, self._before, data, len(data)))
+
+
+def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], before: int) -> CompiledPairs | None:
+    """The same from the library, or None as below."""
+    try:
+        return CompiledPairs(ctypes.PyDLL(str(library)), class_of, weights, before)
+    except (OSError, AttributeError):
+        return None
+
+
 def load(library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> CompiledWords | None:
     """The library, or None where it was not compiled or is for another machine."""
     try:

@@ -10,6 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier.compiled import LIBRARY, load_pairs
+
 CLASSES: Final[dict[str, bytes]] = {
     "sign": b"",  # Every byte that is in no other class.
     "blank": b" \t",
@@ -67,7 +69,8 @@ def _class_of_byte() -> bytes:
 
 
 _CLASS: Final = _class_of_byte()
-_WEIGHTS: Final = np.array(_WEIGHTS_TEXT.split(), np.float32) / np.float32(1000)
+_THOUSAND: Final = 1000
+_WEIGHTS: Final = np.array(_WEIGHTS_TEXT.split(), np.int32)
 
 
 def class_pairs(text: str) -> NDArray[np.intp]:
@@ -79,8 +82,22 @@ def class_pairs(text: str) -> NDArray[np.intp]:
     return pairs.astype(np.intp)
 
 
+def estimate_by_numpy(text: str) -> int:
+    """Thousandths of a token that `text` has."""
+    return int(_WEIGHTS.take(class_pairs(text)).sum(dtype=np.int64))
+
+
+_COMPILED: Final = load_pairs(LIBRARY, _CLASS, _WEIGHTS, _CLASS[ord("\n")])
+
+
+def estimate_compiled(text: str) -> int | None:
+    """The same by the compiled library; None where there is none."""
+    return None if _COMPILED is None else _COMPILED.sum(text.encode("utf-8", "replace"))
+
+
 def _raw_estimate(text: str) -> float:
-    return float(_WEIGHTS.take(class_pairs(text)).sum())
+    found = estimate_compiled(text)
+    return (estimate_by_numpy(text) if found is None else found) / _THOUSAND
 
 
 def estimate_tokens(text: str) -> int:

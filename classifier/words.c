@@ -246,3 +246,15 @@ int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t s
         meanings[word] = (int32_t)(mixed(hashes[word], t->finish) >> (64 - t->word_bits));
     return words;
 }
+
+/* The sum of the weights of every two neighbouring bytes of a text by their classes, sixteen of them; before the first byte
+   stands one of class `before`. classifier/tokens.py has the tables. */
+int64_t weighbridge_pairs(const uint8_t *class_of, const int32_t *weights, uint8_t before, const uint8_t *text, int64_t size) {
+    int64_t sum = 0;
+    for (int64_t at = 0; at < size; at++) {
+        uint8_t now = class_of[text[at]];
+        sum += weights[before << 4 | now];
+        before = now;
+    }
+    return sum;
+}

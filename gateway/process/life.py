@@ -16,6 +16,10 @@ from proxy.http.server import HttpServer
 
 _log: Final = logging.getLogger("weighbridge.serve")
 
+_YOUNG_OBJECTS: Final = 20_000
+"""New containers at which the collector looks at them. Some hundreds come with a request and most of them go with it: with Python's own
+700 it would look at each request while all of its objects still live.
+"""
 FORCED: Final = 1
 """The exit status after a second signal."""
 
@@ -110,6 +114,7 @@ async def _live(
         # What the start made stays: the collector need not walk all of it again and again while serving.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_YOUNG_OBJECTS)
         signals.listen_for_changes()
         stack.callback(signals.ignore_changes)
         await serve(opened, signals)

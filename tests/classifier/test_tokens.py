@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.tokens import CLASSES, EXACT_CHARS, PAIRS, class_pairs, estimate_tokens
+from classifier.tokens import (
+    CLASSES,
+    EXACT_CHARS,
+    PAIRS,
+    class_pairs,
+    estimate_by_numpy,
+    estimate_compiled,
+    estimate_tokens,
+)
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
 
@@ -76,3 +84,12 @@ def test_a_huge_text_is_sampled_in_proportion(character: str) -> None:
     small = character * (EXACT_CHARS // len(character))
     ratio = estimate_tokens(small * 30) / estimate_tokens(small)
     assert 29 <= ratio <= 31
+
+
+@settings(deadline=None)
+@given(ANY_TEXT)
+def test_with_and_without_a_compiler_it_is_the_same(text: str) -> None:
+    compiled = estimate_compiled(text)
+    if compiled is None:
+        pytest.skip("classifier/words.c is not compiled here")
+    assert compiled == estimate_by_numpy(text)
