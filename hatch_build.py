@@ -1,5 +1,6 @@
 """Compiles classifier/words.c at installation, where there is a C compiler; without it numpy does the same work, slower."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -22,7 +23,8 @@ def compile_words(root: Path) -> str | None:
     if compiler is None:
         return "no C compiler was found"
     made = root / LIBRARY.with_suffix(f".{os.getpid()}.tmp")
-    command = [*compiler.split(), *_FLAGS, "-o", str(made), str(root / SOURCE), "-lm"]
+    source = hashlib.sha256((root / SOURCE).read_bytes()).hexdigest()
+    command = [*compiler.split(), *_FLAGS, f'-DWORDS_SOURCE="{source}"', "-o", str(made), str(root / SOURCE), "-lm"]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST_S)  # noqa: S603 - the installer's own CC
         # A process that has mapped the library before keeps the file that it has.

@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIBRARY: Final = Path(__file__).with_name("_words.so")
+_SOURCE: Final = "words.c"
+_HASH_CHARS: Final = 64
 _FACTS_AT: Final = 5
 _SKETCH_AT: Final = 34
 
@@ -115,9 +118,14 @@ def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], befor
 
 
 def load(library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> CompiledWords | None:
-    """The library, or None where it was not compiled or is for another machine."""
+    """The library, or None where it was not compiled, is for another machine, or is not of the source that lies beside it:
+    an earlier version's would read other tables than it is given.
+    """
     try:
         # It runs for microseconds, so it keeps the interpreter's lock.
-        return CompiledWords(ctypes.PyDLL(str(library)), tables, numbers)
-    except (OSError, AttributeError):
+        found = ctypes.PyDLL(str(library))
+        made_of = (ctypes.c_char * _HASH_CHARS).in_dll(found, "weighbridge_source").value
+        source = hashlib.sha256(library.with_name(_SOURCE).read_bytes()).hexdigest()
+        return CompiledWords(found, tables, numbers) if made_of == source.encode() else None
+    except (OSError, AttributeError, ValueError):
         return None

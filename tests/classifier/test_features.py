@@ -335,9 +335,22 @@ def test_a_library_of_other_numbers_is_not_used(tmp_path: Path) -> None:
     assert compiled_words(tmp_path / LIBRARY) is None
 
 
+def test_a_library_of_another_source_is_not_called(tmp_path: Path) -> None:
+    """Not even tried: it would take the tables that it is given for others."""
+    (tmp_path / SOURCE).parent.mkdir()
+    shutil.copy(ROOT / SOURCE, tmp_path / SOURCE)
+    if compile_words(tmp_path) is not None:
+        pytest.skip("nothing can be compiled here")
+    assert compiled_words(tmp_path / LIBRARY) is not None
+    with (tmp_path / SOURCE).open("a") as source:
+        source.write("/* a later version */\n")
+    assert compiled_words(tmp_path / LIBRARY) is None
+
+
 def test_an_installation_without_a_compiler_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And leaves nothing behind."""
     (tmp_path / SOURCE).parent.mkdir()
+    shutil.copy(ROOT / SOURCE, tmp_path / SOURCE)
     monkeypatch.setenv("CC", "no-such-compiler")
     assert "no-such-compiler" in str(compile_words(tmp_path))
-    assert list((tmp_path / SOURCE).parent.iterdir()) == []
+    assert list((tmp_path / SOURCE).parent.iterdir()) == [tmp_path / SOURCE]
