@@ -5,6 +5,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from dashboards.account import page as account
+from dashboards.alerts import page as alerts
 from dashboards.api_docs import page as api_docs
 from dashboards.audit import page as audit
 from dashboards.batch import page as batches
@@ -40,6 +41,7 @@ from dashboards.teams import page as teams
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     account.router,
+    alerts.router,
     api_docs.router,
     audit.router,
     batches.router,

@@ -21,6 +21,7 @@ import accounts.tables
 import classifier.learning.tables
 import classifier.measuring.tables
 import cost.tables
+import dashboards.alerts.tables
 import dashboards.webhooks.tables
 import proxy.background_responses.tables
 import proxy.batch.tables
@@ -58,6 +59,7 @@ TABLES: Final = (
     classifier.learning.tables.TuningRow,
     classifier.measuring.tables.MeasurementRow,
     classifier.measuring.tables.CalibrationAnswerRow,
+    dashboards.alerts.tables.AlertRule,
     dashboards.webhooks.tables.WebhookMessage,
     dashboards.webhooks.tables.CallbackSecret,
     proxy.limits.limit_tables.LimitRule,

@@ -34,6 +34,7 @@ _TEAM: Final = (
     ("Policy", "/policy"),
     ("Keys", "/keys"),
     ("Budgets and limits", "/budgets"),
+    ("Alerts", "/alerts"),
     ("Members", "/members"),
 )
 _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
@@ -64,7 +65,11 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
             ("Configuration", "/dashboard/operations/config"),
         ),
     ),
-    ("Organisation", "organisation.read", (("Budgets", "/dashboard/budgets"), ("People", "/dashboard/people"))),
+    (
+        "Organisation",
+        "organisation.read",
+        (("Budgets", "/dashboard/budgets"), ("Alerts", "/dashboard/alerts"), ("People", "/dashboard/people")),
+    ),
     ("Organisation", "audit.read", (("Audit log", "/dashboard/audit"),)),
     ("Organisation", "organisation.change", (("API", "/dashboard/api"),)),
 )

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import smtplib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,9 +15,11 @@ import msgspec
 from cost.times import wall_us
 from dashboards.webhooks.addresses import BadCallbackUrl, CallbackAddresses, CheckedResolver
 from dashboards.webhooks.callbacks import DESTINATION
+from dashboards.webhooks.mail import Mailer
 from dashboards.webhooks.outbox import GONE, DueMessage, Outbox
+from dashboards.webhooks.shapes import mail_of, slack_body
 from dashboards.webhooks.signature import BadSecret, signed_headers, signing_key
-from dashboards.webhooks.webhooks_config import WebhookDestination
+from dashboards.webhooks.webhooks_config import MailServer, WebhookDestination, destination_url
 
 _log = logging.getLogger("weighbridge.webhooks")
 
@@ -39,8 +42,13 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     """A configured receiver with its resolved signing keys."""
 
     name: str
-    url: str
-    keys: tuple[bytes, ...]
+    url: str = ""
+    """Empty for mail."""
+    keys: tuple[bytes, ...] = ()
+    shape: Literal["standard", "slack", "mail"] = "standard"
+    to: tuple[str, ...] = ()
+    mailer: Mailer | None = None
+    """What hands over mail."""
 
 
 class Callbacks(NamedTuple):
@@ -64,19 +72,38 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     next_try_us: int | None = None
 
 
-def destinations_of(configured: Sequence[WebhookDestination], resolve: Callable[[str], str]) -> dict[str, Destination]:
-    """The destinations with resolved keys. Raises BadSecret, naming the destination."""
+def destinations_of(
+    configured: Sequence[WebhookDestination], resolve: Callable[[str], str], mail: MailServer | None = None
+) -> dict[str, Destination]:
+    """The destinations with resolved addresses and keys. Raises BadSecret, naming the destination."""
     found = {}
     for each in configured:
-        references = (each.secret,) if each.previous_secret is None else (each.secret, each.previous_secret)
+        references = [each.secret, each.previous_secret] if each.shape == "standard" else []
         try:
-            keys = tuple(signing_key(resolve(reference)) for reference in references)
+            keys = tuple(signing_key(resolve(reference)) for reference in references if reference is not None)
+            url = each.url or ("" if each.url_from is None else destination_url(resolve(each.url_from)))
+            mailer = _mailer(mail, resolve) if each.shape == "mail" else None
         except BadSecret as error:
             raise BadSecret(f"webhooks: destination `{each.name}`: {error}") from None
         except (LookupError, OSError):
             raise BadSecret(f"webhooks: destination `{each.name}`: its secret is not there") from None
-        found[each.name] = Destination(name=each.name, url=each.url, keys=keys)
+        except ValueError as error:
+            raise BadSecret(f"webhooks: destination `{each.name}`: its address {error}") from None
+        found[each.name] = Destination(name=each.name, url=url, keys=keys, shape=each.shape, to=each.to, mailer=mailer)
     return found
+
+
+def _mailer(server: MailServer | None, resolve: Callable[[str], str]) -> Mailer | None:
+    if server is None:
+        return None
+    return Mailer(
+        host=server.host,
+        port=server.port,
+        security=server.security,
+        sender=server.sender,
+        user=server.user,
+        password=None if server.password is None else resolve(server.password),
+    )
 
 
 def decide(answer: Answer, tries: int, now_us: int, jitter: float) -> Verdict:
@@ -186,16 +213,27 @@ class Sender:
 
     async def _post(self, message: DueMessage) -> Answer:
         """One delivery attempt. The reply's body is not read, and no redirect is followed."""
+        destination = self._destinations.get(message.destination)
         try:
+            if destination is not None and destination.mailer is not None:
+                mail = mail_of(message.body, message.message_id, destination.mailer.sender, destination.to)
+                return Answer(status=await destination.mailer.send(mail))
+            if destination is not None and destination.shape == "slack":
+                return await self._answer(self._session, destination.url, slack_body(message.body), {})
             session, url, keys = await self._route(message)
             headers = signed_headers(message.message_id, self._now_us() // 1_000_000, message.body, keys)
-            async with session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
-                wait_s = retry_after_s(response.headers.get("retry-after"), self._now_us())
-                return Answer(status=response.status, retry_after_s=wait_s)
-        except (aiohttp.ClientError, TimeoutError, OSError, BadCallbackUrl) as error:
+            return await self._answer(session, url, message.body, headers)
+        except (aiohttp.ClientError, smtplib.SMTPException, TimeoutError, OSError, BadCallbackUrl) as error:
             # Its text may hold the whole address, and an address may hold a token.
             _log.warning("webhook to %s: no answer (%s)", message.destination, type(error).__name__)
             return Answer(status=_NO_ANSWER)
+
+    async def _answer(
+        self, session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> Answer:
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            wait_s = retry_after_s(response.headers.get("retry-after"), self._now_us())
+            return Answer(status=response.status, retry_after_s=wait_s)
 
     async def _route(self, message: DueMessage) -> tuple[aiohttp.ClientSession, str, Sequence[bytes]]:
         """How a message is sent, where to, and what signs it. Raises BadCallbackUrl for an address that is not allowed."""

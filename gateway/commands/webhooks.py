@@ -76,7 +76,7 @@ async def _states(settings: "GatewayConfig") -> list[dict[str, Any]]:
         outbox = Outbox(engine)
         # A path may hold a token; the host alone tells enough.
         return [
-            {"name": each.name, "host": urlsplit(each.url).netloc}
+            {"name": each.name, "host": urlsplit(each.url or "").netloc or each.shape}
             | msgspec.structs.asdict(await outbox.state(each.name))
             for each in settings.webhooks.destinations
         ]
@@ -91,6 +91,6 @@ async def _send_now(settings: "GatewayConfig", name: str) -> int:
     from gateway.configuration.settings import resolve_secret
 
     chosen = [each for each in settings.webhooks.destinations if each.name == name]
-    destinations = destinations_of(chosen, resolve_secret)
+    destinations = destinations_of(chosen, resolve_secret, settings.webhooks.mail)
     async with open_engine() as engine, aclosing(Sender(Outbox(engine), destinations)) as sender:
         return await sender.test(name, f"test/{uuid4().hex}")

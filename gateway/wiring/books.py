@@ -25,6 +25,7 @@ from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
 from cost.ledger.sweep import Sweep
 from cost.ledger.watch import LedgerWatch
+from dashboards.alerts.telling import AlertRound
 from dashboards.finance.daily_reports import DailyReports
 from dashboards.savings import Claims
 from dashboards.webhooks.callbacks import CallbackDesk
@@ -34,6 +35,7 @@ from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.wiring.metrics import AllMetrics
 from proxy.background import background, every
 
+_ALERTS_S = 60.0
 _CHECK_S = 60.0
 _REPORTS_S = 60.0
 _TRUE_UP_S = 300.0
@@ -142,7 +144,10 @@ async def keep_rounds(
     if config.cost.report is not None:
         reports = DailyReports(engine, config.cost.report, outbox, config.cost.pools)
         background(stack, every(_REPORTS_S, lambda: reports.deliver_due(now_us())))
-    destinations = destinations_of(config.webhooks.destinations, resolve_secret)
+    destinations = destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
+    if destinations:
+        alerts = AlertRound(engine, outbox.put, destinations.keys(), now_us)
+        background(stack, every(_ALERTS_S, alerts.look))
     if destinations or desk is not None:
         callbacks = None if desk is None else Callbacks(desk.addresses, desk.secrets.keys)
         sender = Sender(outbox, destinations, count=metrics.webhooks.count, callbacks=callbacks)

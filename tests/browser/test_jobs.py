@@ -111,6 +111,103 @@ async def test_a_team_admin_finds_the_dearest_request_and_what_decided(browser: 
         await visitor.is_fine()
 
 
+async def test_a_team_admin_invites_somebody_who_signs_in(browser: Browser, site: Site) -> None:
+    """Into the team and nothing else: the link of the page leads to a password, and from there to the team."""
+    email = f"nia-{uuid.uuid4().hex[:6]}@northwind.example"
+    async with visiting(browser, site, _TESS) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/support/members")
+        await page.get_by_label("E-mail of the new one").fill(email)
+        await page.get_by_label("Name", exact=True).fill("Nia Berg")
+        await visitor.press(page.get_by_role("button", name="Invite", exact=True))
+        link = await page.locator("#new-link").inner_text()
+        await visitor.is_fine()
+        await visitor.press(page.get_by_role("link", name="I have sent it"))
+        assert email in await visitor.text()
+    async with visiting(browser, site) as visitor:
+        page = visitor.page
+        await page.goto(link)
+        for box in await page.locator("input[type=password]").all():
+            await box.fill("a bridge over four scales")
+        await visitor.press(page.locator("main button[type=submit]"))
+        await visitor.open("/dashboard")
+        assert "/dashboard/teams/support" in page.url
+        await visitor.open("/dashboard/people", status=403)
+
+
+async def test_a_developer_tries_a_prompt_and_compares_two_models(browser: Browser, site: Site) -> None:
+    """The decision for each quality without a call, then two answers side by side with what they cost, booked to a key."""
+    async with visiting(browser, site, _TESS) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/support/playground")
+        await page.get_by_label("Prompt", exact=True).fill("Where is my parcel?")
+        await page.get_by_role("button", name="Show the decision").click()
+        await expect(page.locator("#decisions tbody tr")).to_have_count(6)
+        await visitor.is_fine()
+        assert "The team's now." in await visitor.text()
+        assert await page.get_by_label("Prompt", exact=True).input_value() == "Where is my parcel?"
+        await page.get_by_label("Ask", exact=True).select_option("llama-3-70b")
+        await page.get_by_label("and compare with").select_option("gpt-4o")
+        await page.get_by_role("button", name="Call and compare").click()
+        await expect(page.locator("#answers .card")).to_have_count(2)
+        await visitor.is_fine()
+        text = await page.locator("#answers").inner_text()
+        assert text.count("Cost") == 2
+        assert "nobody" not in text
+        link = await page.get_by_role("link", name="The request and its decision").first.get_attribute("href")
+        assert link is not None
+        deadline = time.monotonic() + 30
+        while (await page.request.get(f"{site.url}{link}")).status == 404:
+            assert time.monotonic() < deadline, f"{link} never came into the books"
+            await page.wait_for_timeout(500)
+    async with visiting(browser, site, _MILO) as visitor:
+        await visitor.open("/dashboard/teams/support/playground")
+        assert await visitor.page.get_by_role("button", name="Call and compare").count() == 0
+
+
+async def test_a_developer_finds_a_model_and_how_to_call_it(browser: Browser, site: Site) -> None:
+    """With price, context and ability; what is to be pasted has this gateway's address and the model's name."""
+    async with visiting(browser, site, _MILO) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/support/models")
+        await visitor.is_fine()
+        await visitor.press(page.get_by_role("link", name="llama-3-70b", exact=True))
+        await visitor.is_fine()
+        pasted = "".join(await page.locator("main pre").all_inner_texts())
+        assert f"{site.url}/v1" in pasted
+        assert "llama-3-70b" in pasted
+
+
+async def test_a_team_admin_is_told_when_it_gets_dear(browser: Browser, site: Site) -> None:
+    """An alert with a threshold of its own stands beside what is measured now, and goes when it is removed."""
+    name = f"dear {uuid.uuid4().hex[:6]}"
+    async with visiting(browser, site, _TESS) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/support/alerts")
+        await page.get_by_label("Name", exact=True).fill(name)
+        await page.get_by_label("From", exact=True).fill("$1,000")
+        await visitor.press(page.get_by_role("button", name="Set the alert"))
+        await visitor.is_fine()
+        row = page.locator("tr", has_text=name)
+        assert "$1,000.00" in await row.inner_text()
+        await visitor.press(row.get_by_role("button", name="Remove"))
+        assert name in await visitor.text()
+        assert await page.locator("tr", has_text=name).count() == 0
+
+
+async def test_an_administrator_sees_every_budget(browser: Browser, site: Site) -> None:
+    """The most used first, by name, each with a way to it; a team over its budget is marked in the list of teams."""
+    async with visiting(browser, site, _ADA) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/budgets")
+        await visitor.is_fine()
+        assert await page.locator("td .badge").count() > 1
+        await visitor.press(page.locator("td a[href*='/budgets/']").first)
+        await visitor.is_fine()
+        await visitor.open("/dashboard/teams")
+        assert re.search(r"% of the (month|week|day)'s", await visitor.text())
+
+
 async def test_a_team_admin_hands_out_a_key(browser: Browser, site: Site) -> None:
     """It is shown once with what to paste, works, is rotated with an overlap, and is refused once it is revoked."""
     name = f"walk {uuid.uuid4().hex[:6]}"

@@ -1,0 +1,78 @@
+"""An alert: what is measured over which time, and from which value on somebody is told. Pure."""
+
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from dashboards.ui import formats
+
+Measure = Literal["spend", "errors", "latency", "no-room"]
+MEASURES: Final[tuple[Measure, ...]] = get_args(Measure)
+MEASURE_WORDS: Final[Mapping[Measure, str]] = {
+    "spend": "Spend",
+    "errors": "Share of attempts that failed",
+    "latency": "Time to the first token, 95 of 100 below it",
+    "no-room": "Attempts that found no room (429)",
+}
+WINDOWS_S: Final[Mapping[int, str]] = {300: "5 minutes", 3_600: "hour", 86_400: "24 hours"}
+"""Times that are looked back, by their length."""
+AGAIN_S: Final = 3_600
+"""Seconds after which an alert that still holds is told again, at the earliest."""
+ENOUGH: Final = 20
+"""Fewest attempts of which a share or a quantile is told: one failure of two is no alarm."""
+MILLION: Final = 1_000_000
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert of an organisation, or with `team_id` of one team. `threshold` is in the measure's unit: nano-dollars,
+    parts of a million, microseconds, or a count.
+    """
+
+    alert_id: str
+    organisation_id: str
+    team_id: str = ""
+    name: str
+    measure: Measure
+    threshold: int
+    window_s: int
+    destination: str
+    created_us: int = 0
+
+    def message_id(self, now_us: int) -> str:
+        """The id that every process derives alike, so that one of them tells it, once in AGAIN_S or a longer window."""
+        again_us = max(AGAIN_S, self.window_s) * 1_000_000
+        return f"alert/{self.alert_id}/{now_us // again_us}"
+
+    def words(self, value: int) -> str:
+        """One sentence with the value and the threshold."""
+        whose = f"team {self.team_id}" if self.team_id else f"organisation {self.organisation_id}"
+        return (
+            f"{self.name}: {MEASURE_WORDS[self.measure].lower()} of {whose} in the last {WINDOWS_S[self.window_s]} is "
+            f"{shown(self.measure, value)}, the threshold {shown(self.measure, self.threshold)}."
+        )
+
+    def body(self, value: int) -> dict[str, str | int | None]:
+        """The message's data: amounts in words and in the measure's unit."""
+        return {
+            "text": self.words(value),
+            "alert_id": self.alert_id,
+            "name": self.name,
+            "organisation_id": self.organisation_id,
+            "team_id": self.team_id or None,
+            "measure": self.measure,
+            "window_s": self.window_s,
+            "value": value,
+            "threshold": self.threshold,
+        }
+
+
+def shown(measure: Measure, value: int) -> str:
+    """A value of this measure for people."""
+    if measure == "spend":
+        return formats.money(value)
+    if measure == "errors":
+        return formats.share(value / MILLION)
+    if measure == "latency":
+        return formats.seconds(value / MILLION)
+    return formats.number(value)

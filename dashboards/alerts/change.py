@@ -1,0 +1,38 @@
+"""Changes of alerts, each with its audit entry."""
+
+from typing import Any
+
+import msgspec
+
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog
+from dashboards.alerts.alert import Alert
+from dashboards.alerts.store import MOST, add_alert, remove_alert
+from dashboards.web.changing import changing
+from proxy.errors import BadRequest
+
+
+async def put_new_alert(log: AuditLog, actor: Actor, alert: Alert) -> None:
+    """Adds an alert. Raises BadRequest where the organisation has as many as it may."""
+    async with changing(log, actor, "alert.added", alert.organisation_id, team_id=alert.team_id) as change:
+        async with change.within.begin() as connection:
+            added = await add_alert(connection, alert)
+        if not added:
+            raise BadRequest(f"An organisation has at most {MOST} alerts; remove one first.", param="name")
+        change.tell("alert", alert.alert_id, None, audit_record(alert))
+
+
+async def take_alert(log: AuditLog, actor: Actor, organisation_id: str, team_id: str, alert_id: str) -> Alert | None:
+    """Removes an alert of this team, or of the organisation; None where there was none."""
+    async with changing(log, actor, "alert.removed", organisation_id, team_id=team_id) as change:
+        async with change.within.begin() as connection:
+            alert = await remove_alert(connection, organisation_id, team_id, alert_id)
+        if alert is not None:
+            change.tell("alert", alert_id, audit_record(alert), None)
+    return alert
+
+
+def audit_record(alert: Alert) -> dict[str, Any]:
+    """An alert as its audit entry stores it."""
+    whole = msgspec.structs.asdict(alert)
+    return {name: whole[name] for name in ("name", "team_id", "measure", "threshold", "window_s", "destination")}

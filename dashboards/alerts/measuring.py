@@ -1,0 +1,61 @@
+"""What alerts measure, from the books: spend from the roll-ups, the rest from the newest attempts, at a bounded cost."""
+
+from typing import Any, Final
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlmodel import col
+
+from cost.ledger.entries import TERMINAL
+from cost.tables import LedgerEntry, rollup_hour
+from cost.times import HOUR_US
+from dashboards.alerts.alert import ENOUGH, MILLION, Alert
+
+LOOKED_AT: Final = 2_000
+"""Most attempts that one value follows from: of more in the time, the newest."""
+_FIRST_FAILURE: Final = 500
+_NO_ROOM: Final = 429
+_HIGH: Final = 0.95
+
+
+async def measured(connection: AsyncConnection, alert: Alert, now_us: int) -> int | None:
+    """The value now in the measure's unit, or None where too little happened to tell one."""
+    if alert.measure == "spend":
+        return await _spend(connection, alert, now_us)
+    rows = await _newest(connection, alert, now_us - alert.window_s * 1_000_000)
+    if alert.measure == "no-room":
+        return len([row for row in rows if row.status == _NO_ROOM])
+    if alert.measure == "errors":
+        failed = [row for row in rows if row.entry == "expire" or row.status >= _FIRST_FAILURE or row.status == 0]
+        return len(failed) * MILLION // len(rows) if len(rows) >= ENOUGH else None
+    firsts = sorted(row.ttft_us for row in rows if row.stream and row.ttft_us is not None)
+    return int(firsts[min(len(firsts) - 1, int(_HIGH * len(firsts)))]) if len(firsts) >= ENOUGH else None
+
+
+async def _spend(connection: AsyncConnection, alert: Alert, now_us: int) -> int:
+    """Nano-dollars of the hours that the time touches, which are booked whole."""
+    start_us = now_us - alert.window_s * 1_000_000
+    where = [
+        rollup_hour.c.start_us >= start_us - start_us % HOUR_US,
+        rollup_hour.c.organisation_id == alert.organisation_id,
+        rollup_hour.c.origin.in_(("caller", "shadow")),
+    ]
+    if alert.team_id:
+        where.append(rollup_hour.c.team_id == alert.team_id)
+    found = await connection.scalar(select(func.sum(rollup_hour.c.cost_nanousd)).where(*where))
+    return 0 if found is None else int(found)
+
+
+async def _newest(connection: AsyncConnection, alert: Alert, since_us: int) -> list[Row[Any]]:
+    where = [
+        col(LedgerEntry.at_us) >= since_us,
+        col(LedgerEntry.organisation_id) == alert.organisation_id,
+        col(LedgerEntry.entry).in_(sorted(TERMINAL)),
+        col(LedgerEntry.origin) == "caller",
+    ]
+    if alert.team_id:
+        where.append(col(LedgerEntry.team_id) == alert.team_id)
+    query = select(
+        col(LedgerEntry.entry), col(LedgerEntry.status), col(LedgerEntry.stream), col(LedgerEntry.ttft_us)
+    ).where(*where)
+    return list(await connection.execute(query.order_by(col(LedgerEntry.at_us).desc()).limit(LOOKED_AT)))

@@ -1,0 +1,184 @@
+"""/dashboard/alerts and /dashboard/teams/{team_id}/alerts: alerts of the organisation and of a team."""
+
+import secrets
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Annotated, Any, Final, cast
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from dashboards.alerts.alert import MEASURE_WORDS, MEASURES, MILLION, WINDOWS_S, Alert, Measure, shown
+from dashboards.alerts.change import put_new_alert, take_alert
+from dashboards.alerts.measuring import measured
+from dashboards.alerts.store import read_alerts
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.forms import Form, FormError
+from dashboards.web.reading import reading
+from dashboards.web.view import PageRequest
+from proxy.errors import BadRequest
+
+router: Final = APIRouter(include_in_schema=False)
+
+_ALL: Final = "/dashboard/alerts"
+_TEAM: Final = "/dashboard/teams/{team_id}/alerts"
+_NAME_CHARS: Final = 100
+_UNITS: Final[Mapping[Measure, tuple[Decimal, Decimal]]] = {
+    "spend": (Decimal(10) ** 9, Decimal(10) ** 8),
+    "errors": (Decimal(MILLION) / 100, Decimal(100)),
+    "latency": (Decimal(MILLION), Decimal(3_600)),
+    "no-room": (Decimal(1), Decimal(10) ** 6),
+}
+"""What a number in the form is multiplied by, and the greatest one, by measure: dollars, percent, seconds, attempts."""
+_COLUMNS: Final = (
+    Column("name", "Name"),
+    Column("measure", "Measure"),
+    Column("window", "In the last"),
+    Column("threshold", "Threshold"),
+    Column("now", "Now"),
+    Column("state", "State", "badge"),
+    Column("destination", "Told to", "code"),
+)
+
+
+@router.get(_ALL)
+async def list_all(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
+    """The organisation's own alerts, and the form to add one."""
+    return await _list(view, {}, {})
+
+
+@router.get(_TEAM)
+async def list_of_team(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
+    """The team's alerts, and the form to add one."""
+    return await _list(view, {}, {})
+
+
+@router.post(_ALL)
+async def add_for_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """Adds an alert on everything that the organisation does."""
+    return await _add(view)
+
+
+@router.post(_TEAM)
+async def add_for_team(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
+    """Adds an alert on what the team does."""
+    return await _add(view)
+
+
+@router.post(f"{_ALL}/remove")
+async def remove_of_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """Removes one of the organisation's own alerts."""
+    return await _remove(view)
+
+
+@router.post(f"{_TEAM}/remove")
+async def remove_of_team(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
+    """Removes one of the team's alerts."""
+    return await _remove(view)
+
+
+async def _add(view: PageRequest) -> Response:
+    form = await view.form()
+    try:
+        await put_new_alert(view.gateway.audit, view.actor, _alert(view, form))
+    except FormError as error:
+        return await _list(view, form.plain, {error.field: error.message})
+    except BadRequest as error:
+        return await _list(view, form.plain, {"name": error.message})
+    return view.redirect(_base(view), "The alert is set; it is looked at once a minute.")
+
+
+async def _remove(view: PageRequest) -> Response:
+    form = await view.form()
+    found = await take_alert(
+        view.gateway.audit, view.actor, view.principal.organisation_id, _team_id(view), form.text("alert_id")
+    )
+    return view.redirect(_base(view), "There is no such alert." if found is None else f"“{found.name}” is removed.")
+
+
+def _alert(view: PageRequest, form: Form) -> Alert:
+    """The alert of a form. Raises FormError."""
+    measure = cast(Measure, form.one_of("measure", MEASURES))
+    unit, most = _UNITS[measure]
+    amount = form.decimal("threshold", most=most)
+    threshold = 0 if amount is None else int(amount * unit)
+    if threshold <= 0:
+        raise FormError("threshold", "A number above 0: dollars, percent, seconds, or attempts.")
+    return Alert(
+        alert_id=f"alert_{secrets.token_hex(8)}",
+        organisation_id=view.principal.organisation_id,
+        team_id=_team_id(view),
+        name=form.text("name", most=_NAME_CHARS, required=True),
+        measure=measure,
+        threshold=threshold,
+        window_s=int(form.one_of("window_s", tuple(map(str, WINDOWS_S)))),
+        destination=form.one_of("destination", tuple(sorted(view.gateway.webhooks))),
+        created_us=view.now_us,
+    )
+
+
+def _team_id(view: PageRequest) -> str:
+    return "" if view.team is None else view.team.team_id
+
+
+def _base(view: PageRequest) -> str:
+    return _ALL if view.team is None else f"/dashboard/teams/{view.team.team_id}/alerts"
+
+
+async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+    may_change = view.may("organisation.change" if view.team is None else "team.change")
+    async with reading(view.gateway, on=True):
+        alerts = await read_alerts(view.gateway.database, view.principal.organisation_id, _team_id(view))
+        values_now = await _values(view, alerts)
+    table = Table.of(
+        _COLUMNS,
+        [_row(view, each, values_now[each.measure, each.window_s]) for each in alerts],
+        view.query,
+        name="alerts",
+        caption="Alerts",
+        sort="name",
+        empty="No alert yet. Budgets tell at 50, 80 and 100 % by themselves.",
+    )
+    return view.csv_asked("alerts", table) or view.page(
+        "alerts/alerts.html",
+        title="Alerts",
+        status=400 if errors else 200,
+        table=table,
+        base=_base(view),
+        may_change=may_change,
+        destinations=[(name, name) for name in sorted(view.gateway.webhooks)],
+        measures=[(measure, MEASURE_WORDS[measure]) for measure in MEASURES],
+        windows=[(str(window_s), words) for window_s, words in WINDOWS_S.items()],
+        values=values,
+        errors=errors,
+    )
+
+
+async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure, int], int | None]:
+    """What is measured now, by measure and time: all alerts of a page are of the same team or organisation."""
+    found: dict[tuple[Measure, int], int | None] = {}
+    async with view.gateway.database.connect() as connection:
+        for each in alerts:
+            if (each.measure, each.window_s) not in found:
+                found[each.measure, each.window_s] = await measured(connection, each, view.now_us)
+    return found
+
+
+def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
+    if alert.destination not in view.gateway.webhooks:
+        state = ("Nobody is told: no such destination", "warn")
+    elif value is None:
+        state = ("Too little to tell", "quiet")
+    else:
+        state = ("Passed", "bad") if value >= alert.threshold else ("Below", "good")
+    return {
+        "id": alert.alert_id,
+        "name": alert.name,
+        "measure": MEASURE_WORDS[alert.measure],
+        "window": WINDOWS_S[alert.window_s],
+        "threshold": shown(alert.measure, alert.threshold),
+        "now": None if value is None else shown(alert.measure, value),
+        "state": state,
+        "destination": alert.destination,
+    }

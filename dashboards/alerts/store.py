@@ -1,0 +1,62 @@
+"""Alerts in the database. The organisation stands in every query."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from dashboards.alerts.alert import Alert
+from dashboards.alerts.tables import AlertRule
+
+MOST: Final = 200
+"""Most alerts of an organisation."""
+_MOST_OF_ALL: Final = 10_000
+_NAMES: Final = Alert.__struct_fields__
+
+
+async def read_alerts(engine: AsyncEngine, organisation_id: str, team_id: str | None = None) -> list[Alert]:
+    """An organisation's alerts, or those of one team."""
+    where = [col(AlertRule.organisation_id) == organisation_id]
+    if team_id is not None:
+        where.append(col(AlertRule.team_id) == team_id)
+    return await _read(engine, where, MOST)
+
+
+async def all_alerts(engine: AsyncEngine) -> list[Alert]:
+    """Every organisation's alerts, for the round that looks at them."""
+    return await _read(engine, (), _MOST_OF_ALL)
+
+
+async def add_alert(connection: AsyncConnection, alert: Alert) -> bool:
+    """Adds an alert; False where the organisation has as many as it may."""
+    mine = col(AlertRule.organisation_id) == alert.organisation_id
+    if (await connection.scalar(select(func.count()).select_from(AlertRule).where(mine)) or 0) >= MOST:
+        return False
+    await connection.execute(insert(AlertRule).values(**{name: getattr(alert, name) for name in _NAMES}))
+    return True
+
+
+async def remove_alert(connection: AsyncConnection, organisation_id: str, team_id: str, alert_id: str) -> Alert | None:
+    """Removes an alert of a team, or with an empty `team_id` of the organisation; None where there is none of that id."""
+    where = (
+        col(AlertRule.organisation_id) == organisation_id,
+        col(AlertRule.team_id) == team_id,
+        col(AlertRule.alert_id) == alert_id,
+    )
+    row = (await connection.execute(select(*_columns()).where(*where))).mappings().first()
+    if row is None:
+        return None
+    await connection.execute(delete(AlertRule).where(*where))
+    return Alert(**row)
+
+
+def _columns() -> list[Any]:
+    return [getattr(AlertRule, name) for name in _NAMES]
+
+
+async def _read(engine: AsyncEngine, where: Sequence[ColumnElement[bool]], most: int) -> list[Alert]:
+    query = select(*_columns()).where(*where).order_by(col(AlertRule.created_us), col(AlertRule.alert_id)).limit(most)
+    async with engine.connect() as connection:
+        return [Alert(**row) for row in (await connection.execute(query)).mappings()]

@@ -1,0 +1,49 @@
+"""The round that looks at alerts, and puts what passed its threshold into the outbox."""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from dashboards.alerts.alert import Alert
+from dashboards.alerts.measuring import measured
+from dashboards.alerts.store import all_alerts
+
+_log: Final = logging.getLogger("weighbridge.alerts")
+
+TYPE: Final = "alert.threshold_passed"
+Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
+"""Puts a message (id, destination, type, body) into an outbox in which ids are unique."""
+
+
+class AlertRound:
+    """Looks at every alert. Any number of processes may: a message's id is the same in all of them."""
+
+    def __init__(self, engine: AsyncEngine, put: Put, destinations: Collection[str], now_us: Callable[[], int]) -> None:
+        self._engine = engine
+        self._put = put
+        self._destinations = destinations
+        self._now_us = now_us
+        self._told: dict[str, str] = {}
+
+    async def look(self) -> None:
+        """One round. An alert whose destination is gone from the configuration is left out, and logged."""
+        now_us = self._now_us()
+        alerts = await all_alerts(self._engine)
+        for alert in alerts:
+            if alert.destination not in self._destinations:
+                _log.warning("alert %s: no destination of `webhooks` is named %r", alert.alert_id, alert.destination)
+            elif self._told.get(alert.alert_id) != alert.message_id(now_us):
+                await self._look_at(alert, now_us)
+        kept = {alert.alert_id for alert in alerts}
+        self._told = {alert_id: told for alert_id, told in self._told.items() if alert_id in kept}
+
+    async def _look_at(self, alert: Alert, now_us: int) -> None:
+        async with self._engine.connect() as connection:
+            value = await measured(connection, alert, now_us)
+        if value is None or value < alert.threshold:
+            return
+        message_id = alert.message_id(now_us)
+        await self._put(message_id, alert.destination, TYPE, alert.body(value))
+        self._told[alert.alert_id] = message_id

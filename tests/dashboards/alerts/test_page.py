@@ -1,0 +1,114 @@
+"""Alerts on their pages: who may set them, what they say now, and that they stay within their organisation."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cost.times import wall_us
+from dashboards.alerts.store import all_alerts
+from tests.dashboards.pages.teams import asked, keep, running_teams
+from tests.dashboards.webhooks.receiver import SECRET
+from tests.running_gateway import Running
+from tests.signed_in import Browser, signed_in
+
+TEAM = "/dashboard/teams/team_a/alerts"
+ALL = "/dashboard/alerts"
+FORM = {"name": "Dear day", "measure": "spend", "threshold": "$2.50", "window_s": "3600", "destination": "ops"}
+
+
+@pytest.fixture
+async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    monkeypatch.setenv("WEBHOOK_TEST_SECRET", SECRET)
+    # Nobody listens there.
+    ops = {"name": "ops", "url": "http://127.0.0.1:9/", "secret": "env:WEBHOOK_TEST_SECRET"}
+    async with running_teams(tmp_path, webhooks={"destinations": [ops]}) as found:
+        yield found
+
+
+@pytest.fixture
+async def tess(running: Running) -> AsyncIterator[Browser]:
+    async with signed_in(running, "tess@example.com", teams={"team_a": "admin"}) as found:
+        yield found
+
+
+async def rows(browser: Browser, path: str) -> list[dict[str, str]]:
+    answer = await browser.get(f"{path}?format=csv&table=alerts")
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+async def test_an_alert_is_set_shown_with_its_value_and_removed(running: Running, tess: Browser) -> None:
+    """With its threshold beside what is measured now."""
+    assert (await tess.post(TEAM, FORM)).location == TEAM
+    assert [(row["threshold"], row["now"], row["state"]) for row in await rows(tess, TEAM)] == [
+        ("$2.50", "$0.00", "Below")
+    ]
+    await keep(running, [asked("r", cost_nanousd=3_000_000_000), asked("b", team_id="team_b", cost_nanousd=10**12)])
+    assert [(row["now"], row["state"]) for row in await rows(tess, TEAM)] == [("$3.00", "Passed")]
+    (alert,) = await all_alerts(running.engine)
+    assert (alert.organisation_id, alert.team_id, alert.threshold) == ("default", "team_a", 2_500_000_000)
+    assert (await tess.post(f"{TEAM}/remove", {"alert_id": alert.alert_id})).location == TEAM
+    assert await all_alerts(running.engine) == []
+
+
+async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Running, tess: Browser) -> None:
+    """One failure of two is no alarm; twenty attempts are enough."""
+    for measure, threshold in (("errors", "10"), ("latency", "1.5"), ("no-room", "3")):
+        await tess.post(TEAM, {**FORM, "name": measure, "measure": measure, "threshold": threshold})
+    now_us = wall_us()
+    await keep(running, [asked("f0", status=503, served=False, at_us=now_us, ttft_us=None)])
+    found = {row["name"]: row["state"] for row in await rows(tess, TEAM)}
+    assert found == {"errors": "Too little to tell", "latency": "Too little to tell", "no-room": "Below"}
+    await keep(running, [asked(f"r{n}", at_us=now_us, stream=True, ttft_us=2_000_000) for n in range(36)])
+    await keep(
+        running,
+        [
+            asked(f"f{n}", status=status, served=False, at_us=now_us, ttft_us=None)
+            for n, status in enumerate((500, 502, 504, 429, 429, 429), 1)
+        ],
+    )
+    told = {row["name"]: (row["now"], row["state"]) for row in await rows(tess, TEAM)}
+    assert told == {"errors": ("9.3 %", "Below"), "latency": ("2.00 s", "Passed"), "no-room": ("3", "Passed")}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""),
+        ("measure", "luck"),
+        ("threshold", "0"),
+        ("threshold", "-1"),
+        ("threshold", "1e99"),
+        ("window_s", "7"),
+        ("destination", "https://evil.example"),
+    ],
+)
+async def test_what_is_wrong_is_told(running: Running, tess: Browser, field: str, value: str) -> None:
+    """At the form, and nothing is set."""
+    assert (await tess.post(TEAM, {**FORM, field: value})).status == 400
+    assert await all_alerts(running.engine) == []
+
+
+async def test_only_who_may_change_sets_alerts(running: Running, tess: Browser) -> None:
+    """No member, nobody of another team or organisation, and nobody without the form's secret; nor by an alert's id."""
+    await tess.post(TEAM, FORM)
+    (alert,) = await all_alerts(running.engine)
+    assert (await tess.post(ALL, FORM)).status == 403
+    assert (await tess.post("/dashboard/teams/team_b/alerts", FORM)).status == 404
+    assert (await tess.send(TEAM, FORM, {"sec-fetch-site": "same-origin"})).status == 403
+    async with (
+        signed_in(running, "milo@example.com", teams={"team_a": "member"}) as milo,
+        signed_in(running, "lab@example.com", role="admin", organisation_id="fjord") as stranger,
+        signed_in(running, "ada@example.com", role="admin") as ada,
+    ):
+        assert (await milo.post(TEAM, FORM)).status == 403
+        assert (await milo.get(TEAM)).status == 200
+        assert (await stranger.get(TEAM)).status == 404
+        await stranger.post(f"{ALL}/remove", {"alert_id": alert.alert_id})
+        await ada.post(f"{ALL}/remove", {"alert_id": alert.alert_id})
+        assert len(await all_alerts(running.engine)) == 1
+        assert await rows(stranger, ALL) == []
+        assert (await ada.post(ALL, FORM)).location == ALL
+    assert {each.team_id for each in await all_alerts(running.engine)} == {"", "team_a"}

@@ -1,0 +1,213 @@
+"""Who is told of an alert, how often, and in which shape."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.ledger.store import LedgerStore
+from dashboards.alerts.alert import Alert
+from dashboards.alerts.store import add_alert
+from dashboards.alerts.telling import AlertRound
+from dashboards.webhooks.mail import Mailer
+from dashboards.webhooks.outbox import Outbox
+from dashboards.webhooks.sender import Destination, Sender
+from dashboards.webhooks.shapes import mail_of, slack_body, words_of
+from tests.cost.entries import settle
+
+NOON = 1_775_390_400_000_000
+HOUR = 3_600_000_000
+ALERT = Alert(
+    alert_id="alert_1",
+    organisation_id="default",
+    team_id="team_payments",
+    name="<!channel> dear hour",
+    measure="spend",
+    threshold=2_000_000_000,
+    window_s=3_600,
+    destination="ops",
+)
+
+
+class Clock:
+    """The time, as the test sets it."""
+
+    def __init__(self) -> None:
+        self.us = NOON
+
+    def __call__(self) -> int:
+        return self.us
+
+
+async def set_up(engine: AsyncEngine, alert: Alert = ALERT) -> None:
+    async with engine.begin() as connection:
+        assert await add_alert(connection, alert)
+
+
+async def test_an_alert_is_told_once_by_whichever_process_sees_it(engine: AsyncEngine) -> None:
+    """From its threshold on, not below it; again after an hour if it still holds."""
+    await set_up(engine)
+    clock, outbox = Clock(), Outbox(engine, lambda: NOON)
+    rounds = [AlertRound(engine, outbox.put, {"ops"}, clock) for _ in range(2)]
+    store = LedgerStore(engine)
+    await store.insert([settle("r1", at_us=NOON, cost_nanousd=1_999_999_999)])
+    for each in rounds:
+        await each.look()
+    assert (await outbox.state("ops")).waiting == 0
+    await store.insert([settle("r2", at_us=NOON + 1, cost_nanousd=1)])
+    for each in (*rounds, *rounds):
+        await each.look()
+    assert (await outbox.state("ops")).waiting == 1
+    clock.us = NOON + HOUR
+    await store.insert([settle("r3", at_us=NOON + HOUR, cost_nanousd=5_000_000_000)])
+    for each in rounds:
+        await each.look()
+    assert (await outbox.state("ops")).waiting == 2
+
+
+async def test_what_others_spend_raises_nobodys_alarm(engine: AsyncEngine) -> None:
+    """Neither another team nor an organisation that has a team of the same name; and nobody is told where nobody is."""
+    await set_up(engine)
+    outbox = Outbox(engine, lambda: NOON)
+    dear = {"at_us": NOON, "cost_nanousd": 10**13}
+    await LedgerStore(engine).insert(
+        [settle("r1", organisation_id="globex", **dear), settle("r2", team_id="team_other", **dear)]
+    )
+    await AlertRound(engine, outbox.put, {"ops"}, Clock()).look()
+    await LedgerStore(engine).insert([settle("r3", **dear)])
+    await AlertRound(engine, outbox.put, {"others"}, Clock()).look()
+    assert (await outbox.state("ops")).waiting == 0
+
+
+async def sent(engine: AsyncEngine, destination: Destination) -> None:
+    """Sends what one alert tells to a destination."""
+    await set_up(engine)
+    outbox = Outbox(engine, lambda: NOON)
+    await LedgerStore(engine).insert([settle("r", at_us=NOON, cost_nanousd=3_000_000_000)])
+    await AlertRound(engine, outbox.put, {"ops"}, Clock()).look()
+    sender = Sender(outbox, {"ops": destination}, now_us=lambda: NOON)
+    try:
+        assert await sender.send_due("ops") == 1
+    finally:
+        await sender.aclose()
+    assert (await outbox.state("ops")).delivered == 1
+
+
+async def test_slack_gets_words_that_mention_nobody(engine: AsyncEngine) -> None:
+    """`text` alone, unsigned; what is Slack's markup in a name is text."""
+    got: list[tuple[Mapping[str, str], Any]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append((request.headers, await request.json()))
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_post("/hook", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        await sent(engine, Destination(name="ops", url=f"http://127.0.0.1:{port}/hook", shape="slack"))
+    finally:
+        await runner.cleanup()
+    ((headers, body),) = got
+    assert list(body) == ["text"]
+    assert body["text"].startswith("&lt;!channel&gt; dear hour: spend of team team_payments in the last hour is $3.00")
+    assert "webhook-signature" not in headers
+
+
+class MailTaker(threading.Thread):
+    """An SMTP server for one mail."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.said: list[str] = []
+
+    def run(self) -> None:
+        talk, _ = self.listener.accept()
+        with talk, talk.makefile("rw", newline="\r\n") as lines:
+            self._say(lines, "220 here")
+            in_data = False
+            for line in lines:
+                self.said.append(line.rstrip("\r\n"))
+                if in_data:
+                    in_data = self.said[-1] != "."
+                    if not in_data:
+                        self._say(lines, "250 taken")
+                elif self.said[-1].upper() == "DATA":
+                    in_data = True
+                    self._say(lines, "354 go on")
+                elif self.said[-1].upper() == "QUIT":
+                    self._say(lines, "221 bye")
+                    return
+                else:
+                    self._say(lines, "250 fine")
+
+    @staticmethod
+    def _say(lines: Any, text: str) -> None:
+        lines.write(f"{text}\r\n")
+        lines.flush()
+
+
+@pytest.fixture
+def taker() -> Iterator[MailTaker]:
+    found = MailTaker()
+    found.start()
+    yield found
+    found.listener.close()
+    found.join(5)
+
+
+async def test_mail_is_handed_to_the_server(engine: AsyncEngine, taker: MailTaker) -> None:
+    """To everybody it is for, with the words as its text and the beginning of them as its subject."""
+    mailer = Mailer(host="127.0.0.1", port=taker.port, security="none", sender="wb@example.com")
+    await sent(engine, Destination(name="ops", shape="mail", to=("a@example.com", "b@example.com"), mailer=mailer))
+    await asyncio.to_thread(taker.join, 5)
+    whole = "\n".join(taker.said)
+    assert [line for line in taker.said if line.lower().startswith("rcpt")] == [
+        "rcpt TO:<a@example.com>",
+        "rcpt TO:<b@example.com>",
+    ]
+    assert "Subject: Weighbridge: <!channel> dear hour" in whole
+    assert "From: wb@example.com" in whole
+    assert "$3.00" in whole
+
+
+async def test_a_server_that_is_not_there_is_tried_again(engine: AsyncEngine) -> None:
+    """Like any receiver that does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    outbox = Outbox(engine, lambda: NOON)
+    await outbox.put("m", "ops", "t", {"text": "hello"})
+    mailer = Mailer(host="127.0.0.1", port=port, security="none", sender="wb@example.com", user="u", password="secret")
+    sender = Sender(
+        outbox,
+        {"ops": Destination(name="ops", shape="mail", to=("a@example.com",), mailer=mailer)},
+        now_us=lambda: NOON,
+    )
+    await sender.send_due("ops")
+    await sender.aclose()
+    assert (await outbox.state("ops")).waiting == 1
+    assert "secret" not in repr(mailer)
+
+
+def test_words_are_bounded_and_cannot_add_headers() -> None:
+    """Other messages are told by their fields; a name with line ends adds no header."""
+    assert words_of(b'{"type": "budget.threshold_reached", "data": {"budget_id": "b", "share": null}}') == (
+        "budget.threshold_reached\nbudget_id: b\nshare: None"
+    )
+    assert words_of(b"[") == "A message that cannot be read."
+    evil = b'{"data": {"text": "x\\r\\nBcc: all@example.com' + b"y" * 9_000 + b'"}}'
+    mail = mail_of(evil, "alert/1\r\nBcc: b", "wb@example.com", ("a@example.com",))
+    assert mail["Bcc"] is None
+    assert len(mail["Subject"]) < 140
+    assert len(slack_body(evil)) < 3_200
