@@ -38,6 +38,7 @@ from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.people import open_people
 from gateway.wiring.processes import count_workers
+from gateway.wiring.refusals import keep_refusals
 from gateway.wiring.scaling import keep_scaling
 from proxy.background import background, every
 from proxy.batch.room import IdleRoom
@@ -46,6 +47,7 @@ from proxy.limits.limit import Limit, Remaining
 from proxy.observers.logs import configure_logging
 from proxy.queues.work import QueueSnapshot
 from proxy.redis.live_processes import CountedProcesses, ToldProcesses
+from proxy.refusals.store import RefusalStore
 from proxy.worker_report import WorkerReport
 from selfhosted.bulletin import Bulletin
 from selfhosted.messages import FROM_PROCESS, FromProcess
@@ -170,6 +172,7 @@ class ControlPlane:
                 ready=live.breakers.ready,
                 answering=LineAnswers(live.line),
                 operations=open_operations(engine, stack),
+                refusals=RefusalStore(engine),
                 responses=live.responses,
                 background=live.background,
                 callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
@@ -201,6 +204,7 @@ class ControlPlane:
                 stack=stack,
             )
             self._keep_house(engine, drain, gateway, stack)
+            keep_refusals(self.hub, gateway.refusals, stack)
             await stack.enter_async_context(
                 await keep_rounds(engine, config, metrics, claims, gateway.callbacks, wall_us)
             )

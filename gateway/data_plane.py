@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from proxy.health import Health
 from proxy.http.hand_over import HandOver
 from proxy.observers.logs import configure_logging
 from proxy.overload import AcceptBacklog
+from proxy.refusals.counting import RefusalsTold
 from selfhosted.fleet import Fleet
 from selfhosted.messages import FROM_PROBER, FromProber
 
@@ -122,6 +123,8 @@ class DataPlane:
                 fallback_reason=lambda: live.classifier.fallback_reason,
             )
             self.begin_drain()
+            # Nobody asks a worker that ends, so it tells what is left; what is kept already stays as it is.
+            link.tell(self._refusals({}))
 
     def _answer(self, link: Link) -> None:
         async def write_down() -> None:
@@ -134,7 +137,12 @@ class DataPlane:
             peek=self.live.gate.limiter.peek,
             reprice=self.live.prices.refresh,
             write_down=write_down,
+            refusals=self._refusals,
         )
+
+    def _refusals(self, after: Mapping[str, int]) -> RefusalsTold:
+        boot_id = self.live.boot_id
+        return self.live.refusals.changed_after(after.get(boot_id, 0), boot_id)
 
 
 def _hear_of_fleet(link: Link, fleet: Fleet) -> None:

@@ -28,6 +28,7 @@ import proxy.batch.tables
 import proxy.idempotency.tables
 import proxy.limits.limit_tables
 import proxy.redis.process_tables
+import proxy.refusals.tables
 import proxy.stored_responses.tables
 import selfhosted.tables
 from settings.private import private_file, private_folder

@@ -47,6 +47,7 @@ from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog
 from proxy.pipeline_config import PipelineConfig
 from proxy.queues.queues_config import QueueConfig
+from proxy.refusals.counting import Refusals
 from proxy.stored_responses.sealing import Sealing
 from proxy.stored_responses.store import ResponseStore
 from proxy.stored_responses.stored_responses import StoredResponses
@@ -87,6 +88,8 @@ class LiveLine:
         self._pools = config.selfhosted.pool_of_target()
         """Decided at the start."""
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
+        self.refusals = Refusals(wall_us)
+        """What callers were refused; of the control plane's own line nobody reads it."""
         self._is_refreshing = False
         self._is_open = False
         self._queues: dict[str, QueueConfig] = {}
@@ -145,7 +148,13 @@ class LiveLine:
             affinity=Affinity(time.monotonic),
             breakers=self.breakers,
             dispatcher=self.dispatcher,
-            observers=(metrics.requests, RequestLog(share=config.telemetry.log_success_share), self.learning_log),
+            observers=(
+                metrics.requests,
+                RequestLog(share=config.telemetry.log_success_share),
+                self.learning_log,
+                self.refusals,
+            ),
+            turned_away=self.refusals.turned_away,
             tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
             clock=time.monotonic,
             budgets=process.holds,
@@ -232,6 +241,11 @@ class LiveLine:
         """Brings what was counted to where other processes see it."""
         self._metrics.ledger.set_journal(self._ledger.state())
         self._metrics.requests.write()
+
+    @property
+    def boot_id(self) -> str:
+        """Id of the process, as in its entries."""
+        return self._ledger.boot_id
 
     def report(self) -> WorkerReport:
         """What the process tells of itself now."""

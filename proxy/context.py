@@ -76,6 +76,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The moment, on the monotonic clock, at which a held-back answer was released."""
     ended_by: EndedBy | None = None
     """The ending; None while the request runs."""
+    asked_model: str = ""
+    """The model that the caller named, where the configuration knows it; empty before the body is parsed."""
     error_code: str | None = None
     error_message: str | None = None
     """What its caller was told, where the refusal was the gateway's own."""

@@ -74,6 +74,7 @@ class RequestPipeline:
         latency: LatencyTracker | None = None,
         habits: PrefixTracker | None = None,
         responses: StoredResponses | None = None,
+        turned_away: Callable[[], None] = lambda: None,
         background: BackgroundResponses | None = None,
     ) -> None:
         self.config = config
@@ -91,6 +92,7 @@ class RequestPipeline:
         self._clock = clock
         self._budgets = budgets
         self._guard = guard
+        self._turned_away = turned_away
         self._once = once
         self._habits = habits
         self._responses = responses
@@ -114,6 +116,7 @@ class RequestPipeline:
         request_id = new_request_id()
         if self._guard is not None and not self._guard.admits(batch=says_batch(exchange.headers)):
             refusal = wire.error(error_reply(self._guard.refusal()), request_id)
+            self._turned_away()
             self._guard.refuse(exchange, refusal, (REQUEST_ID_HEADER, request_id.encode()))
             return
         context = new_context(request_id, wire, exchange, self._clock, self.config)

@@ -68,6 +68,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds per output token after the first."""
     duration_s: float
     operation: Operation = "chat"
+    asked_model: str = ""
+    """The model that the caller named, where the configuration knows it."""
     error_message: str | None = None
     """What the caller was told, where the gateway itself refused."""
     escalated_from: str | None = None

@@ -29,6 +29,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         team_id=caller.team_id if caller else "",
         key_id=caller.key_id if caller else "",
         operation=context.operation,
+        asked_model=context.asked_model,
         tier=routed.facts.tier if routed else "interactive",
         alias=routed.alias if routed else "",
         stream=routed.request.stream if routed else False,

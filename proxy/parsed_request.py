@@ -41,6 +41,8 @@ def parsed_request(
     """Parses the body and headers. Raises BadRequest, or WrongTeam when the request names another team than the key's."""
     understood = context.wire.read(body, headers, context.config.has_model)
     request, context.dialect = understood.request, understood.dialect
+    if request.model == AUTO or context.config.has_model(request.model):
+        context.asked_model = request.model
     if request.model in context.config.policy.autos and request.operation != "embeddings":
         request = msgspec.structs.replace(request, model=AUTO, alias=request.model)
     if request.team_id is not None and request.team_id != caller.team_id:

@@ -149,6 +149,13 @@ GATEWAY: Final = Board(
                     stacked=True,
                 ),
                 Panel(
+                    title="Refusals by team",
+                    queries=[Query("topk(10, " + _rate("weighbridge_refusals_total", "", "team") + ")", "{{team}}")],
+                    about="Whose requests ended with an error: who floods takes one look. `none` is before a key was known.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
                     title="Time to the first token",
                     queries=[
                         Query(_quantile(0.5, "weighbridge_ttft_seconds", "target", _TIER), "{{target}} half"),

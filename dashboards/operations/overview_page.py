@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from dashboards.operations.snapshot import operations_snapshot
+from dashboards.refusals.refused import refusals_table
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -19,6 +20,7 @@ KINDS: Final = {
     "slow": "Slow",
     "full": "Full",
     "burning": "Burning",
+    "flooding": "Flooding",
     "away": "Away",
     "books": "Books",
     "configured": "To configure",
@@ -91,7 +93,8 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
         page_rows=20,
         empty="Processes are listed while the database answers.",
     )
-    file = view.csv_asked("operations", targets, processes)
+    refused = refusals_table(told["refusals"]["data"] or (), view.query)
+    file = view.csv_asked("operations", targets, processes, refused)
     if file is not None:
         return file
     context: dict[str, Any] = {
@@ -101,6 +104,7 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
             {**each, "word": KINDS[each["kind"]], "text": sentence(each["text"])} for each in told["problems"]
         ],
         "targets": targets,
+        "refused": refused,
         "pools": [{**each, "badge": STATES[each["state"]]} for each in told["pools"]["data"]],
         "processes": processes,
     }

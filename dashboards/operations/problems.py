@@ -8,7 +8,7 @@ import msgspec
 from dashboards.live.recent import ENOUGH
 
 Severity = Literal["bad", "warn"]
-Kind = Literal["open", "slow", "full", "burning", "away", "books", "configured"]
+Kind = Literal["open", "slow", "full", "burning", "flooding", "away", "books", "configured"]
 
 FAILING: Final = 0.05
 """Share of failed attempts that makes a target a problem; above five times that, a severe one."""
@@ -23,6 +23,8 @@ SPENDING: Final = 2.0
 SPENDING_NANOUSD: Final = 10_000_000_000
 """if the hour's cost is at least this, in nano-dollars."""
 _ROUGH: Final = 10
+FLOODING: Final = 100
+"""Refusals of a team in ten minutes that make it a problem."""
 JOURNAL_OLD_S: Final = 10.0
 DATABASE_SLOW_S: Final = 0.25
 _GRAVE: Final = 5
@@ -47,6 +49,7 @@ def problems(told: Mapping[str, Any]) -> list[Problem]:
         *_of_pools(told["pools"]),
         *_of_queues(told["queues"]),
         *_of_process(told["process"]),
+        *_of_refusals(told["refusals"]),
         *_of_spend(told["spend"]),
         *_of_classifier(told["classifier"]),
     ]
@@ -165,6 +168,22 @@ def _of_process(process: Mapping[str, Any]) -> Iterator[Problem]:
     elif process["in_flight"] >= FULL * process["max_in_flight"]:
         text = f"{process['in_flight']} of {process['max_in_flight']} requests are in flight"
         yield Problem(severity="bad", kind="full", subject="this process", text=text, href=_PAGES)
+
+
+def _of_refusals(refusals: Mapping[str, Any]) -> Iterator[Problem]:
+    """Teams that are refused often, each once: how often, for what mostly, and which key has most of it."""
+    teams: dict[str, list[Mapping[str, Any]]] = {}
+    for each in refusals["data"] or ():
+        teams.setdefault(each["team_id"] or "", []).append(each)
+    for team, found in sorted(teams.items(), key=lambda item: -sum(each["refusals"] for each in item[1])):
+        total = sum(each["refusals"] for each in found)
+        if total < FLOODING:
+            continue
+        first = max(found, key=lambda each: each["refusals"])
+        key = f", {first['refusals']:,} of them to the key {first['key_id']}" if first["key_id"] else ""
+        text = f"{total:,} requests were refused in ten minutes, mostly with {first['status']} {first['reason']}{key}"
+        href = f"{_PAGES}#refused"
+        yield Problem(severity="warn", kind="flooding", subject=team or "unknown callers", text=text, href=href)
 
 
 def _of_spend(spend: Mapping[str, Any]) -> Iterator[Problem]:

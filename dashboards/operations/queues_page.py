@@ -8,6 +8,7 @@ from starlette.responses import Response
 from cost.times import wall_us
 from dashboards.operations.overview_page import HOME, QUEUES, address_of, figure_cells, queue_rows
 from dashboards.operations.snapshot import process_snapshot, queues, read_recent, tier_snapshots
+from dashboards.refusals.refused import refusals_snapshot, refusals_table
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -47,13 +48,16 @@ async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.r
         caption="Queues",
         empty="There are no queues: a target of your own gets a line before it under queues in the configuration.",
     )
-    file = view.csv_asked("queues", tiers, lines)
+    told = await refusals_snapshot(gateway, wall_us())
+    refused = refusals_table(told["data"] or (), view.query)
+    file = view.csv_asked("queues", tiers, lines, refused)
     if file is not None:
         return file
     context: dict[str, Any] = {
         "here": address_of(view),
         "tiers": tiers,
         "queues": lines,
+        "refused": refused,
         "process": process_snapshot(gateway, workers),
         "at_us": wall_us(),
     }

@@ -16,6 +16,7 @@ from dashboards.live.workers import WorkersNow
 from dashboards.operations import stores
 from dashboards.operations.problems import problems
 from dashboards.operations.targets import figures_snapshot, target_snapshots
+from dashboards.refusals.refused import refusals_snapshot
 from dashboards.web.gateway import Gateway, Settings
 from providers.target import Tier
 from selfhosted.fleet_view import fleet_as_json as told_fleet
@@ -39,6 +40,7 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "process": process_snapshot(gateway, workers),
         "patience_s": gateway.rules().timeouts.first_token_s("interactive"),
         "recent": recent_snapshot(recent),
+        "refusals": await refusals_snapshot(gateway, now_us),
         "targets": target_snapshots(gateway.rules().catalog, workers, gateway.ready, recent, now_us),
         "pools": fleet(gateway),
         "queues": queues(workers),

@@ -14,6 +14,7 @@ from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US
+from dashboards.refusals.refused import refusal_as_json, refusals_table
 from dashboards.requests.page import key_names, rows_of
 from dashboards.teams.change import put_team
 from dashboards.teams.figures import (
@@ -89,9 +90,13 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         names = await key_names(view)
         sources = await sources_table(gateway.usage, scope, usage, names, view.query)
         budgets = await read_budgets(gateway, scope, usage)
+        refusals = await gateway.refusals.read(
+            view.now_us - DAY_US, organisation_id=scope.organisation_id, team_id=team.team_id
+        )
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
     models = models_table(usage, view.query)
-    file = view.csv_asked(f"{team.team_id}-{days}-days", models, sources)
+    refused = refusals_table(map(refusal_as_json, refusals), view.query, names=names, within_team=True)
+    file = view.csv_asked(f"{team.team_id}-{days}-days", models, sources, refused)
     if file is not None:
         return file
     return view.page(
@@ -107,6 +112,8 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         charts=(spend_chart(usage), reference_chart(usage), requests_chart(usage), cache_chart(usage)),
         models=models,
         sources=sources,
+        refused=refused,
+        refusals=sum(each.refusals for each in refusals),
         recent=rows_of(recent.requests, team.team_id, names),
     )
 

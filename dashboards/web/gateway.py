@@ -48,6 +48,7 @@ from proxy.limits.book import LimitBook
 from proxy.observers.metrics import Metrics
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy_config import PolicyConfig
+from proxy.refusals.store import RefusalStore
 from proxy.request import read_headers
 from proxy.stored_responses.stored_responses import StoredResponses
 from selfhosted.fleet_view import FleetView
@@ -130,6 +131,7 @@ class Gateway(NamedTuple):
     answering: Answering
     """Answers a request of a known caller in this process, as if that had sent it."""
     operations: Operations
+    refusals: RefusalStore
     providers: Providers
     """OpenID providers for sign-in."""
     responses: StoredResponses

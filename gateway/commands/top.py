@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/v1/operations"
 _MOST_ROWS: Final = 200
+_MOST_REFUSED: Final = 10
 _TEXTS: Final = frozenset({"last error", "why"})
 """Columns of free text, which take the remaining width."""
 _STYLES: Final = {
@@ -80,6 +81,8 @@ def screen(told: Mapping[str, Any], url: str) -> "RenderableType":
         parts.append(_pools(pools))
     if told["queues"]:
         parts.append(_queues(told["queues"]))
+    if told["refusals"]["data"]:
+        parts.append(_refusals(told["refusals"]["data"]))
     return Group(*parts)
 
 
@@ -92,6 +95,7 @@ def _head(told: Mapping[str, Any], url: str) -> "RenderableType":
         f"{process['in_flight']:,} in flight",
         f"{recent['attempts']:,} attempts in {_seconds(recent['window_s'])}",
         f"failed {_share(recent['failed_share'])}",
+        f"refused {_count(told['refusals']['refusals'])}",
         f"first token {_seconds(recent['ttft_p50_s'])} / 95 % {_seconds(recent['ttft_p95_s'])}",
         f"spent this hour {_money(spend['spent_nanousd'])} (usual {_money(spend['usual_nanousd'])})",
     ]
@@ -192,6 +196,17 @@ def _queues(queues: Sequence[Mapping[str, Any]]) -> "RenderableType":
             f"{queue['in_flight']:,}",
             _share(queue["in_flight_tokens"] / capacity if capacity else None),
             _seconds(queue["predicted_wait_s"]),
+        )
+    return table
+
+
+def _refusals(refusals: Sequence[Mapping[str, Any]]) -> "RenderableType":
+    table = _table("Refused in ten minutes", ("team", "key", "model", "reason"), ("status", "refused"))
+    for each in refusals[:_MOST_REFUSED]:
+        table.add_row(
+            *(_word(each[name] or "—") for name in ("team_id", "key_id", "model", "reason")),
+            str(each["status"]),
+            f"{each['refusals']:,}",
         )
     return table
 

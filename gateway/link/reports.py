@@ -1,6 +1,6 @@
 """What the control plane asks the workers and tells them, beside the fleet's messages, and how a worker answers."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +10,7 @@ from gateway.link.connection import Handlers
 from gateway.link.link import Hello, Synced
 from gateway.link.questions import QUESTIONS
 from proxy.limits.limit import Limit, Remaining
+from proxy.refusals.counting import RefusalsTold
 from proxy.worker_report import WorkerReport
 from selfhosted.messages import FROM_PROBER, FROM_PROCESS
 
@@ -32,6 +33,12 @@ class WriteDown(Question[None], frozen=True):
     """Brings to where others see it what the worker has counted and what it keeps to learn from."""
 
 
+class ReadRefusals(Question[RefusalsTold], frozen=True):
+    """What the worker counted since the mark that it told last; `after` has the marks by boot id."""
+
+    after: dict[str, int]
+
+
 class ProcessesCounted(msgspec.Struct, frozen=True):
     """The number of serving processes of all hosts."""
 
@@ -47,6 +54,8 @@ VOCABULARY: Final = Vocabulary(
         PeekLimits,
         Reprice,
         WriteDown,
+        ReadRefusals,
+        RefusalsTold,
         ProcessesCounted,
         *FROM_PROBER,
         *FROM_PROCESS,
@@ -62,6 +71,7 @@ def answer_of_itself(
     peek: Callable[[tuple[Limit, ...]], Awaitable[tuple[Remaining, ...]]],
     reprice: Callable[[], Awaitable[object]],
     write_down: Callable[[], Awaitable[object]],
+    refusals: Callable[[Mapping[str, int]], RefusalsTold],
 ) -> None:
     """Answers the control plane's questions in a worker."""
 
@@ -74,7 +84,11 @@ def answer_of_itself(
     async def written(_from: Any, _asked: WriteDown) -> None:
         await write_down()
 
+    async def refused(_from: Any, asked: ReadRefusals) -> RefusalsTold:
+        return refusals(asked.after)
+
     handlers.when_asked(ReadReport, told)
+    handlers.when_asked(ReadRefusals, refused)
     handlers.when_asked(PeekLimits, peeked)
 
     async def repriced(_from: Any, _asked: Reprice) -> None:

@@ -119,7 +119,7 @@ class Metrics:
             "weighbridge_requests", "Requests by the HTTP status the caller saw.", ("team", "target", "tier", "status")
         )
         self._refusals = self._counter(
-            "weighbridge_refusals", "Requests that ended with an error, by its code.", ("code", "status")
+            "weighbridge_refusals", "Requests that ended with an error, by its code.", ("team", "code", "status")
         )
         self._duration = self._histogram(
             "weighbridge_request_duration_seconds", "From the first byte in to the last byte out.", DURATION_BUCKETS
@@ -213,7 +213,8 @@ class Metrics:
             self._count_classified(outcome.classifier or NONE, outcome.classify_s)
         if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
             # A rejected request carries the upstream's own code, which may be anything.
-            self._refusals.labels(self._code(safe_name(outcome.error_code) or NONE), str(outcome.status)).inc()
+            team = self._team(outcome.team_id or NONE)
+            self._refusals.labels(team, self._code(safe_name(outcome.error_code) or NONE), str(outcome.status)).inc()
         _count_tokens(served, outcome)
         _count_money(served, outcome)
         self._count_attempts(outcome)

@@ -1,0 +1,1 @@
+"""Refused requests as pages and APIs show them."""

@@ -1,0 +1,1 @@
+"""Refusals: who was refused, of which model and why; counted in each worker, kept by the control plane."""
