@@ -35,6 +35,13 @@ def _codex(installed: Path, home: Path, gateway: Running) -> tuple[list[str], di
     return [*call, "Make made.txt"], {"WEIGHBRIDGE_KEY": gateway.key}
 
 
+def _codex_on_a_socket(installed: Path, home: Path, gateway: Running) -> tuple[list[str], dict[str, str]]:
+    found = _codex(installed, home, gateway)
+    with (home / ".codex" / "config.toml").open("a") as config:
+        config.write("supports_websockets = true\n")
+    return found
+
+
 def _claude(installed: Path, _home: Path, gateway: Running) -> tuple[list[str], dict[str, str]]:
     # Its own binary would need its script at the installation, and no package's runs here.
     wrapper = installed / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
@@ -48,7 +55,7 @@ def _house(upstream: Coder) -> list[dict[str, Any]]:
     return [model("coder", [deployment], max_context_tokens=400_000)]
 
 
-@pytest.mark.parametrize("agent", [_codex, _claude])
+@pytest.mark.parametrize("agent", [_codex, _codex_on_a_socket, _claude])
 async def test_an_agent_does_its_task(tmp_path: Path, installed: Path, agent: Any) -> None:
     """The file is made, each call is booked to the key's team, and the second turn begins with the whole first one."""
     work, home = tmp_path / "work", tmp_path / "home"
@@ -71,6 +78,9 @@ async def test_an_agent_does_its_task(tmp_path: Path, installed: Path, agent: An
             said, _ = await running.communicate()
         assert running.returncode == 0, said.decode()
         assert DONE in said.decode()
+        # Codex goes on without a socket where it gets none, and says so.
+        assert "Reconnecting" not in said.decode()
+        assert "Falling back" not in said.decode()
         assert (work / "made.txt").read_text() == "hi\n"
         rows = await gateway.rows("entry = 'settle'")
         assert {(row["team_id"], row["alias"], row["target_id"]) for row in rows} == {("team_a", "auto", "coder")}
