@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ soak-books: $(VENV)/.dev  ## 100,000 requests with random faults: the books agai
 
 soak-batch: $(VENV)/.dev  ## kill -9 the gateways 200 times during a batch of 5,000 lines, on SQLite and on PostgreSQL
 	@WB_BATCH_KILLS=200 WB_BATCH_LINES=5000 $(BIN)/python -m pytest tests/scenarios/test_batch_kill.py --log-cli-level=INFO
+
+soak-steady: $(VENV)/.dev  ## an hour of mixed load (WB_MINUTES): memory and open files of each process
+	@$(BIN)/python -m benchmarks.steady
 
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
 	@$(BIN)/weighbridge classifier train --data $(DATA) --out classifier/artifacts
