@@ -15,7 +15,7 @@ async def put_off(
 ) -> None:
     """Answers with what is queued, or with its events, as long as the caller reads them.
 
-    Raises BackgroundFull, BadRequest or ResponsesUnavailable.
+    Raises BackgroundFull, BadRequest, Overloaded or ResponsesUnavailable.
     """
     later = parsed.later
     assert later is not None  # noqa: S101  # The one caller looked.
@@ -24,7 +24,9 @@ async def put_off(
     if not later.streams:
         await context.reply.whole(200, kept.told)
         return
+    # One that may not be followed now is made all the same.
+    following = background.follow(caller.team_id, kept.response_id)
     context.reply.begin_events()
-    async for data in background.follow(caller.team_id, kept.response_id):
+    async for data in following:
         await context.reply.events(data)
     await context.reply.end()

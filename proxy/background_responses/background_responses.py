@@ -14,7 +14,7 @@ from accounts.caller import Caller
 from proxy.background_responses.events import beyond
 from proxy.background_responses.store import OPEN, BackgroundStore, Begun
 from proxy.background_responses.tables import BackgroundEvents, BackgroundResponse
-from proxy.errors import BackgroundFull, BadRequest, ResponsesUnavailable
+from proxy.errors import BackgroundFull, BadRequest, Overloaded, ResponsesUnavailable
 from proxy.http.exchange import COMMENT
 from proxy.stored_responses.sealing import Sealing
 from proxy.stored_responses.stored_responses import StoredResponses
@@ -24,6 +24,10 @@ from proxy.wires.wire import Kept
 Header = tuple[str, str]
 
 _POLL_S: Final = 0.2
+_LONGEST_POLL_S: Final = 1.0
+"""The more nothing comes, the less often it is looked for."""
+_MOST_FOLLOWERS: Final = 256
+"""Callers of one process that follow at once, each of which asks the database again and again."""
 _QUIET_S: Final = 10.0
 """A stream that says nothing for so long says a comment, so that nobody on its way takes it for dead."""
 _ROWS: Final = 32
@@ -58,12 +62,15 @@ class BackgroundResponses:
         sealing: Sealing,
         section: Callable[[], ResponsesSection],
         now_us: Callable[[], int],
+        max_followers: int = _MOST_FOLLOWERS,
     ) -> None:
         self.store = store
         self._responses = responses
         self._sealing = sealing
         self._section = section
         self._now_us = now_us
+        self._max_followers = max_followers
+        self._followers = 0
 
     async def put_off(
         self, caller: Caller, kept: Kept, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, streams: bool
@@ -177,9 +184,29 @@ class BackgroundResponses:
                 param="stream",
             )
 
-    async def follow(self, team_id: str, response_id: str, after: int = -1) -> AsyncIterator[bytes]:
-        """Its events beyond the number `after`, until the last. A database that is away for a while is waited for."""
-        quiet_s = 0.0
+    def follow(self, team_id: str, response_id: str, after: int = -1) -> AsyncIterator[bytes]:
+        """Its events beyond the number `after`, until the last. A database that is away for a while is waited for.
+
+        Raises Overloaded where too many follow.
+        """
+        if self._followers >= self._max_followers:
+            raise Overloaded(
+                f"As many as {self._max_followers} callers follow responses in this process, its limit; look without `stream`, or "
+                "again shortly.",
+                retry_after_s=2.0,
+            )
+        return self._following(team_id, response_id, after)
+
+    async def _following(self, team_id: str, response_id: str, after: int) -> AsyncIterator[bytes]:
+        self._followers += 1
+        try:
+            async for data in self._events_beyond(team_id, response_id, after):
+                yield data
+        finally:
+            self._followers -= 1
+
+    async def _events_beyond(self, team_id: str, response_id: str, after: int) -> AsyncIterator[bytes]:
+        quiet_s, wait_s = 0.0, _POLL_S
         while True:
             try:
                 standing, rows = await self.store.events(team_id, response_id, after, _ROWS)
@@ -189,14 +216,15 @@ class BackgroundResponses:
             for row in rows:
                 place = (team_id, _events_of(response_id, row.first), row.pepper_id, row.sealed)
                 data = beyond(self._sealing.open(*place, max_bytes=_MOST_BYTES), row.first, after)
-                after, quiet_s = row.first + row.count - 1, 0.0
+                after, quiet_s, wait_s = row.first + row.count - 1, 0.0, _POLL_S
                 yield data
             if rows:
                 continue
             if standing.state not in OPEN:
                 return
-            await asyncio.sleep(_POLL_S)
-            quiet_s += _POLL_S
+            await asyncio.sleep(wait_s)
+            quiet_s += wait_s
+            wait_s = min(_LONGEST_POLL_S, wait_s * 1.5)
             if quiet_s >= _QUIET_S:
                 quiet_s = 0.0
                 yield COMMENT

@@ -3,6 +3,7 @@ one: nothing that it knows is needed by another process to go on when it dies.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from accounts.caller import Caller
 from proxy.background_responses.background_responses import BackgroundResponses
@@ -155,13 +156,18 @@ class BackgroundRunner:
             making.kept = kept
             return True
 
-        writing = asyncio.create_task(self._keep_writing(making))
+        is_over = asyncio.Event()
+        writing = asyncio.create_task(self._keep_writing(making, is_over))
         try:
             wire = put_off(begun.response_id, begun.events)
             code = await self._line.run(wire, making.exchange, caller, _request_id(begun), keep)
-        finally:
+        except BaseException:
             writing.cancel()
             await asyncio.wait({writing})
+            raise
+        # Never in the middle of a write: what is written is counted, or the end would write it again.
+        is_over.set()
+        await writing
         if not making.is_lost:
             await self._end(making, code)
 
@@ -179,9 +185,12 @@ class BackgroundRunner:
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in work.headers]
         return caller, (headers, bytes(work.body))
 
-    async def _keep_writing(self, making: _Making) -> None:
+    async def _keep_writing(self, making: _Making, is_over: asyncio.Event) -> None:
         while True:
-            await asyncio.sleep(_WRITE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WRITE_S):
+                    await is_over.wait()
+                    return
             count, data = making.taken() if making.begun.streams else (0, b"")
             events = self._events(making, count, data)
             while True:
@@ -242,6 +251,9 @@ class BackgroundRunner:
             try:
                 record, changed = await self._rows(begun, response, kept)
                 ended = await self._store.end(begun, state, record, events, changed)
+            except IntegrityError:
+                # It would fail for ever; its lease ends, and it is begun anew.
+                raise
             except (*_DATABASE_FAILS, ResponsesUnavailable) as error:
                 # It is waited for: somebody paid for the answer.
                 _log.warning("background responses: an end waits for the database: %s", type(error).__name__)
