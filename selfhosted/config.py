@@ -318,6 +318,14 @@ class LaunchConfig(Section):
     drain_s: Finite = Field(
         default=600.0, ge=0, le=86_400, description="How long one that is drained may finish its work."
     )
+    keep_asleep: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="So many engines that are no longer wanted sleep instead of ending, and wake in seconds: vLLM's, started with "
+        "`--enable-sleep-mode` and VLLM_SERVER_DEV_MODE=1 (on a loopback or behind a firewall, as that opens more than sleep). Their "
+        "weights stay in main memory, and their GPUs are free for others.",
+    )
     grace_s: Finite = Field(
         default=30.0, ge=0, le=600, description="How long one may take to end after SIGTERM, before it is killed."
     )
@@ -393,6 +401,8 @@ class PoolConfig(Section):
         urls = [replica.url for replica in self.replicas]
         if len(set(urls)) != len(urls):
             raise ValueError("two replicas have one address; each is one process")
+        if self.launch is not None and self.launch.keep_asleep and self.engine != "vllm":
+            raise ValueError("launch.keep_asleep is for vLLM, which can sleep")
         if self.adapters and self.engine != "vllm":
             raise ValueError("adapters are loaded through vLLM's runtime API; another engine serves them as targets")
         if (self.priority_scheduling or self.cache_isolation != "none") and self.engine != "vllm":

@@ -5,8 +5,9 @@ from typing import Final, Literal
 
 import msgspec
 
-Phase = Literal["waiting", "starting", "ready", "draining"]
-"""Phase of an engine process. `waiting`: it crashed and is restarted at `again_at`. The others as for any replica."""
+Phase = Literal["waiting", "starting", "ready", "draining", "asleep"]
+"""Phase of an engine process. `waiting`: it crashed and is restarted at `again_at`. `asleep`: nobody wants it, its weights are
+in main memory, and it can be woken in seconds. The others as for any replica."""
 
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
@@ -40,6 +41,9 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     drain: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     """Draining processes to take back: they are warm, which a new one is not for minutes."""
+    sleep: tuple[str, ...] = ()
+    """Drained processes to put to sleep rather than to end."""
+    wake: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     """Processes that were not ready in time: to be ended, and counted as crashed."""
@@ -53,25 +57,36 @@ def orders(
     ready_s: float,
     drain_s: float,
     settle_s: float,
+    keep_asleep: int = 0,
 ) -> Orders:
     """Decides the actions. With `desired` None (unknown) the number stays as it is. `settle_s`: seconds in which the
-    gateway may still send work to a drained process.
+    gateway may still send work to a drained process. `keep_asleep`: processes that sleep rather than end.
     """
-    kept = [child for child in children if child.phase != "draining"]
+    kept = [child for child in children if child.phase not in ("draining", "asleep")]
+    asleep = sorted((child for child in children if child.phase == "asleep"), key=lambda child: -child.since)
     draining = [child for child in children if child.phase == "draining"]
     wanted = len(kept) if desired is None else desired
     missing, excess = max(0, wanted - len(kept)), max(0, len(kept) - wanted)
     back = sorted(draining, key=lambda child: -child.since)[:missing]
+    woken = asleep[: missing - len(back)]
     leaving = sorted(kept, key=_cheapest_to_lose)[:excess]
     staying = [child for child in kept if child not in leaving]
+    done = [child for child in draining if child not in back and _may_end(child, at, drain_s, settle_s)]
+    resting = asleep[len(woken) :]
+    places = max(0, keep_asleep - len(resting))
+    # One that still works when its time is over is ended: sleep would take its cache away.
+    sleepy = [child for child in done if child.answered and child.idle_looks >= _IDLE_LOOKS][:places]
     return Orders(
-        start=missing - len(back),
+        start=missing - len(back) - len(woken),
         again=tuple(child.name for child in staying if child.phase == "waiting" and at >= child.again_at),
         drain=tuple(child.name for child in leaving if child.phase != "waiting"),
         keep=tuple(child.name for child in back),
+        sleep=tuple(child.name for child in sleepy),
+        wake=tuple(child.name for child in woken),
         end=(
             *(child.name for child in leaving if child.phase == "waiting"),
-            *(child.name for child in draining if child not in back and _may_end(child, at, drain_s, settle_s)),
+            *(child.name for child in done if child not in sleepy),
+            *(child.name for child in resting[keep_asleep:]),
         ),
         failed=tuple(child.name for child in staying if child.phase == "starting" and at - child.since > ready_s),
     )

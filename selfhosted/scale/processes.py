@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ import msgspec
 
 from selfhosted.config import LaunchConfig, PoolConfig
 from selfhosted.engines.dialects import StatsUnreadable, read_stats, usual_metrics_path
-from selfhosted.engines.scrape import Fetch, FetchFailed
+from selfhosted.engines.scrape import FetchFailed, HttpFetch
 from selfhosted.replica import EngineStats
 from selfhosted.scale import keeper
 from selfhosted.scale.children import Child, Orders, Phase, orders, wait_s
@@ -35,6 +35,8 @@ _OK: Final = 200
 # An engine that worked for so long did not crash at its start: its crashes are counted anew.
 _PROVEN_S: Final = 60.0
 _PID_WAIT_S: Final = 5.0
+_SLEEP_S: Final = 120.0
+"""Seconds that an engine may take to move its weights out of its GPUs, or back."""
 _LOW_LOAD: Final = 0.2
 
 
@@ -67,7 +69,7 @@ class Actuator:
         launch: LaunchConfig,
         *,
         door: Doorbell,
-        fetch: Fetch,
+        fetch: HttpFetch,
         folder: Path,
         environment: Mapping[str, str],
         prefix: str,
@@ -97,6 +99,8 @@ class Actuator:
         self._logged: dict[str, str] = {}
         """The last message logged about each replica, and under the empty name about the pool: each is logged once."""
         self._leaving: set[asyncio.Task[None]] = set()
+        self._moving: set[str] = set()
+        """Replicas that are being put to sleep or woken."""
 
     @property
     def children(self) -> tuple[Child, ...]:
@@ -141,6 +145,7 @@ class Actuator:
                 ready_s=self._launch.ready_s,
                 drain_s=self._launch.drain_s,
                 settle_s=self._settle_s,
+                keep_asleep=0 if self._ending else self._launch.keep_asleep,
             )
         )
         await asyncio.gather(*(self._renew(name) for name in list(self._engines)))
@@ -170,7 +175,7 @@ class Actuator:
         if engine.process.returncode is None:
             return
         self._forget_engine(name)
-        if child.phase == "draining":
+        if child.phase in ("draining", "asleep"):
             del self._children[name]
             return
         at = self._clock()
@@ -189,6 +194,9 @@ class Actuator:
 
     async def _poll(self, name: str) -> None:
         watch, engine = self._pool.watch, self._engines[name]
+        if self._children[name].phase == "asleep":
+            # It answers as healthy, and serves nobody.
+            return
         fine = False
         with contextlib.suppress(FetchFailed):
             answer = await self._fetch(
@@ -196,7 +204,10 @@ class Actuator:
             )
             fine = answer.status == _OK
         engine.stats = await self._stats(engine) if fine else None
-        child = self._children[name]
+        # It may have ended or gone to sleep meanwhile.
+        child = self._children.get(name)
+        if child is None or child.phase == "asleep":
+            return
         busy = None if engine.stats is None else engine.stats.running + engine.stats.waiting
         idle_looks = child.idle_looks + 1 if busy == 0 else 0
         child = msgspec.structs.replace(child, busy=busy, idle_looks=idle_looks, answered=child.answered or fine)
@@ -220,7 +231,13 @@ class Actuator:
     # Acting.
 
     async def _apply(self, todo: Orders) -> None:
+        for name in todo.sleep:
+            self._move(name, self._put_to_sleep)
+        for name in todo.wake:
+            self._move(name, self._wake)
         for name in todo.keep:
+            if name in self._moving:
+                continue
             self._set_phase(name, "ready" if self._children[name].answered else "starting")
             _log.info("%s is wanted again", name)
         for name in todo.drain:
@@ -231,11 +248,59 @@ class Actuator:
                 _log.warning("%s was not ready within %.0f s, and is ended", name, self._launch.ready_s)
                 # `_reap` handles its end like any other's.
                 self._close_pipe(self._engines[name])
-        await asyncio.gather(*(self._end(name) for name in todo.end))
+        await asyncio.gather(*(self._end(name) for name in todo.end if name not in self._moving))
         for name in todo.again:
             await self._start(name)
         for _ in range(todo.start):
             await self._start(self._free_name())
+
+    def _move(self, name: str, how: Callable[[str, _Engine], Awaitable[None]]) -> None:
+        """Begins to put a replica to sleep or to wake it, unless that is under way: it takes seconds, in which the others are
+        looked after.
+        """
+        engine = self._engines.get(name)
+        if engine is None or name in self._moving:
+            return
+
+        async def move() -> None:
+            try:
+                await how(name, engine)
+            except FetchFailed as error:
+                _log.warning("%s neither sleeps nor wakes, and is ended: %s", name, error)
+                self._close_pipe(engine)
+            finally:
+                self._moving.discard(name)
+
+        self._moving.add(name)
+        task = asyncio.get_running_loop().create_task(move())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _put_to_sleep(self, name: str, engine: _Engine) -> None:
+        with contextlib.suppress(GatewayAway, GatewayRefused):
+            await self._door.leave(name, engine.instance)
+        await self._post(engine, "/sleep?level=1")
+        if name in self._children:
+            self._set_phase(name, "asleep")
+            _log.info("%s sleeps", name)
+
+    async def _wake(self, name: str, engine: _Engine) -> None:
+        began = self._clock()
+        await self._post(engine, "/wake_up")
+        if name in self._children:
+            # For the gateway it is another process: what was cached is gone.
+            engine.instance = secrets.token_hex(8)
+            self._children[name] = msgspec.structs.replace(self._children[name], answered=False)
+            self._set_phase(name, "starting")
+            _log.info("%s is awake after %.1f s", name, self._clock() - began)
+
+    async def _post(self, engine: _Engine, path: str) -> None:
+        """Raises FetchFailed, also for another status than 200."""
+        answer = await self._fetch.post(
+            engine.origin + path, b"", timeout_s=_SLEEP_S, max_bytes=self._pool.watch.max_bytes
+        )
+        if answer.status != _OK:
+            raise FetchFailed("unreachable", f"{path} was answered with {answer.status}")
 
     def _set_phase(self, name: str, phase: Phase) -> None:
         child = msgspec.structs.replace(self._children[name], phase=phase, since=self._clock(), idle_looks=0)
@@ -353,7 +418,8 @@ class Actuator:
 
     async def _renew(self, name: str) -> None:
         engine, child = self._engines.get(name), self._children.get(name)
-        if engine is None or child is None or self._clock() < engine.again_at:
+        unseen = name in self._moving or (child is not None and child.phase == "asleep")
+        if engine is None or child is None or unseen or self._clock() < engine.again_at:
             return
         try:
             again_s = await self._door.register(

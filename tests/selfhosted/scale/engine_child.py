@@ -1,4 +1,4 @@
-"""An engine process for tests, with the standard library alone: /health, /metrics in vLLM's words, and /stream?for=S."""
+"""An engine process for tests, with the standard library alone: /health, /metrics in vLLM's words, /stream?for=S, and sleep."""
 
 import sys
 import threading
@@ -6,6 +6,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 running: list[int] = []
+asleep: list[int] = []
 lock = threading.Lock()
 
 
@@ -16,12 +17,22 @@ class Engine(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/metrics":
             self._send(
-                f"vllm:num_requests_running {len(running)}\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.1\n"
+                f"# asleep {len(asleep)}\nvllm:num_requests_running {len(running)}\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.1\n"
             )
         elif path == "/stream":
             self._stream(float(query.partition("=")[2]))
         else:
             self._send("ok")
+
+    def do_POST(self) -> None:
+        if self.path == "/sleep?level=1" and "no-sleep" not in sys.argv:
+            asleep.append(1)
+            self._send("ok")
+        elif self.path == "/wake_up" and asleep:
+            asleep.clear()
+            self._send("ok")
+        else:
+            self.send_error(404)
 
     def _send(self, text: str) -> None:
         self.send_response(200)

@@ -41,3 +41,28 @@ def test_orders(children: tuple[Child, ...], desired: int | None, expected: Orde
 def test_it_waits_longer_after_each_crash_up_to_a_minute() -> None:
     """An engine that cannot start must not be started every second."""
     assert [wait_s(crashes) for crashes in (1, 2, 3, 7, 1_000)] == [1, 2, 4, 60, 60]
+
+
+def rested(*children: Child, desired: int, keep_asleep: int) -> Orders:
+    return orders(children, desired, 100.0, ready_s=600, drain_s=300, settle_s=5, keep_asleep=keep_asleep)
+
+
+@pytest.mark.parametrize(
+    ("children", "desired", "keep_asleep", "expected"),
+    [
+        ((child("a", "draining", idle_looks=2),), 0, 1, Orders(sleep=("a",))),
+        ((child("a", "draining", idle_looks=2), child("b", "asleep")), 0, 1, Orders(end=("a",))),
+        ((child("a", "draining", busy=7, since=-300.0),), 0, 1, Orders(end=("a",))),
+        ((child("a", "draining", answered=False),), 0, 1, Orders(end=("a",))),
+        ((child("a"), child("b", "asleep")), 3, 1, Orders(wake=("b",), start=1)),
+        ((child("a", "draining", busy=1), child("b", "asleep")), 1, 1, Orders(keep=("a",))),
+        ((child("a"), child("b", "asleep"), child("c", "asleep", since=9.0)), 2, 2, Orders(wake=("c",))),
+        ((child("a", "asleep"), child("b", "asleep", since=9.0)), 0, 1, Orders(end=("a",))),
+        ((child("a", "asleep"),), 0, 0, Orders(end=("a",))),
+    ],
+)
+def test_the_warm_are_kept_and_taken_first(
+    children: tuple[Child, ...], desired: int, keep_asleep: int, expected: Orders
+) -> None:
+    """One that drains comes back before one that sleeps, and that before a cold one; only what has nothing to do may sleep."""
+    assert rested(*children, desired=desired, keep_asleep=keep_asleep) == expected

@@ -101,6 +101,39 @@ async def test_a_draining_engine_is_taken_back_before_another_is_started(tmp_pat
         reply.close()
 
 
+async def test_an_engine_that_nobody_wants_sleeps_and_is_woken(tmp_path: Path) -> None:
+    """The same process, which is no replica meanwhile, and for the gateway another instance afterwards; in the end it ends."""
+    config = launch(tmp_path, keep_asleep=1)
+    async with open_door() as door, actuating(door, tmp_path, config) as actuator:
+        door.desired = 2
+        await until(lambda: phases(actuator) == ["ready", "ready"])
+        addresses = {child.name: actuator.address(child.name) for child in actuator.children}
+        instances = {name: told["instance"] for name, told in door.registered.items()}
+        door.desired = 1
+        await until(lambda: phases(actuator) == ["asleep", "ready"])
+        (asleep,) = [child.name for child in actuator.children if child.phase == "asleep"]
+        assert asleep not in door.registered
+        door.desired = 2
+        await until(lambda: phases(actuator) == ["ready", "ready"] and len(door.takes_work) == 2)
+        assert actuator.address(asleep) == addresses[asleep]
+        assert door.registered[asleep]["instance"] != instances[asleep]
+        door.desired = 0
+        await until(lambda: phases(actuator) == ["asleep"])
+    assert list((tmp_path / "engines").glob("*.pid")) == []
+
+
+async def test_an_engine_that_cannot_sleep_is_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One that was started without sleep mode answers 404: it goes as it would have without."""
+    plain = launch(tmp_path, keep_asleep=1)
+    config = plain.model_copy(update={"command": (*plain.command, "no-sleep")})
+    async with open_door() as door, actuating(door, tmp_path, config) as actuator:
+        door.desired = 1
+        await until(lambda: phases(actuator) == ["ready"])
+        door.desired = 0
+        await until(lambda: phases(actuator) == [])
+    assert "neither sleeps nor wakes" in caplog.text
+
+
 async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
     """Under its name, as another instance, so that nobody takes it for the one before."""
     async with open_door() as door, actuating(door, tmp_path) as actuator:
