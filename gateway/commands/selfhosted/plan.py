@@ -77,6 +77,13 @@ def plan(
             min=0, max=65_534, help="Publish KV events there, and replays on the next port; 0 publishes none."
         ),
     ] = 5_557,
+    kv_offload_gib: Annotated[
+        int, typer.Option(min=0, max=8_192, help="Main memory of a replica for KV blocks that leave its GPUs, in GiB.")
+    ] = 0,
+    kv_offload: Annotated[
+        Literal["native", "lmcache"],
+        typer.Option(help="Who moves them: vLLM itself, or LMCache (in an image that has it)."),
+    ] = "native",
     spare: Annotated[int, typer.Option(min=0, max=1_000, help="Replicas beyond what the load needs.")] = 0,
     efficiency: Annotated[
         str, typer.Option(help="vllm (cautious), or ceiling (hopeful: NVIDIA's own figures).")
@@ -142,6 +149,8 @@ def plan(
             adapters=lora,
             adapter_rank=lora_rank,
             kv_events_port=kv_events_port or None,
+            kv_offload_gib=kv_offload_gib,
+            kv_offload=kv_offload,
             spare=spare,
             tokens_per_gpu=measured,
             margin=margin,

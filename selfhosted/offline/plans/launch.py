@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -12,6 +12,8 @@ from selfhosted.offline.plans.models import KvPrecision, Precision
 from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.sizing import Limits
 
+KvOffload = Literal["native", "lmcache"]
+"""Who moves KV blocks to main memory: vLLM itself, or LMCache."""
 VLLM_VERSION: Final = "0.32.0"
 """Version of vLLM, the same as in pyproject.toml's extra; a test keeps them together."""
 PORT: Final = 8_000
@@ -78,6 +80,8 @@ def launch_of(
     adapters: int,
     adapter_rank: int,
     kv_events_port: int | None,
+    kv_offload_gib: int = 0,
+    kv_offload: KvOffload = "native",
 ) -> Launch:
     """Builds the launch of a plan. vLLM's own defaults are written down as well, so that they stay as planned. Raises
     PlanRefused.
@@ -110,6 +114,8 @@ def launch_of(
         words += ["--enable-lora", "--max-loras", str(adapters), "--max-lora-rank", str(_rank(adapter_rank))]
         words += ["--max-cpu-loras", str(4 * adapters)]
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if kv_offload_gib:
+        words += ["--kv-offloading-size", str(kv_offload_gib), "--kv-offloading-backend", kv_offload]
     if kv_events_port is not None:
         events = {
             "enable_kv_cache_events": True,

@@ -11,7 +11,7 @@ from selfhosted.offline.plans.comparators import Comparator
 from selfhosted.offline.plans.economics import SAVINGS_TARGET, Cost, cost_of
 from selfhosted.offline.plans.efficiency import Efficiency
 from selfhosted.offline.plans.gpus import Gpu
-from selfhosted.offline.plans.launch import Launch, launch_of
+from selfhosted.offline.plans.launch import KvOffload, Launch, launch_of
 from selfhosted.offline.plans.models import KvPrecision, ModelShape, Precision
 from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.published import Fit, fit_of
@@ -80,6 +80,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     adapters: int = 0
     adapter_rank: int = 16
     kv_events_port: int | None = None
+    kv_offload_gib: int = 0
+    """Main memory of a replica for KV blocks that left the GPUs, in GiB; 0: none. What it finds again is not planned with."""
+    kv_offload: KvOffload = "native"
     spare: int = 0
     tokens_per_gpu: float | None = None
     """Measured tokens per second and GPU, prompt and completion together, instead of the roofline's."""
@@ -247,6 +250,8 @@ def plan(question: Question) -> Plan:
             adapters=question.adapters,
             adapter_rank=question.adapter_rank,
             kv_events_port=question.kv_events_port,
+            kv_offload_gib=question.kv_offload_gib,
+            kv_offload=question.kv_offload,
         ),
         reasons=_reasons(question, chosen, precision, kv_precision, max_context),
         warnings=(

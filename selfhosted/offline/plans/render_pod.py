@@ -159,6 +159,7 @@ def _container(serving: Serving, part: Part) -> dict[str, Any]:
         for name, port in (("kv-events", serving.kv_events_port), ("kv-replay", serving.kv_events_port + 1)):
             ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
     gpus = serving.gpus // serving.nodes
+    offload = math.ceil(serving.kv_offload_gib / serving.nodes)
     found: dict[str, Any] = {
         "name": "engine",
         "image": serving.image,
@@ -167,8 +168,8 @@ def _container(serving: Serving, part: Part) -> dict[str, Any]:
         "env": _environment(serving, engine=True),
         "ports": ports,
         "resources": {
-            "requests": {"cpu": str(_CPUS_A_GPU * gpus), "memory": f"{_GIB_A_GPU * gpus}Gi"},
-            "limits": {GPU: gpus, "memory": f"{2 * _GIB_A_GPU * gpus}Gi"},
+            "requests": {"cpu": str(_CPUS_A_GPU * gpus), "memory": f"{_GIB_A_GPU * gpus + offload}Gi"},
+            "limits": {GPU: gpus, "memory": f"{2 * _GIB_A_GPU * gpus + offload}Gi"},
         },
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_pause_s(serving))]}}},
         "securityContext": _restricted(),

@@ -80,6 +80,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """True leaves the number of replicas as it is in the cluster."""
     prometheus: str = "http://prometheus.monitoring:9090"
     gpu_title: str | None = None
+    kv_offload_gib: int = 0
+    """Main memory of a replica for KV blocks that left its GPUs."""
     running: float | None = None
     """Requests that the plan has running in one replica; None where there is no plan."""
 
@@ -174,6 +176,7 @@ def from_launch(
         max_replicas=max_replicas or 2 * replicas,
         port=launch.port,
         kv_events_port=_events_port(launch.arguments),
+        kv_offload_gib=_offload_gib(launch.arguments),
     )
 
 
@@ -224,6 +227,10 @@ def _events_port(arguments: tuple[str, ...]) -> int | None:
             found = re.search(r'"endpoint":"tcp://\*:(\d{1,5})"', value)
             return None if found is None else int(found[1])
     return None
+
+
+def _offload_gib(arguments: tuple[str, ...]) -> int:
+    return next((int(value) for flag, value in pairwise(arguments) if flag == "--kv-offloading-size"), 0)
 
 
 def as_yaml(documents: list[dict[str, Any]]) -> str:

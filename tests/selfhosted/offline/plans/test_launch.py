@@ -126,3 +126,13 @@ def test_on_ones_own_machine_nothing_listens_beyond_it() -> None:
     assert "--kv-events-config" not in command
     assert not any("5557" in word for word in command)
     assert on_loopback(("other", "--x")) == ("other", "--x")
+
+
+@pytest.mark.parametrize("backend", ["native", "lmcache"])
+def test_kv_blocks_may_go_to_main_memory(backend: str) -> None:
+    """By vLLM itself or by LMCache, in its own flags; without a size there is none."""
+    words = launched(kv_offload_gib=200, kv_offload=backend).arguments
+    assert words[words.index("--kv-offloading-size") + 1] == "200"
+    assert words[words.index("--kv-offloading-backend") + 1] == backend
+    assert {word for word in words if word.startswith("--")} <= FLAGS
+    assert not any("offloading" in word for word in launched().arguments)

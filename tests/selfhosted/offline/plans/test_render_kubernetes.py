@@ -315,3 +315,15 @@ def test_the_service_is_headless() -> None:
     spec = rendered()["Service"]["spec"]
     assert spec["clusterIP"] == "None"
     assert spec["ports"][0]["name"] == "http"
+
+
+def test_a_pod_asks_for_the_memory_that_its_offload_takes() -> None:
+    """On top of what it asks for anyway; otherwise the first full buffer would kill it."""
+    found = plan(question(kv_offload_gib=200))
+    serving = from_launch(found.launch, "h100", replicas=1)
+    resources = next(each for each in manifests(serving) if each["kind"] == "Deployment")["spec"]["template"]["spec"][
+        "containers"
+    ][0]["resources"]
+    plain = pod()["containers"][0]["resources"]
+    for kind in ("requests", "limits"):
+        assert int(resources[kind]["memory"][:-2]) == int(plain[kind]["memory"][:-2]) + 200
