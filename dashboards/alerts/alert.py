@@ -7,12 +7,13 @@ import msgspec
 
 from dashboards.ui import formats
 
-Measure = Literal["spend", "errors", "latency", "no-room"]
+Measure = Literal["spend", "errors", "latency", "refusals", "no-room"]
 MEASURES: Final[tuple[Measure, ...]] = get_args(Measure)
 MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "spend": "Spend",
     "errors": "Share of attempts that failed",
     "latency": "Time to the first token, 95 of 100 below it",
+    "refusals": "Refused requests",
     "no-room": "Attempts that found no room (429)",
 }
 WINDOWS_S: Final[Mapping[int, str]] = {300: "5 minutes", 3_600: "hour", 86_400: "24 hours"}

@@ -1,25 +1,48 @@
-"""What alerts measure, from the books: spend from the roll-ups, the rest from the newest attempts, at a bounded cost."""
+"""What alerts measure: spend from the roll-ups, refusals from their counts, the rest from the newest attempts, at a bounded
+cost.
+"""
 
 from typing import Any, Final
 
 from sqlalchemy import Row, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.ledger.entries import TERMINAL
 from cost.tables import LedgerEntry, rollup_hour
 from cost.times import HOUR_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
+from proxy.refusals.counting import MINUTE_US
+from proxy.refusals.store import RefusalStore
 
 LOOKED_AT: Final = 2_000
 """Most attempts that one value follows from: of more in the time, the newest."""
 _FIRST_FAILURE: Final = 500
 _NO_ROOM: Final = 429
+_MOST_GROUPS: Final = 1_000
+"""Most keys, models and reasons whose refusals are summed: those with the most."""
 _HIGH: Final = 0.95
 
 
-async def measured(connection: AsyncConnection, alert: Alert, now_us: int) -> int | None:
+async def measured(engine: AsyncEngine, alert: Alert, now_us: int) -> int | None:
     """The value now in the measure's unit, or None where too little happened to tell one."""
+    if alert.measure == "refusals":
+        return await _refusals(engine, alert, now_us)
+    async with engine.connect() as connection:
+        return await _of_books(connection, alert, now_us)
+
+
+async def _refusals(engine: AsyncEngine, alert: Alert, now_us: int) -> int:
+    """What was refused before a model was asked, in the minutes or, of a day, the hours that the time touches."""
+    since_us = now_us - alert.window_s * 1_000_000
+    since_us -= since_us % (MINUTE_US if alert.window_s * 1_000_000 <= HOUR_US else HOUR_US)
+    found = await RefusalStore(engine).read(
+        since_us, organisation_id=alert.organisation_id, team_id=alert.team_id or None, most=_MOST_GROUPS
+    )
+    return sum(each.refusals for each in found)
+
+
+async def _of_books(connection: AsyncConnection, alert: Alert, now_us: int) -> int | None:
     if alert.measure == "spend":
         return await _spend(connection, alert, now_us)
     rows = await _newest(connection, alert, now_us - alert.window_s * 1_000_000)

@@ -28,9 +28,10 @@ _UNITS: Final[Mapping[Measure, tuple[Decimal, Decimal]]] = {
     "spend": (Decimal(10) ** 9, Decimal(10) ** 8),
     "errors": (Decimal(MILLION) / 100, Decimal(100)),
     "latency": (Decimal(MILLION), Decimal(3_600)),
+    "refusals": (Decimal(1), Decimal(10) ** 9),
     "no-room": (Decimal(1), Decimal(10) ** 6),
 }
-"""What a number in the form is multiplied by, and the greatest one, by measure: dollars, percent, seconds, attempts."""
+"""What a number in the form is multiplied by, and the greatest one, by measure: dollars, percent, seconds, requests, attempts."""
 _COLUMNS: Final = (
     Column("name", "Name"),
     Column("measure", "Measure"),
@@ -104,7 +105,7 @@ def _alert(view: PageRequest, form: Form) -> Alert:
     amount = form.decimal("threshold", most=most)
     threshold = 0 if amount is None else int(amount * unit)
     if threshold <= 0:
-        raise FormError("threshold", "A number above 0: dollars, percent, seconds, or attempts.")
+        raise FormError("threshold", "A number above 0: dollars, percent, seconds, or how many.")
     return Alert(
         alert_id=f"alert_{secrets.token_hex(8)}",
         organisation_id=view.principal.organisation_id,
@@ -158,10 +159,9 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
 async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure, int], int | None]:
     """What is measured now, by measure and time: all alerts of a page are of the same team or organisation."""
     found: dict[tuple[Measure, int], int | None] = {}
-    async with view.gateway.database.connect() as connection:
-        for each in alerts:
-            if (each.measure, each.window_s) not in found:
-                found[each.measure, each.window_s] = await measured(connection, each, view.now_us)
+    for each in alerts:
+        if (each.measure, each.window_s) not in found:
+            found[each.measure, each.window_s] = await measured(view.gateway.database, each, view.now_us)
     return found
 
 

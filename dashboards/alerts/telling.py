@@ -40,8 +40,7 @@ class AlertRound:
         self._told = {alert_id: told for alert_id, told in self._told.items() if alert_id in kept}
 
     async def _look_at(self, alert: Alert, now_us: int) -> None:
-        async with self._engine.connect() as connection:
-            value = await measured(connection, alert, now_us)
+        value = await measured(self._engine, alert, now_us)
         if value is None or value < alert.threshold:
             return
         message_id = alert.message_id(now_us)

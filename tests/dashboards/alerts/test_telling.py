@@ -6,18 +6,22 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.store import LedgerStore
 from dashboards.alerts.alert import Alert
+from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import add_alert
 from dashboards.alerts.telling import AlertRound
 from dashboards.webhooks.mail import Mailer
 from dashboards.webhooks.outbox import Outbox
 from dashboards.webhooks.sender import Destination, Sender
 from dashboards.webhooks.shapes import mail_of, slack_body, words_of
+from proxy.refusals.counting import MINUTE_US, RefusalsTold, Refused, RefusedCount
+from proxy.refusals.store import RefusalStore
 from tests.cost.entries import settle
 
 NOON = 1_775_390_400_000_000
@@ -82,6 +86,27 @@ async def test_what_others_spend_raises_nobodys_alarm(engine: AsyncEngine) -> No
     await LedgerStore(engine).insert([settle("r3", **dear)])
     await AlertRound(engine, outbox.put, {"others"}, Clock()).look()
     assert (await outbox.state("ops")).waiting == 0
+
+
+async def test_refusals_are_counted_within_their_time_and_team(engine: AsyncEngine) -> None:
+    """Whoever refused; what is older, or another team's, counts for nothing."""
+    alert = msgspec.structs.replace(ALERT, measure="refusals", threshold=12, window_s=300)
+    store = RefusalStore(engine)
+
+    async def refused(count: int, at_us: int, boot_id: str, team_id: str = "team_payments") -> None:
+        minute_us = at_us - at_us % MINUTE_US
+        one = Refused(minute_us, "default", team_id, "key", "auto", "rate_limit_exceeded", 429)
+        await store.keep(RefusalsTold(boot_id, (RefusedCount(one, count),), 1))
+
+    await refused(900, NOON - 10 * MINUTE_US, "a")
+    await refused(900, NOON, "a", "team_other")
+    await refused(7, NOON - 4 * MINUTE_US, "a")
+    await refused(5, NOON, "b")
+    assert await measured(engine, alert, NOON) == 12
+    await set_up(engine, alert)
+    outbox = Outbox(engine, lambda: NOON)
+    await AlertRound(engine, outbox.put, {"ops"}, Clock()).look()
+    assert (await outbox.state("ops")).waiting == 1
 
 
 async def sent(engine: AsyncEngine, destination: Destination) -> None:
