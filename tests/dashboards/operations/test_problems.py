@@ -19,6 +19,10 @@ FIGURES = {
 }
 
 
+def refused(team_id: str | None, refusals: int, key_id: str | None = "key_1") -> dict[str, Any]:
+    return {"team_id": team_id, "key_id": key_id, "status": 429, "reason": "rate_limit_exceeded", "refusals": refusals}
+
+
 def quiet() -> dict[str, Any]:
     """All is well."""
     return {
@@ -58,6 +62,7 @@ def quiet() -> dict[str, Any]:
             "journal": {"accepting": True, "oldest_s": 0.1, "waiting": 2, "unbooked": 0, "settle_failures": 0},
             "books_check": {"differences": 0},
         },
+        "refusals": {"data": [refused("team_a", 99)]},
         "spend": {"times_usual": 1.1, "spent_nanousd": 20_000_000_000},
         "classifier": {"fallback_reason": None, "drift": "steady"},
     }
@@ -133,3 +138,16 @@ def test_the_gravest_come_first() -> None:
     at(told, "targets.0.state", "down")
     assert [each.severity for each in problems(told)] == ["bad", "warn"]
     assert msgspec.structs.asdict(problems(told)[0])["subject"] == "small"
+
+
+def test_who_floods_is_named_once_with_the_key_that_has_most() -> None:
+    """By team, the one with most first; callers without a known key are told as such."""
+    told = quiet()
+    told["refusals"]["data"] = [refused("a", 60), refused("a", 70, "key_2"), refused(None, 500, None), refused("b", 99)]
+    found = [(each.kind, each.subject) for each in problems(told)]
+    assert found == [("flooding", "unknown callers"), ("flooding", "a")]
+    text = problems(told)[1].text
+    assert text.startswith("130 requests were refused in ten minutes, mostly with 429")
+    assert text.endswith("70 of them to the key key_2")
+    told["refusals"]["data"] = None
+    assert problems(told) == []

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import aiohttp
 
+from gateway.database import make_engine
 from proxy.refusals.store import RefusalStore
+from tests.dashboards.api.finance import SCRIPTED
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import signed_in
 
-SCRIPTED = [{"kind": "scripted", "upstream_model": "x"}]
 LIMITS = {"team": {"requests_per_minute": 3}}
 
 
@@ -54,7 +55,8 @@ async def test_who_floods_is_on_every_surface(tmp_path: Path) -> None:
         assert f"tests,only,rate limit exceeded,429,{refused}" in file
         async with aiohttp.ClientSession() as session, session.get(f"{running.url}/metrics") as reply:
             lines = (await reply.text()).splitlines()
-        (line,) = [each for each in lines if each.startswith("weighbridge_refusals_total{") and 'team="team_a"' in each]
+        (line,) = [each for each in lines if each.startswith('weighbridge_refusals_total{code="rate_limit_exceeded"')]
+        assert 'team="team_a"' in line
         assert line.endswith(f" {refused}.0")
 
 
@@ -63,8 +65,6 @@ async def test_counts_survive_the_control_plane_and_the_worker(tmp_path: Path) -
     async with running_gateway(tmp_path, [model("only", SCRIPTED)], limits=LIMITS) as running:
         refused = (await flood(running, 10)).count(429)
         engine_path = running.engine.url
-    from gateway.database import make_engine
-
     engine = make_engine(engine_path.render_as_string(hide_password=False))
     try:
         found = await RefusalStore(engine).read(0)

@@ -141,6 +141,12 @@ def told(**changes: Any) -> dict[str, Any]:
             "redis": {"configured": True, "answers": False},
             "journal": {"waiting": 4},
         },
+        "refusals": {
+            "refusals": 5,
+            "data": [
+                {"team_id": "a", "key_id": None, "model": "auto", "reason": "queue_full", "status": 429, "refusals": 5}
+            ],
+        },
         "spend": {"spent_nanousd": None, "usual_nanousd": 1_000_000_000},
         "classifier": {"in_use": "trained model"},
         **changes,
