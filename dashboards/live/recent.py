@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,10 @@ from dashboards.live.newest import EndedAttempt, newest
 WINDOW_US: Final = 600_000_000
 MOST: Final = 2_000
 """Most attempts that figures are made from; a busy gateway has more in the window."""
+FEWEST_IN_A_ROW: Final = 3
+"""Failures one after the other after which a target is failing."""
+_REFUSED_US: Final = frozenset({401, 403, 404})
+_MINUTE_US: Final = 60_000_000
 ENOUGH: Final = 20
 """Fewest attempts from which a target can be called slow or failing."""
 _FRESH_S: Final = 2.0
@@ -51,6 +56,26 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return self.failed / self.attempts if self.attempts else None
 
 
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A target's newest attempts that failed one after the other, whatever way, and its last minute."""
+
+    failures: int
+    """Attempts since the last one that did not fail."""
+    since_us: int | None
+    """End of the first of them; None without one."""
+    teams: int
+    """Teams whose attempts these were."""
+    minute_attempts: int
+    minute_failures: int
+
+    @property
+    def is_failing(self) -> bool:
+        """True after three failures in a row, or while half of the last minute's attempts fail."""
+        return self.failures >= FEWEST_IN_A_ROW or (
+            self.minute_failures >= FEWEST_IN_A_ROW and 2 * self.minute_failures >= self.minute_attempts
+        )
+
+
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the last minutes."""
 
@@ -63,6 +88,8 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     by_target: Mapping[str, Figures]
     by_deployment: Mapping[str, Figures]
     by_tier: Mapping[str, Figures]
+    runs: Mapping[str, Run] = {}
+    """The newest attempts of each target, by its name."""
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +136,26 @@ def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, flo
         by_target={name: figures(each, usual.get(name)) for name, each in _by(attempts, "target_id").items()},
         by_deployment={name: figures(each) for name, each in _by(attempts, "deployment_id").items()},
         by_tier={name: figures(each) for name, each in _by(attempts, "tier").items()},
+        runs={name: run_of(each, at_us) for name, each in _by(attempts, "target_id").items()},
     )
+
+
+def run_of(attempts: Sequence[EndedAttempt], at_us: int) -> Run:
+    """The run of failures at the beginning of these attempts of one target, newest first, and the last minute."""
+    run = list(takewhile(_went_wrong, attempts))
+    minute = [each for each in attempts if each.at_us >= at_us - _MINUTE_US]
+    return Run(
+        failures=len(run),
+        since_us=run[-1].at_us if run else None,
+        teams=len({each.team_id for each in run}),
+        minute_attempts=len(minute),
+        minute_failures=sum(map(_went_wrong, minute)),
+    )
+
+
+def _went_wrong(attempt: EndedAttempt) -> bool:
+    """True for a failure of any kind that is not the request's own: also a refused key, and no room."""
+    return attempt.failed or attempt.turned_away or attempt.status in _REFUSED_US
 
 
 def _by(attempts: Iterable[EndedAttempt], name: str) -> dict[str, list[EndedAttempt]]:

@@ -28,6 +28,7 @@ KINDS: Final = {
 STATES: Final[Mapping[str, tuple[str, str]]] = {
     "ok": ("All well", "good"),
     "degraded": ("Degraded", "warn"),
+    "failing": ("Failing", "bad"),
     "down": ("Down", "bad"),
     "empty": ("No replicas", "warn"),
     "starting": ("Starting", "info"),

@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from cost.times import iso
 from dashboards.live.recent import ENOUGH
 
 Severity = Literal["bad", "warn"]
@@ -65,6 +66,8 @@ def _of_targets(targets: Sequence[Mapping[str, Any]], patience_s: float) -> Iter
             why = f" ({target['why']})" if target["why"] else ""
             text = f"no {who} can be called{why}; its requests go to the next target"
             yield Problem(severity="bad", kind="open", subject=name, text=text, href=href)
+        elif target["state"] == "failing":
+            yield Problem(severity="bad", kind="burning", subject=name, text=_run_text(target), href=href)
         elif target["state"] == "degraded":
             ejected = sum(each["breaker"]["state"] != "closed" for each in target["deployments"])
             there = len(target["deployments"])
@@ -74,17 +77,31 @@ def _of_targets(targets: Sequence[Mapping[str, Any]], patience_s: float) -> Iter
                 else (f"{target['available']} of {there} replicas take work")
             )
             yield Problem(severity="warn", kind="open", subject=name, text=text, href=href)
-        yield from _of_recent(name, href, target["recent"], patience_s)
+        yield from _of_recent(name, href, target["recent"], patience_s, is_told=target["state"] in {"down", "failing"})
         if not target["is_priced"]:
             text = "it has no price now, so its cost is unknown and `auto` does not choose it"
             yield Problem(severity="warn", kind="configured", subject=name, text=text, href=href)
 
 
-def _of_recent(name: str, href: str, recent: Mapping[str, Any], patience_s: float) -> Iterator[Problem]:
+def _run_text(target: Mapping[str, Any]) -> str:
+    """What fails, since when, how many teams it hit, and what to do."""
+    run = target["run"]
+    minute = f"{run['minute_failures']} of {run['minute_attempts']} attempts of the last minute failed"
+    if not run["failures"]:
+        return f"{minute}; look at its last errors"
+    teams = f"{run['teams']} {'team' if run['teams'] == 1 else 'teams'}"
+    since = iso(run["since_us"])
+    return f"its last {run['failures']} attempts failed, since {since}, of {teams}; {minute}; look at its last errors"
+
+
+def _of_recent(
+    name: str, href: str, recent: Mapping[str, Any], patience_s: float, *, is_told: bool
+) -> Iterator[Problem]:
     if recent["attempts"] < ENOUGH:
         return
     share, p50, p95, usual = (recent[key] for key in ("failed_share", "ttft_p50_s", "ttft_p95_s", "usual_ttft_p50_s"))
-    if share >= FAILING:
+    # Of a target that is down or failing one line is enough.
+    if share >= FAILING and not is_told:
         text = f"{share:.0%} of its last {recent['attempts']} attempts failed"
         yield Problem(
             severity="bad" if share >= _GRAVE * FAILING else "warn", kind="burning", subject=name, text=text, href=href

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from cost.times import iso
-from dashboards.live.recent import Figures, Recent
+from dashboards.live.recent import Figures, Recent, Run
 from dashboards.live.workers import WorkersNow
 from dashboards.operations.masked import address
 from providers.breaker import BreakerSnapshot, Fault
@@ -40,12 +42,14 @@ def target_snapshots(
 def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int) -> dict[str, Any]:
     deployments = [_deployment(each, workers, recent, now_us) for each in target.deployments]
     available = sum(workers.is_called(each.deployment_id) for each in ready(target))
+    run = recent.runs.get(target.target_id)
     return {
         "target_id": target.target_id,
         "provider": target.provider,
         "pool": target.pool,
         "tiers": sorted(target.tiers),
-        "state": _state(len(deployments), available, deployments),
+        "state": _state(len(deployments), available, deployments, is_failing=run is not None and run.is_failing),
+        "run": _run_snapshot(run),
         "why": _why(deployments),
         "available": available,
         "is_priced": target.price is not None,
@@ -56,12 +60,21 @@ def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, n
     }
 
 
-def _state(there: int, available: int, deployments: list[dict[str, Any]]) -> str:
-    """`ok`, `degraded`, `down`, or `empty` for a pool's target without replicas."""
+def _run_snapshot(run: Run | None) -> dict[str, Any]:
+    """The run of failures as plain values."""
+    if run is None:
+        return {"failures": 0, "since_us": None, "teams": 0, "minute_attempts": 0, "minute_failures": 0}
+    return msgspec.structs.asdict(run)
+
+
+def _state(there: int, available: int, deployments: list[dict[str, Any]], *, is_failing: bool) -> str:
+    """`ok`, `degraded`, `failing`, `down`, or `empty` for a pool's target without replicas."""
     if not there:
         return "empty"
     if not available:
         return "down"
+    if is_failing:
+        return "failing"
     closed = all(each["breaker"]["state"] == "closed" for each in deployments)
     return "ok" if closed and available == there else "degraded"
 

@@ -23,7 +23,7 @@ _TEXTS: Final = frozenset({"last error", "why"})
 _STYLES: Final = {
     "ok": "green", "ready": "green", "closed": "green",
     "degraded": "yellow", "starting": "yellow", "suspect": "yellow", "draining": "yellow", "half-open": "yellow", "warn": "yellow",
-    "down": "red", "open": "red", "empty": "red", "bad": "red",
+    "failing": "red", "down": "red", "open": "red", "empty": "red", "bad": "red",
 }  # fmt: skip
 
 

@@ -49,6 +49,34 @@ async def test_only_streams_have_a_speed(engine: AsyncEngine) -> None:
     assert (await reader(engine, [0.0]).recent()).all.tokens_per_s == pytest.approx(49.0)
 
 
+@pytest.mark.parametrize(
+    ("statuses", "failures", "is_failing"),
+    [
+        ((401, 401, 401), 3, True),
+        ((401, 429, 502, 200), 3, True),
+        ((200, 502, 502, 502, 200), 0, True),
+        ((200, 502, 200, 200), 0, False),
+        ((502, 502), 2, False),
+        ((400, 400, 400), 0, False),
+        ((499, 502, 502), 0, False),
+    ],
+)
+async def test_a_run_of_failures_of_any_kind_is_seen_at_once(
+    engine: AsyncEngine, statuses: tuple[int, ...], failures: int, *, is_failing: bool
+) -> None:
+    """Newest first: a refused key, no room, errors; a bad request and who hung up say nothing of the target."""
+    ends = [
+        ended(place, NOW_US - 1_000 - place, status=status, served=status == 200, team_id=f"team_{place % 2}")
+        for place, status in enumerate(statuses)
+    ]
+    await LedgerStore(engine).insert(ends)
+    run = (await reader(engine, [0.0]).recent()).runs["small"]
+    assert (run.failures, run.is_failing) == (failures, is_failing)
+    assert run.minute_attempts == len(statuses)
+    if failures:
+        assert (run.since_us, run.teams) == (NOW_US - 1_000 - (failures - 1), min(2, failures))
+
+
 async def test_nothing_is_no_zero(engine: AsyncEngine) -> None:
     """Without attempts there are no shares and no times."""
     found = (await reader(engine, [0.0]).recent()).all

@@ -151,3 +151,16 @@ def test_who_floods_is_named_once_with_the_key_that_has_most() -> None:
     assert text.endswith("70 of them to the key key_2")
     told["refusals"]["data"] = None
     assert problems(told) == []
+
+
+def test_a_failing_target_is_one_line_with_since_when_and_whom_it_hit() -> None:
+    """Not another for its share of failures."""
+    told = quiet()
+    told["targets"][0] |= {
+        "state": "failing",
+        "run": {"failures": 4, "since_us": 0, "teams": 2, "minute_attempts": 5, "minute_failures": 4},
+        "recent": {**FIGURES, "failed_share": 0.9},
+    }
+    (found,) = problems(told)
+    assert (found.severity, found.kind) == ("bad", "burning")
+    assert found.text.startswith("its last 4 attempts failed, since 1970-01-01T00:00:00Z, of 2 teams; 4 of 5 attempts")
