@@ -49,8 +49,10 @@ from proxy.queues.work import QueueSnapshot
 from proxy.redis.live_processes import CountedProcesses, ToldProcesses
 from proxy.refusals.store import RefusalStore
 from proxy.worker_report import WorkerReport
+from selfhosted.balance.sharing import PromptsSent
 from selfhosted.bulletin import Bulletin
-from selfhosted.messages import FROM_PROCESS, FromProcess
+from selfhosted.fleet import Fleet
+from selfhosted.messages import FROM_PROCESS, FromProcess, ToHost
 from selfhosted.prefixes.store import PrefixStore, keep_pruned
 from selfhosted.scale.reports import FleetReport
 
@@ -112,12 +114,13 @@ class ControlPlane:
             fleet = await open_fleet(
                 config,
                 metrics,
-                partial(_tell, probing, boot_id),
+                partial(_tell, self.hub, probing, boot_id),
                 live.fleet_changed,
                 stack,
                 hears_engines=False,
             )
             published.subscribe(fleet.hear)
+            _hand_on_prompts(self.hub, fleet)
             await fleet.known(FIRST_LOOK_S)
             await live.open(
                 Process(
@@ -288,7 +291,20 @@ class _Published:
         self._own.forget(key)
 
 
-def _tell(probing: OpenProber, boot_id: str, message: FromProcess) -> None:
+def _hand_on_prompts(hub: Hub, fleet: Fleet) -> None:
+    """Tells every process of the host what each of the others sent to the replicas."""
+
+    def hear(connection: Connection, message: PromptsSent) -> None:
+        message = msgspec.structs.replace(message, process=connection.boot_id)
+        hub.tell_others(connection.boot_id, message)
+        fleet.hear(message)
+
+    hub.handlers.when_told(PromptsSent, hear)
+
+
+def _tell(hub: Hub, probing: OpenProber, boot_id: str, message: ToHost) -> None:
+    if isinstance(message, PromptsSent):
+        hub.tell_others(boot_id, msgspec.structs.replace(message, process=boot_id))
     # Nobody waits at this process's gate, so it has nothing to say of that.
-    if not isinstance(message, FleetReport):
+    elif not isinstance(message, FleetReport):
         probing.prober.hear(boot_id, message)

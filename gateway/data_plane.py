@@ -26,7 +26,7 @@ from proxy.observers.logs import configure_logging
 from proxy.overload import AcceptBacklog
 from proxy.refusals.counting import RefusalsTold
 from selfhosted.fleet import Fleet
-from selfhosted.messages import FROM_PROBER, FromProber
+from selfhosted.messages import TO_FLEET, ToFleet
 
 _log = logging.getLogger("weighbridge.app")
 
@@ -146,8 +146,8 @@ class DataPlane:
 
 
 def _hear_of_fleet(link: Link, fleet: Fleet) -> None:
-    def hear(_from: object, message: FromProber) -> None:
+    def hear(_from: object, message: ToFleet) -> None:
         fleet.hear(message)
 
-    for each in FROM_PROBER:
+    for each in TO_FLEET:
         link.handlers.when_told(each, hear)

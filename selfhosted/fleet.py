@@ -16,10 +16,11 @@ from providers.errors import UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from selfhosted.balance.blocks import prompt_blocks
+from selfhosted.balance.sharing import PromptsSent
 from selfhosted.config import PoolConfig
 from selfhosted.kv_events.following import KvStates
 from selfhosted.kv_events.sampling import Sample, tokenize_body
-from selfhosted.messages import FromProber, FromProcess
+from selfhosted.messages import ToFleet, ToHost
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import PoolFullness, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
@@ -27,6 +28,8 @@ from selfhosted.scale.reports import FleetReport
 from selfhosted.watch.messages import ReplicaObserved
 
 _POLL_S: Final = 0.02
+_TELL_S: Final = 0.01
+"""How long what was sent is collected before the other processes of the host are told."""
 _LEAST_READY: Final = 2
 _BYTES_A_TOKEN: Final = 4
 """Bytes of English text in a token, the rule of thumb of OpenAI's tokenizer guide."""
@@ -61,7 +64,7 @@ class Fleet:
         clock: Callable[[], float],
         observer: FleetObserver,
         salt_of: Callable[[Deployment, Caller], str],
-        tell: Callable[[FromProcess], object] = lambda _message: None,
+        tell: Callable[[ToHost], object] = lambda _message: None,
     ) -> None:
         """`salt_of` returns the cache salt that separates callers' cached prefixes at a deployment; empty where nothing
         does. `tell` sends a message up.
@@ -75,13 +78,19 @@ class Fleet:
         self._ready: dict[str, _Ready] = {}
         self.cleared: Callable[[str], None] = lambda _deployment_id: None
         """Callback with the id of each deployment that has become ready again."""
+        self._news = asyncio.Event()
         for pool in pools.values():
+            pool.sent.news = self._news.set
             pool.recovered = functools.partial(self._on_recovery, pool)
 
-    def hear(self, message: FromProber) -> None:
+    def hear(self, message: ToFleet) -> None:
         """Takes over what is told of a pool; one that is not known here is ignored."""
         pool = self.pools.get(message.address.pool if isinstance(message, ReplicaObserved) else message.pool)
-        if pool is not None:
+        if pool is None:
+            return
+        if isinstance(message, PromptsSent):
+            pool.told.hear(message, self._clock())
+        else:
             pool.judge.hear(message)
 
     def tick(self, interval_s: float, waiting_at_gate: Callable[[PoolConfig], int]) -> None:
@@ -91,6 +100,8 @@ class Fleet:
         self.give_up_the_silent()
         for pool in self.pools.values():
             pool.judge.tick(interval_s)
+            pool.told.expire(self._clock())
+            self._tell_of_prompts(pool, whole=True)
             for doubted in pool.judge.open_doubts():
                 self._tell(doubted)
             if pool.kv_events is not None:
@@ -264,8 +275,23 @@ class Fleet:
             await asyncio.sleep(_POLL_S)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """The background coroutines of all pools (KV events), each to be run until it is cancelled."""
-        return [pool.kv_events.run() for pool in self.pools.values() if pool.kv_events is not None]
+        """The background coroutines (KV events, what other processes are told), each to be run until it is cancelled."""
+        events = [pool.kv_events.run() for pool in self.pools.values() if pool.kv_events is not None]
+        return [*events, self._keep_telling()]
+
+    async def _keep_telling(self) -> None:
+        """Tells the other processes of the host, in a moment, what this one sent where."""
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(_TELL_S)
+            self._news.clear()
+            for pool in self.pools.values():
+                self._tell_of_prompts(pool)
+
+    def _tell_of_prompts(self, pool: Pool, *, whole: bool = False) -> None:
+        message = pool.sent.told(whole=whole)
+        if message is not None:
+            self._tell(message)
 
     def _on_recovery(self, pool: Pool, replica: str) -> None:
         """Reports a replica's deployments as recovered, now that it is ready."""

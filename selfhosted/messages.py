@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from selfhosted.balance.sharing import PromptsSent
 from selfhosted.kv_events.following import KvStates
 from selfhosted.scale.reports import FleetReport
 from selfhosted.watch.messages import (
@@ -20,5 +21,11 @@ FromProber = FromPool
 FromProcess = FromRequests | FleetReport | KvStates
 """What a process tells the prober."""
 
+ToHost = FromProcess | PromptsSent
+"""What a process tells the prober and the other processes of its host."""
+ToFleet = FromProber | PromptsSent
+"""What a process's fleet is told."""
+
 FROM_PROBER: Final[tuple[type[msgspec.Struct], ...]] = (PoolMembers, ReplicaObserved)
 FROM_PROCESS: Final[tuple[type[msgspec.Struct], ...]] = (ReplicaDoubted, AdapterChanged, FleetReport, KvStates)
+TO_FLEET: Final[tuple[type[msgspec.Struct], ...]] = (*FROM_PROBER, PromptsSent)

@@ -8,6 +8,7 @@ from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.load import Lease as LoadLease
 from selfhosted.balance.room import full
+from selfhosted.balance.sharing import SentPrompts, ToldPrompts
 from selfhosted.config import PoolConfig
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
@@ -41,6 +42,8 @@ class Pool(JudgeObserver):
         self.config = config
         self.judge = judge
         self.balancer = balancer
+        self.sent = SentPrompts(config.name)
+        self.told = ToldPrompts(balancer)
         self.api_key = api_key
         self.adapters = adapters
         self.kv_events = kv_events
@@ -195,6 +198,7 @@ class ReplicaLease:
         cached it."""
         self.lost = False
         self.when_lost: Callable[[], None] | None = None
+        pool.sent.sent(load)
         waiting = pool.unanswered.get(self._name)
         if waiting is None:
             pool.unanswered[self._name] = {self: None}
@@ -206,6 +210,7 @@ class ReplicaLease:
         now, pool = self._clock(), self._pool
         self._stop_waiting()
         self._load.first_token(now, told=self._streams)
+        pool.sent.started(self._load)
         pool.judge.succeeded(self._name, self.began_at, now)
         if self._streams:
             pool.first_tokens.saw(now - self.began_at)
@@ -245,6 +250,7 @@ class ReplicaLease:
         self._stop_waiting()
         now, judge = self._clock(), self._pool.judge
         self._load.end(now, cached_tokens=cached_tokens, output_tokens=output_tokens)
+        self._pool.sent.ended(self._load)
         if failed is False:
             judge.succeeded(self._name, self.began_at, now)
         elif failed and not (silent and judge.answered_since(self._name, self.began_at)):

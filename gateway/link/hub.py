@@ -73,6 +73,12 @@ class Hub:
         for connection in self._workers.values():
             self._tell(connection, key, message)
 
+    def tell_others(self, boot_id: str, message: msgspec.Struct) -> None:
+        """Tells all workers but this one what may be left out: whoever does not keep up is not told."""
+        for other, connection in self._workers.items():
+            if other != boot_id and connection.has_room:
+                connection.tell(message)
+
     def forget(self, key: Hashable) -> None:
         """Workers that come later are not told of this key any more."""
         self._newest.pop(key, None)

@@ -12,7 +12,7 @@ from gateway.link.questions import QUESTIONS
 from proxy.limits.limit import Limit, Remaining
 from proxy.refusals.counting import RefusalsTold
 from proxy.worker_report import WorkerReport
-from selfhosted.messages import FROM_PROBER, FROM_PROCESS
+from selfhosted.messages import FROM_PROCESS, TO_FLEET
 
 
 class ReadReport(Question[WorkerReport], frozen=True):
@@ -57,7 +57,7 @@ VOCABULARY: Final = Vocabulary(
         ReadRefusals,
         RefusalsTold,
         ProcessesCounted,
-        *FROM_PROBER,
+        *TO_FLEET,
         *FROM_PROCESS,
     )
 )

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -125,6 +126,8 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+_HASH_KEYS = 2**32 - 1
+"""The keys that Python takes; 0 would be none."""
 _IN_USE = {98, 48}
 """The errno of EADDRINUSE on Linux and on macOS."""
 
@@ -148,7 +151,13 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
             control=[sys.executable, "-m", "gateway.process.control", *shared],
             count=config.server.workers,
             inherited_fd=listener.fileno(),
-            environ={**os.environ, **environment.variables(), "PROMETHEUS_MULTIPROC_DIR": str(folder.metrics)},
+            environ={
+                **os.environ,
+                **environment.variables(),
+                "PROMETHEUS_MULTIPROC_DIR": str(folder.metrics),
+                # One key for all, so that they can tell each other of prompts by their hashes.
+                "PYTHONHASHSEED": str(secrets.randbelow(_HASH_KEYS) + 1),
+            },
             drain_s=config.server.drain_s,
             gone=lambda pid: forget_worker(pid, str(folder.metrics)),
         ).run()

@@ -34,7 +34,7 @@ from selfhosted.hardware import PoolHardware
 from selfhosted.kv_events.kv_metrics import KvMetrics
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import HttpTokenize
-from selfhosted.messages import FromProcess
+from selfhosted.messages import ToHost
 from selfhosted.pool import Pool
 from selfhosted.prober import ProbedPool, Prober
 from selfhosted.registry.hours import Hours
@@ -159,7 +159,7 @@ def _lead(
 async def open_fleet(
     config: GatewayConfig,
     metrics: AllMetrics,
-    tell: Callable[[FromProcess], object],
+    tell: Callable[[ToHost], object],
     changed: Callable[[], None],
     stack: contextlib.AsyncExitStack,
     *,
@@ -185,7 +185,7 @@ def _pool(
     config: PoolConfig,
     session: aiohttp.ClientSession,
     metrics: AllMetrics,
-    tell: Callable[[FromProcess], object],
+    tell: Callable[[ToHost], object],
     changed: Callable[[], None],
     stack: contextlib.AsyncExitStack,
     *,

@@ -75,6 +75,11 @@ class Balancer:
         self._read_tokens = 1.0
         self._written_tokens = 0.0
 
+    @property
+    def ring(self) -> Ring:
+        """The ring of all replicas of the newest snapshot."""
+        return self._ring
+
     def pick(
         self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str] | None, now: float
     ) -> ReplicaChoice | None:
@@ -121,6 +126,16 @@ class Balancer:
         lease.pinned = self.index.pin(choice.replica, ask.blocks)
         self._update_averages(lease)
         return lease
+
+    def take_told(self, replica: str, ask: ReplicaRequest, now: float) -> Lease | None:
+        """Counts a request that another process of the host sent to a replica, as `take` counts an own one; None for a
+        replica that is not known here.
+        """
+        if replica not in self._replicas:
+            return None
+        blocks = self.index.depths(ask.blocks).get(replica, 0)
+        matched = min(ask.tokens, int(blocks * ask.block_tokens))
+        return self.take(ReplicaChoice(replica=replica, why="load", matched_tokens=matched), ask, now)
 
     def load(self, replica: str) -> Load:
         """The load of a replica, created when it is new."""

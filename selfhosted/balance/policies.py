@@ -1,5 +1,6 @@
-"""Baseline policies to compare with: round-robin, least-loaded and the best of two random choices."""
+"""Baseline policies to compare with: round-robin, least-loaded, the best of two random choices, consistent hashing."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -56,11 +57,25 @@ class RandomTwo(_CacheBlind):
         return min(drawn, key=lambda load: load.in_flight)
 
 
+class ConsistentHash(_CacheBlind):
+    """Consistent hashing with bounded loads: the first replica along the conversation's ring that would not have more
+    than `load_bound` times the mean of the requests in flight, this one counted (Mirrokni, Thorup, Zadimoghaddam).
+    """
+
+    def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
+        by_name = {load.name: load for load in candidates}
+        total = sum(load.in_flight for load in candidates) + 1
+        most = math.ceil(self.config.load_bound * total / len(candidates))
+        homes = [by_name[name] for name in self.ring.walk(ask.root) if name in by_name]
+        return next((load for load in homes if load.in_flight < most), homes[0])
+
+
 POLICIES: Final[dict[str, Callable[..., Balancer]]] = {
     "prefix": Balancer,
     "least-loaded": LeastLoaded,
     "round-robin": RoundRobin,
     "random-two": RandomTwo,
+    "consistent-hash": ConsistentHash,
 }
 
 

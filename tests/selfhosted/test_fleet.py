@@ -16,7 +16,7 @@ from selfhosted.bulletin import Bulletin
 from selfhosted.config import PoolConfig, WatchConfig
 from selfhosted.engines.scrape import Fetched
 from selfhosted.fleet import Fleet, FleetObserver
-from selfhosted.messages import FromProcess
+from selfhosted.messages import ToHost
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.replica import Address, ReplicaState
 from selfhosted.scale.reports import FleetReport
@@ -89,7 +89,7 @@ class House:
         self.now += seconds
         self.fleet.tick(1.0, lambda _pool: 0)
 
-    def _tell(self, message: FromProcess) -> None:
+    def _tell(self, message: ToHost) -> None:
         if self.loses:
             return
         if isinstance(message, ReplicaDoubted):

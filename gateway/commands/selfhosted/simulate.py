@@ -29,6 +29,9 @@ def simulate(
         list[str] | None, typer.Option(help="fixed, weighbridge, keda or perfect. Again for more.")
     ] = None,
     gateways: Annotated[int, typer.Option(min=1, max=256, help="Gateway processes, each with its own view.")] = 1,
+    hosts: Annotated[
+        int, typer.Option(min=1, max=256, help="The gateways are dealt out to so many; those of one tell each other.")
+    ] = 1,
     kv_events: Annotated[
         bool, typer.Option("--kv-events", help="Engines tell the gateways what they have cached.")
     ] = False,
@@ -103,7 +106,7 @@ def simulate(
     replayed = _trace(trace, limit, speed, users, days, seed, spread=spread)
     runs = [
         FleetSpec(
-            replicas=replicas, engine=machine.engine, policy=each, gateways=gateways, seed=seed, kv_events=kv_events,
+            replicas=replicas, engine=machine.engine, policy=each, gateways=gateways, hosts=hosts, seed=seed, kv_events=kv_events,
             spill=comparator is not None, scaler=scaler, scale=scale, ttft_target_s=ttft_target,
             tpot_target_s=tpot_target, usd_per_replica_hour=float(machine.usd_per_hour),
         )

@@ -4,6 +4,7 @@ A chooser belongs to one gateway process and sees what that sees: the last scrap
 looks into the engines.
 """
 
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +12,9 @@ from typing import Final, Protocol
 
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.load import Lease
-from selfhosted.balance.policies import LeastLoaded, RandomTwo, RoundRobin
+from selfhosted.balance.policies import ConsistentHash, LeastLoaded, RandomTwo, RoundRobin
 from selfhosted.config import BalanceConfig, RoomConfig
-from selfhosted.offline.simulate.engine import Engine, Job
+from selfhosted.offline.simulate.engine import Engine, Happening, Job
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.replica import PoolRoom, PoolSnapshot, ReplicaRequest
 
@@ -37,6 +38,14 @@ class Chooser(Protocol):
 
     def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None:
         """Handles an engine's KV event, in the blocks that asks are made of."""
+        ...
+
+    def sibling_sent(self, job: Job, ask: ReplicaRequest, at: float) -> None:
+        """Hears that another gateway of the host sent the request to `job.replica`."""
+        ...
+
+    def sibling_told(self, job: Job, what: Happening, at: float) -> None:
+        """Hears that the request of another gateway of the host had its first token, or ended."""
         ...
 
 
@@ -78,6 +87,20 @@ class Balanced:
         else:
             index.remove(replica, blocks)
 
+    def sibling_sent(self, job: Job, ask: ReplicaRequest, at: float) -> None:
+        if job.replica is not None:
+            lease = self._balancer.take_told(job.replica, ask, at)
+            if lease is not None:
+                self._leases[job] = lease
+
+    def sibling_told(self, job: Job, what: Happening, at: float) -> None:
+        lease = self._leases.get(job)
+        if lease is None:
+            return
+        lease.first_token(at, told=False)
+        if what == "done":
+            self._leases.pop(job).end(at, output_tokens=job.output_tokens)
+
     def _names(self, snapshot: PoolSnapshot) -> frozenset[str]:
         if snapshot is not self._seen:
             self._seen = snapshot
@@ -101,6 +124,10 @@ class _BaselineChooser:
     def done(self, job: Job, at: float) -> None: ...
 
     def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None: ...
+
+    def sibling_sent(self, job: Job, ask: ReplicaRequest, at: float) -> None: ...
+
+    def sibling_told(self, job: Job, what: Happening, at: float) -> None: ...
 
 
 class RandomOne(_BaselineChooser):
@@ -231,6 +258,69 @@ class CacheAwareRouter(_BaselineChooser):
             del self._holders[block]
 
 
+class EndpointPicker(_BaselineChooser):
+    """llm-d's endpoint picker with the scorers and weights that its chart installs, written from its source.
+
+    The highest sum wins, at random among equals: 2 x queue (1 for the shortest engine queue, 0 for the longest), 2 x the
+    part of the KV cache that is free, 3 x the part of the prompt's first 256 blocks of 16 tokens that was sent there
+    before. What was sent is remembered least recently used, as much as the engine's cache holds, which is what it tunes
+    itself to. Engines are read every 50 ms, as it does; prefixes are told apart by the trace's blocks.
+    """
+
+    _QUEUE: Final = 2.0
+    _KV: Final = 2.0
+    _PREFIX: Final = 3.0
+    _MATCHED_TOKENS: Final = 256 * 16
+    _READ_S: Final = 0.05
+
+    def __init__(self, engines: Callable[[], Mapping[str, Engine]], rng: random.Random) -> None:
+        self._engines = engines
+        self._rng = rng
+        self._read_at = -math.inf
+        self._read: dict[str, tuple[int, float]] = {}
+        self._sent: dict[str, OrderedDict[int, None]] = {}
+
+    def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
+        del ask, snapshot
+        engines = self._engines()
+        if not engines:
+            return None
+        self._read_engines(engines, now)
+        waiting = [self._read[name][0] for name in engines]
+        least, most = min(waiting), max(waiting)
+        names = list(engines)
+        self._rng.shuffle(names)
+        best = max(names, key=lambda name: self._score(name, job, engines[name], least, most))
+        self._remember(best, job, engines[best])
+        return best
+
+    def _read_engines(self, engines: Mapping[str, Engine], now: float) -> None:
+        if now - self._read_at >= self._READ_S or self._read.keys() != engines.keys():
+            self._read_at = now
+            self._read = {name: (engine.waiting, engine.kv.usage) for name, engine in engines.items()}
+            self._sent = {name: self._sent.get(name, OrderedDict()) for name in engines}
+
+    def _score(self, name: str, job: Job, engine: Engine, least: int, most: int) -> float:
+        waiting, usage = self._read[name]
+        queue = 1.0 if most == least else (most - waiting) / (most - least)
+        size, sent, matched = engine.spec.shared_tokens, self._sent[name], 0
+        for block in job.blocks[: self._MATCHED_TOKENS // size]:
+            if block not in sent:
+                break
+            matched += size
+        looked_at = max(1, min(job.prompt_tokens, self._MATCHED_TOKENS))
+        prefix = min(1.0, matched / looked_at)
+        return self._QUEUE * queue + self._KV * (1 - usage) + self._PREFIX * prefix
+
+    def _remember(self, name: str, job: Job, engine: Engine) -> None:
+        size, sent = engine.spec.shared_tokens, self._sent[name]
+        for block in reversed(job.blocks[: self._MATCHED_TOKENS // size]):
+            sent[block] = None
+            sent.move_to_end(block)
+        while len(sent) > engine.spec.kv_tokens // size:
+            sent.popitem(last=False)
+
+
 class Oracle(_BaselineChooser):
     """An oracle that sees every engine's cache, queue and batch as they are, and takes the earliest first token.
 
@@ -259,9 +349,10 @@ _BALANCERS: Final[Mapping[str, type[Balancer]]] = {
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,
     "power-of-two": RandomTwo,
+    "consistent-hash": ConsistentHash,
 }
 
-POLICIES: Final = (*_BALANCERS, "random", "vllm-cache-aware", "vllm-cache-aware-eager", "oracle")
+POLICIES: Final = (*_BALANCERS, "random", "vllm-cache-aware", "vllm-cache-aware-eager", "llm-d", "oracle")
 """Names of all policies. `vllm-cache-aware-eager` has the thresholds of the same router's library (0.5, 32, 1.0001)
 instead of its command line's."""
 
@@ -289,5 +380,7 @@ def chooser_of(
         return CacheAwareRouter()
     if policy == "vllm-cache-aware-eager":
         return CacheAwareRouter(threshold=0.5, balance_abs=32, balance_rel=1.0001, evict_s=60.0)
+    if policy == "llm-d":
+        return EndpointPicker(engines, rng)
     check_policy(policy)
     return Oracle(engines)

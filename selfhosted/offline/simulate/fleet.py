@@ -46,6 +46,10 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSpec
     policy: str = "prefix"
     gateways: int = 1
+    hosts: int = 1
+    """The gateways are dealt out to so many hosts; those of one host tell each other what they send where."""
+    told_after_s: float = 0.02
+    """How long that takes."""
     seed: int = 0
     balance: BalanceConfig = BalanceConfig()
     room: RoomConfig = RoomConfig()
@@ -190,6 +194,14 @@ class Fleet:
         self._expected_output = max(1, round(trace.output_tokens / len(trace.requests)))
         self.measured = Measured(spec=spec, requests=len(trace.requests))
         self._gateways = [_Gateway(self._chooser(index)) for index in range(spec.gateways)]
+        self._siblings = [
+            [
+                each
+                for other, each in enumerate(self._gateways)
+                if other != index and other % spec.hosts == index % spec.hosts
+            ]
+            for index in range(spec.gateways)
+        ]
         self._planner = planner
         self._arrived = arrived
         self._rule: ScaleRule | None = rule or rule_of(
@@ -302,10 +314,13 @@ class Fleet:
             return
         if not self._fits(job):
             return
-        name = gateway.chooser.choose(job, self._ask(job), gateway.snapshot, now)
+        ask = self._ask(job)
+        name = gateway.chooser.choose(job, ask, gateway.snapshot, now)
         if name is not None:
             job.replica = name
             self._nodes[name].engine.enqueue(job, now)
+            for sibling in self._siblings[job.gateway]:
+                self._at(now + self._spec.told_after_s, partial(sibling.chooser.sibling_sent, job, ask))
         elif spills:
             self._overflow(job)
         else:
@@ -347,6 +362,8 @@ class Fleet:
 
     def _on_engine_event(self, at: float, what: Happening, job: Job) -> None:
         chooser = self._gateways[job.gateway].chooser
+        for sibling in self._siblings[job.gateway]:
+            self._at(at + self._spec.told_after_s, partial(sibling.chooser.sibling_told, job, what))
         if what == "first_token":
             chooser.first_token(job, at)
             self._first_tokens.saw(at - job.arrived_at, at)

@@ -218,3 +218,16 @@ def test_a_frame_has_a_bound() -> None:
         frame(TOLD, 0, "Note", Note("x" * (MAX_FRAME_BYTES + 1)))
     with pytest.raises(FrameTooLarge):
         Frames().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+
+
+async def test_what_one_worker_tells_is_handed_on_to_the_others(path: Path) -> None:
+    """Everybody but the one that it came from is told."""
+    async with hub_at(path) as hub, worker_at(path, "one") as (one, of_one), worker_at(path, "two") as (two, of_two):
+        hub.handlers.when_told(Note, lambda connection, note: hub.tell_others(connection.boot_id, note))
+        await one.synced(30)
+        await two.synced(30)
+        one.tell(Note("from one"))
+        await until(lambda: of_two == ["from one"])
+        two.tell(Note("from two"))
+        await until(lambda: of_one == ["from two"])
+        assert of_two == ["from one"]

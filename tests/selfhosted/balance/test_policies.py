@@ -31,3 +31,20 @@ def test_each_spreads_new_conversations_and_keeps_to_the_rules(name: str) -> Non
     assert max(picks.values()) <= 2 * min(picks.values())
     assert [chosen.load(each).requests for each in NAMES] == [0, 0, 0, 0]
     assert chosen.pick(ask(), pool(), NAMES, 0.0) is None
+
+
+def test_consistent_hashing_keeps_a_conversation_until_its_home_is_above_the_bound() -> None:
+    """One conversation goes home while that has room, and along the ring, always in the same order, when it has none."""
+    chosen = policy_of("consistent-hash", BalanceConfig(load_bound=1.25), RoomConfig(), random.Random(1))
+    snapshot = pool(*NAMES)
+    seen = []
+    for _ in range(12):
+        request = ask(*prompt(1), root=7)
+        choice = chosen.pick(request, snapshot, NAMES, 0.0)
+        assert choice is not None
+        chosen.take(choice, request, 0.0)
+        seen.append(choice.replica)
+    walked = list(dict.fromkeys(seen))
+    assert len(walked) >= 3
+    assert walked == list(chosen.ring.walk(7))[: len(walked)]
+    assert Counter(seen).most_common(1)[0][1] <= 1.25 * 12 / 4 + 1

@@ -186,3 +186,13 @@ def test_demand_is_what_arrives() -> None:
     work = sum(each.prompt_tokens + 4 * each.output_tokens for each in trace.requests)
     assert sum(demand(15.0 * each + 7) * 15 for each in bins) == pytest.approx(work)
     assert demand(15.0) == demand(29.9)
+
+
+def test_gateways_of_one_host_find_what_the_others_sent() -> None:
+    """Eight gateways that tell each other find nearly what one finds; eight hosts that do not find less."""
+    trace = conversations(users=30, turns=10)
+    one, host, hosts = (
+        run(trace, gateways=gateways, hosts=hosts).cached_tokens for gateways, hosts in ((1, 1), (8, 1), (8, 8))
+    )
+    assert host > 0.9 * one
+    assert hosts < host
