@@ -100,8 +100,8 @@ soak-kill: $(VENV)/.dev  ## kill -9 the gateway 300 times under load and check t
 soak-books: $(VENV)/.dev  ## 100,000 requests with random faults: the books against the upstream's own
 	@WB_REQUESTS=100000 $(BIN)/python -m pytest tests/scenarios/test_books.py --log-cli-level=INFO
 
-soak-batch: $(VENV)/.dev  ## kill -9 the gateways 200 times during a batch of 5,000 lines, on SQLite and on PostgreSQL
-	@WB_BATCH_KILLS=200 WB_BATCH_LINES=5000 $(BIN)/python -m pytest tests/scenarios/test_batch_kill.py --log-cli-level=INFO
+soak-batch: $(VENV)/.dev  ## kill -9 the gateways KILLS times (200) during a batch of LINES lines (5,000), on SQLite and on PostgreSQL
+	@WB_BATCH_KILLS=$(or $(KILLS),200) WB_BATCH_LINES=$(or $(LINES),5000) $(BIN)/python -m pytest tests/scenarios/test_batch_kill.py --log-cli-level=INFO
 
 soak-steady: $(VENV)/.dev  ## an hour of mixed load (WB_MINUTES): memory and open files of each process
 	@$(BIN)/python -m benchmarks.steady

@@ -15,6 +15,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.database import make_engine, migrate
+from proxy.batch.ahead import MOST_AHEAD
 from proxy.batch.batch import LineResult, NewBatch, NewLine
 from proxy.batch.database_time import DatabaseTime
 from proxy.batch.store import BatchStore
@@ -97,7 +98,7 @@ def main() -> None:
     parser.add_argument("--database", help="An empty PostgreSQL database; SQLite when not given.")
     parser.add_argument("--lines", type=int, default=50_000, help="Lines in the database.")
     parser.add_argument("--worked", type=int, default=10_000, help="Lines to claim and to answer.")
-    parser.add_argument("--group", type=int, default=64, help="Lines that one claim takes.")
+    parser.add_argument("--group", type=int, default=MOST_AHEAD, help="Lines that one claim takes.")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="weighbridge-batch-") as folder:
         url = given.database or f"sqlite:///{Path(folder) / 'bench.sqlite'}"

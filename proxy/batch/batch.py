@@ -134,6 +134,7 @@ class ClaimedLine(msgspec.Struct, frozen=True, kw_only=True):
     bound_nanousd: int | None
     generation: int
     failures: int
+    place: int = 0
 
 
 class LineResult(msgspec.Struct, frozen=True, kw_only=True):

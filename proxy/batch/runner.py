@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from accounts.caller import Caller
+from proxy.batch.ahead import Ahead
 from proxy.batch.answering import Answered, Answering, Asked
 from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
@@ -133,6 +134,8 @@ class BatchRunner:
         self._observer = observer or BatchObserver()
         self._lease_us = int(section.lease_s * 1_000_000)
         self._running: dict[tuple[str, int], _Running] = {}
+        self._ahead = Ahead(clock)
+        self._returning: list[ClaimedLine] = []
         self._known: dict[str, tuple[float, Caller | None]] = {}
         self._results: asyncio.Queue[LineResult] = asyncio.Queue()
         self._wake = asyncio.Event()
@@ -164,6 +167,7 @@ class BatchRunner:
             self._duty_at = self._clock() + _DUTY_S
             await self._do_duties()
         if self._is_draining():
+            await self._let_go(())
             return
         if self._job is None or self._job.done():
             batch = await self._batches.take(("validating", "finalizing", "cancelling"), self._holder, self._lease_us)
@@ -193,6 +197,7 @@ class BatchRunner:
 
     async def _fill(self) -> None:
         live = await self._batches.live()
+        await self._let_go({batch.batch_id for batch in live})
         self.speed.look({batch.batch_id: batch.tokens_left for batch in live})
         running: dict[str, int] = {}
         for batch_id, _ in self._running:
@@ -207,10 +212,26 @@ class BatchRunner:
         for batch in live:
             more = min(free, wanted[batch.batch_id] - running.get(batch.batch_id, 0))
             presses = found[batch.batch_id].pressure >= 1
-            for line in await self._batches.claim(batch.batch_id, more, self._holder, self._lease_us):
+            for line in await self._claimed(batch, more):
                 free -= 1
                 task = asyncio.create_task(self._answer(batch, line, presses=presses))
                 self._running[line.batch_id, line.number] = _Running(line, task)
+
+    async def _claimed(self, batch: Batch, more: int) -> list[ClaimedLine]:
+        """Up to `more` lines of a batch that are this process's to begin."""
+        wanted = self._ahead.wanted(batch.batch_id, more, batch.left)
+        if wanted > 0:
+            self._ahead.add(
+                batch.batch_id, await self._batches.claim(batch.batch_id, wanted, self._holder, self._lease_us)
+            )
+        return self._ahead.begin(batch.batch_id, more)
+
+    async def _let_go(self, live: Collection[str]) -> None:
+        """Gives back what was claimed ahead of batches that have ended, and what others could have begun by now."""
+        # Kept until it is done: nobody else may begin them while their leases are renewed here.
+        self._returning += self._ahead.stale(live, self._section.lease_s)
+        await self._batches.give_back([(line, 0) for line in self._returning], self._holder)
+        self._returning.clear()
 
     async def _standing(self, batch: Batch, order: int, running: int) -> Standing:
         caller = await self._caller(batch.key_id)
@@ -355,6 +376,10 @@ class BatchRunner:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        try:
+            await self._let_go(())
+        except _DATABASE_FAILS as error:
+            _log.warning("batch: claimed lines could not be given back: %s", type(error).__name__)
         left = [self._results.get_nowait() for _ in range(self._results.qsize())]
         try:
             await self._batches.answer(left)

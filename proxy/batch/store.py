@@ -9,6 +9,7 @@ processes that claim at once skip what others are claiming.
 
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -250,7 +251,7 @@ class BatchStore:
             return int(await connection.scalar(query) or 0)
 
     async def claim(self, batch_id: str, limit: int, holder: str, lease_us: int) -> list[ClaimedLine]:
-        """Begins up to `limit` waiting lines of a batch in progress."""
+        """Begins up to `limit` waiting lines of a batch in progress, and returns them in the order of their places."""
         if limit < 1:
             return []
         now = self._time.now()
@@ -286,7 +287,8 @@ class BatchStore:
         )
         async with self.engine.begin() as connection:
             rows = (await connection.execute(taken)).mappings().all()
-        return [ClaimedLine(**row) for row in rows]
+        # Neither database promises an order of what a statement returns.
+        return sorted((ClaimedLine(**row) for row in rows), key=attrgetter("place"))
 
     async def renew(self, holder: str, lease_us: int) -> int:
         """Extends the leases of all lines that a process has begun; returns how many."""

@@ -1,0 +1,80 @@
+"""Lines that a process has claimed and not begun yet: a claim is a transaction, so many lines are claimed by one.
+
+How many follows from how fast they are begun: a group that was gone at once doubles, one that lay about halves. Near the end of a
+batch no more are claimed ahead than leave something for other processes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from proxy.batch.batch import ClaimedLine
+
+MOST_AHEAD: Final = 256
+"""Lines that one process keeps ahead, of all batches together. More in one group is hardly faster, and is what a crash repeats."""
+_GONE_SOON_S: Final = 1.0
+_LAY_ABOUT_S: Final = 4.0
+_SHARED: Final = 8
+"""One group takes at most this part of what a batch has left, so that its last lines are shared between processes."""
+
+
+def next_group(group: int, lasted_s: float) -> int:
+    """How many lines the next claim takes, after a group of `group` lines that lasted so many seconds until the last was begun."""
+    if lasted_s < _GONE_SOON_S:
+        return min(MOST_AHEAD, group * 2)
+    return max(1, group // 2) if lasted_s > _LAY_ABOUT_S else group
+
+
+def to_claim(missing: int, group: int, left: int, kept: int) -> int:
+    """Lines to claim, where `missing` are begun at once, `left` of the batch have no answer, and `kept` lie about already."""
+    if missing < 1:
+        return 0
+    return max(missing, min(group, left // _SHARED, missing + MOST_AHEAD - kept))
+
+
+class _Kept(msgspec.Struct):
+    lines: deque[ClaimedLine]
+    claimed_at: float
+    group: int
+
+
+class Ahead:
+    """What one process keeps ahead, by batch."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+
+    def __len__(self) -> int:
+        return sum(len(each.lines) for each in self._kept.values())
+
+    def wanted(self, batch_id: str, more: int, left: int) -> int:
+        """How many lines to claim before `more` lines of a batch are begun."""
+        kept = self._kept.get(batch_id)
+        if kept is None:
+            return to_claim(more, more, left, len(self))
+        group = max(more, next_group(kept.group, self._clock() - kept.claimed_at))
+        return to_claim(more - len(kept.lines), group, left, len(self))
+
+    def add(self, batch_id: str, lines: Collection[ClaimedLine]) -> None:
+        """Keeps lines that were claimed just now."""
+        kept = self._kept.setdefault(batch_id, _Kept(deque(), 0.0, 1))
+        kept.lines.extend(lines)
+        kept.claimed_at, kept.group = self._clock(), max(1, len(lines))
+
+    def begin(self, batch_id: str, more: int) -> list[ClaimedLine]:
+        """Takes out up to `more` lines of a batch, in the order in which they were claimed."""
+        kept = self._kept.get(batch_id)
+        return [] if kept is None else [kept.lines.popleft() for _ in range(min(more, len(kept.lines)))]
+
+    def stale(self, live: Collection[str], longest_s: float) -> list[ClaimedLine]:
+        """Takes out what shall wait for anybody again: lines of batches that are not live, and what has lain about for so long."""
+        found: list[ClaimedLine] = []
+        for batch_id in list(self._kept):
+            kept = self._kept[batch_id]
+            if batch_id not in live or (kept.lines and self._clock() - kept.claimed_at > longest_s):
+                found += kept.lines
+                del self._kept[batch_id]
+        return found
