@@ -358,7 +358,7 @@ def _named_targets(
         names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
         return [catalog.targets[name] for name in names], "auto"
     kind: _Kind = "alias" if facts.alias in policy.aliases else "named"
-    names = policy.aliases.get(facts.alias) or (facts.alias, *policy.fallbacks.get(facts.alias, ()))
+    names = names_behind(facts.alias, policy)
     pool = [catalog.targets[name] for name in names if name in catalog.targets]
     if facts.alias not in policy.aliases and facts.alias not in catalog.targets:
         pool = []
@@ -370,6 +370,11 @@ def _named_targets(
             param="model",
         )
     return known, kind
+
+
+def names_behind(alias: str, policy: Policy) -> tuple[str, ...]:
+    """Returns the names that a sent one stands for, in the order in which they are tried."""
+    return policy.aliases.get(alias) or (alias, *policy.fallbacks.get(alias, ()))
 
 
 def may_use(allowed: frozenset[str] | None, target: Target) -> bool:

@@ -16,7 +16,7 @@ from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
 from proxy.planning import facts_of, routed_request, turn_of
-from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent
+from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent, names_behind
 from proxy.queues.work import Work
 from proxy.request import conversation_key
 from proxy.routed_request import RoutedRequest
@@ -147,7 +147,5 @@ def _with_names(config: PipelineConfig, name: str) -> PipelineConfig:
     """The configuration with what wildcards know of the names behind the one that was sent."""
     if not config.catalog.wildcards.entries:
         return config
-    policy = config.policy
-    names = policy.aliases.get(name) or (name, *policy.fallbacks.get(name, ()))
-    catalog = config.catalog.including(names)
+    catalog = config.catalog.including(names_behind(name, config.policy))
     return config if catalog is config.catalog else msgspec.structs.replace(config, catalog=catalog)

@@ -5,6 +5,7 @@ begin: a batch whose bound no budget has room for is refused whole, before its f
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from sqlalchemy import ColumnElement
@@ -20,10 +21,12 @@ from providers.target import Capability
 from proxy.batch.store import BatchStore
 from proxy.batch.tables import BatchRow
 from proxy.batch.validation import Bound, LineSize, Problem, Validated
-from proxy.policy import Facts, Policy, costliest_nanousd
+from proxy.policy import Facts, Policy, costliest_nanousd, names_behind
 
 _EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
 _PLAIN: Final[frozenset[Capability]] = frozenset()
+_NAMES: Final = 64
+"""Names of one batch whose wildcards are kept in mind."""
 
 
 class BatchMoney:
@@ -37,7 +40,11 @@ class BatchMoney:
 
     def bound_for(self, caller: Caller) -> Bound:
         """Bounds a line by the dearest target that may serve it."""
-        policy, catalog = self._rules()
+        policy, known = self._rules()
+
+        @lru_cache(maxsize=_NAMES)
+        def catalog_with(name: str) -> Catalog:
+            return known.including(names_behind(name, policy))
 
         def bound(size: LineSize) -> int | None:
             embeds = size.operation == "embeddings"
@@ -53,7 +60,7 @@ class BatchMoney:
                 # One text of several may be the whole; which one is the longest shows when it is asked.
                 longest_tokens=1 if embeds else None,
             )
-            return costliest_nanousd(facts, policy, catalog)
+            return costliest_nanousd(facts, policy, catalog_with(size.model))
 
         return bound
 

@@ -109,3 +109,16 @@ async def test_auto_is_bounded_by_the_dearest(tmp_path: Path, upstream: Upstream
             batch = await ended(caller, await submit(caller, lines(3, name)))
             bounds.append((await gateway.batch.batches.get(batch.id)).bound_nanousd or 0)
         assert bounds[0] < bounds[1] == bounds[2]
+
+
+async def test_what_a_wildcard_stands_for_is_bounded_too(tmp_path: Path, upstream: Upstream) -> None:
+    """A name that only a wildcard knows costs what its price says, so a budget without room for it refuses it whole."""
+    models = [model("openai/*", [{**upstream.deployment("ok"), "upstream_model": "*"}])]
+    async with running_gateway(tmp_path, models, batch=FAST) as gateway, client(gateway) as caller:
+        await limit(gateway, "0.05")
+        large = await ended(caller, await submit(caller, lines(100, "openai/gpt-4o")))
+        assert large.status == "failed"
+        assert large.errors is not None
+        assert large.errors.data is not None
+        assert [each.code for each in large.errors.data] == ["budget_exceeded"]
+        assert not upstream.log
