@@ -21,6 +21,7 @@ from proxy.batch.batch_errors import FileNotFound
 from proxy.batch.estimate import Estimate, estimated
 from proxy.batch.files import Owner
 from proxy.batch.runner import EVENTS, event_id
+from proxy.batch.served import latest_served
 from proxy.errors import Refused
 
 router: Final = APIRouter(include_in_schema=False)
@@ -55,6 +56,13 @@ _PROBLEMS: Final = (
     Column("line", "Line", "number"),
     Column("code", "Code", "code"),
     Column("message", "What is wrong"),
+)
+_SERVED: Final = (
+    Column("target", "Model"),
+    Column("pool", "Pool", "text", "Own engines; empty where it is bought"),
+    Column("lines", "Requests", "number"),
+    Column("tokens", "Tokens", "number"),
+    Column("cost", "Cost", "money"),
 )
 _LINES: Final = (
     Column("line", "Line", "number"),
@@ -100,12 +108,31 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
         failed = await tier.batches.failed_lines(owner, batch.batch_id, _FAILED_LINES)
         expected = await estimated(tier.batches, batch)
         delivery = await _delivery(view, batch)
+        answering = await latest_served(tier.batches.engine, batch.team_id, batch.batch_id)
     problems = Table.of(
         _PROBLEMS,
         [{"line": each.line, "code": each.code, "message": each.message} for each in problems_of(batch)],
         view.query,
         name="problems",
         caption="What is wrong with the file",
+    )
+    served = Table.of(
+        _SERVED,
+        [
+            {
+                "target": each.target_id,
+                "pool": each.pool,
+                "lines": each.lines,
+                "tokens": each.tokens,
+                "cost": each.cost_nanousd,
+            }
+            for each in answering
+        ],
+        view.query,
+        name="served",
+        caption="Where the requests run",
+        sort="-lines",
+        empty="None was answered yet.",
     )
     lines = Table.of(
         _LINES,
@@ -124,7 +151,7 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
         caption="Requests that failed",
         empty="None so far.",
     )
-    file = view.csv_asked("batch", problems, lines)
+    file = view.csv_asked("batch", problems, served, lines)
     if file is not None:
         return file
     context = {
@@ -133,6 +160,7 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
         "state": STATES[batch.status],
         "priority": _PRIORITIES[batch.priority],
         "problems": problems,
+        "served": served,
         "lines": lines,
         "delivery": delivery,
         "here": _address(batch),

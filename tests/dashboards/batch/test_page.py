@@ -45,6 +45,8 @@ async def test_a_batch_is_followed_downloaded_and_its_callback_sent_again(tmp_pa
         assert "model_not_found" in page
         assert "<b>odd</b>" not in page
         assert "&lt;b&gt;odd" in page
+        # What refused its request was never anywhere.
+        assert "m,,1," in await shows(admin, f"{place}?format=csv&table=served", "m,")
         output = await admin.get(f"{place}/files/output")
         assert output.text.count("\n") == 1
         assert (await admin.get(f"{place}/files/error")).text.count("\n") == 2
