@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-classifier: $(VENV)/.dev  ## what one score of a prompt of 800 tokens cost
 
 bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two production traces (TRACES=folder with them)
 	@$(BIN)/python -m benchmarks.fleet_sim $(TRACES)
+
+bench-fleet-bars: $(VENV)/.dev  ## the balancer against the best of four others, over fleets, loads and gateways (TRACES=folder)
+	@$(BIN)/python -m benchmarks.fleet_bars $(if $(TRACES),--traces $(TRACES))
 
 bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
 	@$(BIN)/python -m benchmarks.pages

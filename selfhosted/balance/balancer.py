@@ -1,8 +1,9 @@
 """The prefix-aware balancer: sends a request to the replica with the earliest expected first token.
 
-The score of a replica is seconds: the wait there, plus the prefill of the part of the prompt that is not cached there.
+While there is room the score of a replica is seconds: the wait there, plus the prefill of the part of the prompt that is not cached there.
 Prefill counts more than waiting (`_WORK`): it also delays every later request, and what is read a second time evicts
-something else from a cache.
+something else from a cache; the longer everybody waits, the more it counts. Where all have long queues, prefixes stay
+together as far as queues stay even (`_saturated_scores`).
 
 Replicas that are about equally good are told apart by consistent hashing, so that gateways that do not talk to each
 other send a new conversation to the same one. Its load is bounded: a home far above the mean is passed over for the
@@ -24,10 +25,25 @@ _WORK: Final = 2.0
 """Weight of a second of the request's own prefill against a second of waiting. On the conversation trace, simulated, 1
 to 2 give the same first tokens within 1.5 %, and 2 gives 1 to 2 points more hits; 3 costs up to 3 % and 6 up to 10 %
 for more."""
+_CROWDED_S: Final = 1.0
+"""Wait at the least busy replica at which prefill counts twice as much: it delays everybody who comes before the queue
+is gone, and the longer that is, the more they are."""
+_MOST_CROWDED: Final = 30.0
+"""The most that prefill's weight is multiplied by, so the most that anybody waits for somebody else's cache is bounded."""
+_SATURATED_S: Final = 8.0
+"""Wait at the least busy replica from which on seconds are not estimated any more: an error would feed itself."""
+_ROOMY: Final = 0.5
+"""A KV cache that is used less is room enough to leave full replicas alone, whatever they have cached."""
+_PREFIX_PART: Final = 3.0
+"""Weights in a saturated fleet, those of llm-d's chart: the part of the prompt to be read, the place between the shortest and
+the longest queue, and the part of the KV cache in use."""
+_QUEUE_PART: Final = 2.0
+_KV_PART: Final = 2.0
 _NEAR_S: Final = 0.01
 """Replicas whose scores differ by less are equally good."""
 _ADAPTER_S: Final = 1.5
 """Assumed time to load a LoRA adapter."""
+_ENDLESS: Final = float("inf")
 _DECAY: Final = 0.98
 """Decay per request of the balancer's exponential means."""
 
@@ -84,7 +100,8 @@ class Balancer:
         self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str] | None, now: float
     ) -> ReplicaChoice | None:
         """The best of the allowed replicas, which are all where `allowed` is None; None when none of them takes requests.
-        Full ones are skipped while there is another.
+        Full ones are skipped while there is another with much room; where all are busy, what is cached may be
+        worth the wait.
         """
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
@@ -94,9 +111,9 @@ class Balancer:
             ready = [load for load in ready if load.name in names]
         high, most = self.room.kv_high, self.room.max_waiting
         roomy = [load for load in ready if load.usage <= high and load.waiting <= most]
-        # The list itself where all have room: more is known of it.
-        candidates = roomy if roomy and len(roomy) < len(ready) else ready
-        return self.choose(ask, candidates, now) if candidates else None
+        if len(roomy) < len(ready) and any(not load.waiting and load.usage < _ROOMY for load in roomy):
+            ready = roomy
+        return self.choose(ask, ready, now) if ready else None
 
     def choose(self, ask: ReplicaRequest, candidates: Sequence[Load], now: float) -> ReplicaChoice:
         """Chooses among at least one candidate. The baseline policies override only this."""
@@ -247,8 +264,10 @@ def _scores(
     # `work_of` times `_WORK`, taken apart so that little of it is left to do for each replica.
     whole, half = _WORK * (1 + tokens / ATTENTION_TOKENS), _WORK / 2 / ATTENTION_TOKENS
     all_known = True
+    least_s = _ENDLESS
     cold: list[float] = []
     scores: list[float] = []
+    works: list[float] = []
     for load in candidates:
         bit = load.bit
         own = common if bits & bit else tokens
@@ -262,9 +281,32 @@ def _scores(
         wait_s += load.extra_s
         if own > load.room_tokens:
             wait_s += (own - load.room_tokens) * load.free_s_per_token
-        scores.append(wait_s + load.batch_s + own * (whole - own * half) * load.token_s)
+        if wait_s < least_s:  # noqa: PLR1730 - half as long as min()
+            least_s = wait_s
+        work_s = own * (whole - own * half) * load.token_s
+        works.append(work_s)
+        scores.append(wait_s + load.batch_s + work_s)
         all_known = all_known and load.known
+    if least_s > 0:
+        crowded = min(_MOST_CROWDED, least_s / _CROWDED_S)
+        if least_s > _SATURATED_S:
+            return cold, _saturated_scores(candidates, cold, tokens)
+        scores = [score + crowded * work_s for score, work_s in zip(scores, works, strict=True)]
     return cold, scores if all_known else _with_floor(candidates, scores, now)
+
+
+def _saturated_scores(candidates: Sequence[Load], cold: Sequence[float], tokens: int) -> list[float]:
+    """Scores where all have long queues: prefixes stay together, which is what lets a full fleet do more, and the longest
+    queue weighs against it. By parts and not seconds, as endpoint pickers do: whoever's queue is longest is never
+    chosen for less than two thirds of a prompt, so nobody starves for another one's cache.
+    """
+    waiting = [load.waiting for load in candidates]
+    least = min(waiting)
+    width = max(1, max(waiting) - least)
+    return [
+        _PREFIX_PART * own / max(1, tokens) + _QUEUE_PART * (load.waiting - least) / width + _KV_PART * load.usage
+        for load, own in zip(candidates, cold, strict=True)
+    ]
 
 
 def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> list[float]:

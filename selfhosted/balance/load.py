@@ -293,7 +293,7 @@ class Load:
                     # The engine's statistics, plus this process's own changes since.
                     used = max(0.0, self._used_base + self.tokens)
                     self.usage = used / stats.kv_tokens
-                    self.room_tokens = max(0.0, stats.kv_tokens - used)
+                    self.room_tokens = stats.kv_tokens - used
                     self.free_s_per_token = self._duration_s / max(used, 1.0)
         if used is None:
             self.room_tokens, self.busy_tokens = _ENDLESS, float(self.tokens)
@@ -301,6 +301,9 @@ class Load:
             self.busy_tokens = used
         self.in_flight = in_flight
         self._recompute_waits(in_flight - len(pending))
+        if stats is not None and stats.running and stats.waiting and self.waiting:
+            # Engines that are full of generating requests start the next one when one ends, whatever is to be read.
+            self.rest_s = max(self.rest_s, self.waiting * self._duration_s / max(1, in_flight))
 
     def _recompute_waits(self, generating: int) -> None:
         """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh

@@ -11,7 +11,7 @@ from selfhosted.balance.balancer import Balancer, Rules, choose
 from selfhosted.balance.load import Load, PrefillSpeed
 from selfhosted.balance.ring import Ring
 from selfhosted.config import RoomConfig
-from selfhosted.replica import PoolSnapshot, Replica, ReplicaRequest
+from selfhosted.replica import PoolSnapshot, Replica, ReplicaChoice, ReplicaRequest
 from tests.selfhosted.balance.pool import ask, balancer, pool, prompt, replica, stats
 
 STATES = st.sampled_from(["starting", "ready", "suspect", "draining", "down"])
@@ -236,3 +236,32 @@ def test_a_pool_of_suspects_has_no_more_room_than_another() -> None:
     chosen = balancer()
     assert chosen.full(pool(*crowded), 0.0)
     assert not chosen.full(pool(crowded[0], replica("b", "suspect", stats=stats())), 0.0)
+
+
+def test_a_full_fleet_keeps_prefixes_together_and_its_queues_even() -> None:
+    """Where all wait long, a prompt goes where it is cached although that is not the shortest queue; the longest one by
+    far gets nothing more, whatever it has cached.
+    """
+    crowded = [stats(running=8, waiting=waiting, kv_usage=0.9) for waiting in (40, 44, 60)]
+    chosen = balancer()
+    lease = chosen.take(ReplicaChoice(replica="b", why="load", matched_tokens=0), ask(*prompt(1)), 0.0)
+    lease.first_token(1.0)
+    lease.end(2.0)
+    names = ("a", "b", "c")
+    snapshot = pool(*(replica(name, stats=each) for name, each in zip(names, crowded, strict=True)))
+    choice = chosen.pick(ask(*prompt(1)), snapshot, names, 3.0)
+    assert choice is not None
+    assert (choice.replica, choice.why) == ("b", "prefix")
+    other = chosen.pick(ask(*prompt(2)), snapshot, names, 3.0)
+    assert other is not None
+    assert other.replica == "a"
+    longest = pool(
+        *(
+            replica(n, stats=stats(running=8, waiting=w, kv_usage=0.9))
+            for n, w in zip(names, (40, 400, 60), strict=True)
+        )
+    )
+    half = ask(*prompt(1)[:10], *prompt(3))
+    there = chosen.pick(half, longest, names, 4.0)
+    assert there is not None
+    assert there.replica != "b"

@@ -173,7 +173,7 @@ def test_whatever_comes(seed: int, policy: str, replicas: int, gateways: int, kv
 def test_kv_events_help_gateways_that_know_nothing() -> None:
     """Told by the engines what is cached, several gateways find more of it than each by itself."""
     trace = conversations(users=30, turns=10)
-    told, inferred = (run(trace, gateways=6, kv_events=on) for on in (True, False))
+    told, inferred = (run(trace, gateways=6, hosts=6, kv_events=on) for on in (True, False))
     whole(told)
     assert told.cached_tokens > inferred.cached_tokens
 
