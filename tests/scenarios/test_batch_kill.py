@@ -36,16 +36,27 @@ async def _kill_over_and_over(site: Site, kills: int, lane: int, chance: random.
     for number in range(kills):
         server = start(site, f"gateway-{lane}-{number}")
         try:
-            await server.ready()
+            await _ready(server)
             await asyncio.sleep(chance.uniform(0.2, 1.0))
         finally:
             server.kill()
 
 
+async def _ready(server: Server) -> None:
+    """Waits for it. Where that lasts too long, what it said last tells a slow machine from a gateway that is stuck."""
+    try:
+        await server.ready()
+    except TimeoutError:
+        said = await asyncio.to_thread(server.log_path.read_text, errors="replace")
+        pytest.fail(
+            f"No verdict on lines and books: a gateway was not ready in time. Its log ends with:\n{said[-4_000:]}"
+        )
+
+
 async def _finished(site: Site, batch_id: str) -> tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]:
     server = start(site, "gateway-last")
     try:
-        await server.ready()
+        await _ready(server)
         async with _client(site, server) as caller, asyncio.timeout(120):
             batch = await caller.batches.retrieve(batch_id)
             while batch.status not in _DONE:
@@ -62,7 +73,7 @@ async def _finished(site: Site, batch_id: str) -> tuple[Any, list[dict[str, Any]
 async def _submitted(site: Site) -> str:
     server = start(site, "gateway-first")
     try:
-        await server.ready()
+        await _ready(server)
         async with _client(site, server) as caller:
             asked = [line(f"c{number}", "broken" if number % 50 == 7 else "steady") for number in range(LINES)]
             return (await submit(caller, asked)).id
