@@ -30,6 +30,7 @@ from cost.reports.daily_html import daily_html
 from cost.reports.report_config import ReportSection
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, day_of, start_of, wall_us
+from settings.private import private_file, private_folder
 
 _log = logging.getLogger("weighbridge.reports")
 
@@ -110,9 +111,12 @@ def rendered(report: DailyReport, kind: Format, made_at: datetime) -> str:
 def write(
     folder: Path, subject: Subject, report: DailyReport, formats: Sequence[Format], made_at: datetime
 ) -> list[Path]:
-    """Writes `<folder>/<day>/<team>.<format>` and returns the paths. Each file is replaced atomically."""
+    """Writes `<folder>/<day>/<team>.<format>` and returns the paths. Each file is replaced atomically.
+
+    Files, and folders that are made, are for the gateway's account alone.
+    """
     place = folder / report.day.isoformat()
-    place.mkdir(parents=True, exist_ok=True)
+    private_folder(place)
     written = []
     for kind in formats:
         path = place / f"{subject.file_stem}.{kind}"
@@ -198,7 +202,8 @@ class DailyReports:
         if folder is None:
             yield True
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
+        private_file(folder / _LOCK)
         with (folder / _LOCK).open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,8 +224,8 @@ class DailyReports:
         return found
 
     def _mark(self, place: Path) -> None:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / _DELIVERED).touch()
+        private_folder(place)
+        private_file(place / _DELIVERED)
 
 
 def _budgets_of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
@@ -235,8 +240,7 @@ def _replace(path: Path, content: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(content)
-        # mkstemp makes files for their owner only; who may read reports is up to the folder.
-        Path(name).chmod(0o644)
+        # mkstemp makes files for their owner only, and so they stay: they tell what each team spends.
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

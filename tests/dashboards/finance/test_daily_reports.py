@@ -2,6 +2,8 @@
 
 import asyncio
 import fcntl
+import os
+import stat
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,18 @@ async def test_a_day_is_written_and_sent_once(booked: AsyncEngine, tmp_path: Pat
     assert await first.deliver_due(NEXT_MORNING_US + 1) == []
     assert {path: path.stat().st_mtime_ns for path in found(tmp_path, "*.html")} == before
     assert await second.deliver_due(NEXT_MORNING_US + DAY_LENGTH_US) == days(21)
+
+
+async def test_reports_are_nobody_elses_to_read(booked: AsyncEngine, tmp_path: Path) -> None:
+    """Whatever the umask, each file is 0600 and each folder 0700: reports, the mark of a day and the lock."""
+    before = os.umask(0)
+    try:
+        await DailyReports(booked, ReportSection(folder=tmp_path / "reports"), None).deliver_due(NEXT_MORNING_US)
+    finally:
+        os.umask(before)
+    made = [tmp_path / "reports", *found(tmp_path / "reports", "*")]
+    assert {".lock", ".delivered", "team_a.html", "team_a.csv"} <= {path.name for path in made}
+    assert {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in made} == {(True, 0o700), (False, 0o600)}
 
 
 async def test_only_one_process_delivers(booked: AsyncEngine, tmp_path: Path) -> None:
