@@ -17,6 +17,7 @@ from cost.reports.usage import UsageReader
 from cost.times import wall_us
 from dashboards.live.readers import open_operations
 from dashboards.live.workers import Workers
+from dashboards.metrics.api import METRICS_LISTENER
 from dashboards.savings import Claims
 from dashboards.web.gateway import READS_AT_ONCE, Gateway
 from gateway.configuration.file import ConfigError
@@ -29,7 +30,7 @@ from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, Wr
 from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_database
-from gateway.web import ControlApp, serving_web, web_app
+from gateway.web import ControlApp, metrics_app, serving_metrics, serving_web, web_app
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
 from gateway.wiring.books import keep_rounds, open_drain, open_worker_books
@@ -214,6 +215,9 @@ class ControlPlane:
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
             await stack.enter_async_context(serving_web(ControlApp(web_app(), {"gateway": gateway}), self._folder.web))
+            if config.telemetry.metrics_listen is not None:
+                scraped = ControlApp(metrics_app(), {"gateway": gateway, METRICS_LISTENER: True})
+                await stack.enter_async_context(serving_metrics(scraped, config.telemetry.metrics_listen))
             yield gateway
             self.begin_drain()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dashboards.admin_routers import ROUTERS as ADMIN
 from dashboards.api_docs.document import Described
 from dashboards.api_routers import ROUTERS as API
+from dashboards.metrics.api import router as METRICS  # noqa: N812 - routers are constants here
 from dashboards.page_routers import ROUTERS as PAGES
 from dashboards.web.error_replies import add_error_replies
 from proxy.http.hand_over import PEER_HEADER, TLS_HEADER
@@ -25,6 +27,8 @@ _KEEP_ALIVE_S: Final = 120
 """Longer than the workers keep their connections, so that none closes just as it is used."""
 _STOP_S: Final = 2
 _POLL_S: Final = 0.01
+_SCRAPES_AT_ONCE: Final = 64
+_log = logging.getLogger("weighbridge.web")
 
 
 def web_app() -> Described:
@@ -43,8 +47,18 @@ def web_app() -> Described:
     return app
 
 
+def metrics_app() -> Described:
+    """The route of metrics alone, for a listener of its own."""
+    app = Described(
+        title="Weighbridge metrics", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
+    app.include_router(METRICS)
+    add_error_replies(app)
+    return app
+
+
 class ControlApp:
-    """Wraps `web_app`: gives its routes their state, the address of whoever asked, and replies a request id."""
+    """Wraps an application: gives its routes their state, the address of whoever asked, and replies a request id."""
 
     def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
         self._app = app
@@ -84,36 +98,56 @@ def _named(send: Send) -> Send:
 async def serving_web(app: ASGIApp, path: Path) -> AsyncIterator[None]:
     """Serves the application on a Unix socket that nobody else may open; on leaving, what runs has a moment to end."""
     with contextlib.closing(_bound(path)) as listener:
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                backlog=_BACKLOG,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=_STOP_S,
-                log_config=None,
-                log_level="warning",
-            )
-        )
-        # Signals are the process's own business.
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-        serving = asyncio.create_task(server.serve(sockets=[listener]), name="web")
-        try:
-            while not server.started:
-                if serving.done():
-                    serving.result()
-                    raise RuntimeError("the control plane's HTTP server did not start")
-                await asyncio.sleep(_POLL_S)
+        async with _serving(app, listener):
             yield
-        finally:
-            server.should_exit = True
-            await serving
+
+
+@contextlib.asynccontextmanager
+async def serving_metrics(app: ASGIApp, address: str) -> AsyncIterator[None]:
+    """Serves the application at `host:port`. An address that cannot be had is logged, and all else goes on without it."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            listener = stack.enter_context(contextlib.closing(_bound_to(address)))
+        except (OSError, OverflowError) as refused:
+            _log.error("telemetry.metrics_listen: %s cannot be opened (%s): choose another", address, refused)
+        else:
+            await stack.enter_async_context(_serving(app, listener, at_once=_SCRAPES_AT_ONCE))
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _serving(app: ASGIApp, listener: socket.socket, *, at_once: int | None = None) -> AsyncIterator[None]:
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            backlog=_BACKLOG,
+            limit_concurrency=at_once,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_STOP_S,
+            log_config=None,
+            log_level="warning",
+        )
+    )
+    # Signals are the process's own business.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="web")
+    try:
+        while not server.started:
+            if serving.done():
+                serving.result()
+                raise RuntimeError("the control plane's HTTP server did not start")
+            await asyncio.sleep(_POLL_S)
+        yield
+    finally:
+        server.should_exit = True
+        await serving
 
 
 def _bound(path: Path) -> socket.socket:
@@ -129,5 +163,27 @@ def _bound(path: Path) -> socket.socket:
     finally:
         os.umask(before)
     listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def _bound_to(address: str) -> socket.socket:
+    """A listening socket at `host:port`. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    # Sockets that name their protocol get TCP_NODELAY from asyncio.
+    family, kind, protocol, _, at = socket.getaddrinfo(
+        host, int(port), type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # While a successor starts, both processes have it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(at)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
     listener.setblocking(False)
     return listener

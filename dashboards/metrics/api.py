@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.openapi.models import HTTPBearer
@@ -16,12 +16,14 @@ from proxy.errors import MetricsClosed
 
 router = APIRouter(tags=["metrics"])
 
-_FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
+METRICS_LISTENER: Final = "metrics_listener"
+"""The state of requests that came by the listener that is for metrics alone."""
+_FORWARDED: Final = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 
 
 class MetricsReader(SecurityBase):
-    """Restricts metrics to requests with the token of `telemetry.metrics_token`, or, where `telemetry.metrics_local` says
-    so, to this machine.
+    """Restricts metrics to requests with the token of `telemetry.metrics_token`, or, where there is none, to those that come
+    by `telemetry.metrics_listen` and, where `telemetry.metrics_local` says so, from this machine.
     """
 
     model = HTTPBearer(
@@ -33,8 +35,9 @@ class MetricsReader(SecurityBase):
         gateway = gateway_of(request)
         if not _may_read(request, gateway.metrics_token, local=gateway.config().telemetry.metrics_local):
             raise MetricsClosed(
-                "Metrics are closed: set `telemetry.metrics_token` and send it as `Authorization: Bearer …`, or open them to "
-                "this machine with `telemetry.metrics_local`."
+                "Metrics are closed: set `telemetry.metrics_token` and send it as `Authorization: Bearer …`, give them an "
+                "address of their own with `telemetry.metrics_listen`, or open them to this machine with "
+                "`telemetry.metrics_local`."
             )
 
 
@@ -56,6 +59,8 @@ def _may_read(request: Request, token: str | None, *, local: bool) -> bool:
     if token is not None:
         sent = request.headers.get("authorization", "")
         return hmac.compare_digest(sent.encode(), f"Bearer {token}".encode())
+    if getattr(request.state, METRICS_LISTENER, False):
+        return True
     # A local proxy makes every client look local, but adds this header.
     forwarded = not _FORWARDED.isdisjoint(request.headers.keys())
     return local and not forwarded and request.client is not None and ip_address(request.client.host).is_loopback

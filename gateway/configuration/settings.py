@@ -126,6 +126,12 @@ class TelemetryConfig(Section):
         description="Opens /metrics, while there is no `metrics_token`, to processes of this machine. A relay on this machine "
         "that adds no forwarding header then opens it to everybody whom it serves.",
     )
+    metrics_listen: str | None = Field(
+        default=None,
+        pattern=r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]+):[0-9]{1,5}$",
+        description="Where /metrics, and nothing else, is served once more: `127.0.0.1:9464`, or `[::]:9464`. Whoever reaches this "
+        "address reads it, without `metrics_local`; with `metrics_token`, by the token. Read at the start.",
+    )
     log_success_share: float = Field(
         default=0.01, ge=0, le=1, description="The share of successful requests that is logged. Failures all are."
     )

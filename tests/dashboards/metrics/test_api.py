@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,46 @@ async def test_metrics_are_for_this_machine_unless_a_token_is_set(
         assert (await get(gateway, "/metrics"))[0] == 403
         assert (await get(gateway, "/metrics", authorization="Bearer wrong"))[0] == 403
         assert (await get(gateway, "/metrics", authorization="Bearer s3cret"))[0] == 200
+
+
+async def test_metrics_may_have_a_listener_of_their_own(tmp_path: Path) -> None:
+    """It serves them and nothing else, also to whom a proxy passed on; the public port stays closed."""
+    with socket.socket() as kept:
+        # Bound and never listening: nobody else gets the port, and no connection comes here.
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{kept.getsockname()[1]}"
+        telemetry = {"metrics_local": False, "metrics_listen": listen}
+        async with running_gateway(tmp_path, [model("m", SCRIPTED)], telemetry=telemetry) as gateway:
+            assert (await get(gateway, "/metrics"))[0] == 403
+            async with aiohttp.ClientSession(f"http://{listen}", headers={"x-forwarded-for": "10.1.2.3"}) as scraper:
+                reply = await scraper.get("/metrics")
+                assert (reply.status, "weighbridge_requests_total" in await reply.text()) == (200, True)
+                for path in ("/", "/dashboard", "/readyz", "/v1/models"):
+                    assert (await scraper.get(path)).status == 404
+
+
+async def test_a_listener_of_metrics_asks_for_the_token_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address that cannot be had costs nobody the gateway."""
+    monkeypatch.setenv("SCRAPE_TOKEN", "s3cret")
+    with socket.socket() as kept, socket.create_server(("127.0.0.1", 0)) as taken:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{kept.getsockname()[1]}"
+        telemetry = {"metrics_token": "env:SCRAPE_TOKEN", "metrics_listen": listen}
+        (tmp_path / "one").mkdir()
+        async with (
+            running_gateway(tmp_path / "one", [model("m", SCRIPTED)], telemetry=telemetry),
+            aiohttp.ClientSession(f"http://{listen}") as scraper,
+        ):
+            assert (await scraper.get("/metrics")).status == 403
+            assert (await scraper.get("/metrics", headers={"authorization": "Bearer s3cret"})).status == 200
+        telemetry["metrics_listen"] = f"127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "two").mkdir()
+        async with running_gateway(tmp_path / "two", [model("m", SCRIPTED)], telemetry=telemetry) as gateway:
+            assert (await get(gateway, "/readyz"))[0] == 200
 
 
 async def test_unknown_paths_answer_in_openais_shape(tmp_path: Path) -> None:
