@@ -100,7 +100,8 @@ class Postgres:
     a test is done with is emptied for the next, under another name: whoever still has the old address finds nothing.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int) -> None:
+        self.pid = pid
         self._port = port
         self._made = 0
         self._schema = ""
@@ -216,7 +217,7 @@ def running_postgres(binaries: Path) -> Iterator[Postgres]:
             process = subprocess.Popen(server, user=user, cwd=folder, stdout=log, stderr=log)
         try:
             _wait_until_ready(process, data / "postmaster.pid", folder / "log")
-            yield Postgres(port)
+            yield Postgres(port, process.pid)
         finally:
             # A fast shutdown: it does not wait for clients that a test left behind.
             process.send_signal(signal.SIGINT)

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 import re
 import signal
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from aiohttp import web
 
 from cost.ledger.segments import boots
 from tests.postgres import Postgres
-from tests.processes import Oracle, Server, make_site, oracle, serving, start, until
+from tests.processes import Oracle, Server, children_of, make_site, oracle, serving, start, until
 from tests.running_gateway import model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -335,6 +336,46 @@ async def test_a_database_that_is_gone_takes_no_key_with_it(tmp_path: Path, post
         await bridge.cut()
     assert len(rows) == 2 * 12
     assert boots(site.journal) == []
+
+
+@contextlib.contextmanager
+def frozen(postgres: Postgres) -> Iterator[None]:
+    """SIGSTOP for the server and all of its backends: the system accepts connections for it, and nothing is answered."""
+    # The postmaster first, so that it starts no more of them.
+    stopped: list[int] = []
+    try:
+        for pid in (postgres.pid, *children_of(postgres.pid)):
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+        yield
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_nobody_waits_for_a_database_that_hangs(tmp_path: Path, postgres: Postgres) -> None:
+    """A key that is known is looked up for no request, though it is believed for less long than the database hangs."""
+    url = await postgres.database()
+    with oracle(tmp_path) as upstream:
+        accounts = {"fresh_s": 4, "lookup_timeout_s": 0.5}
+        models = [model("only", [upstream.deployment("ok")])]
+        site = await make_site(tmp_path, models, database_url=url, accounts=accounts)
+        async with serving(site) as server, caller(server, site.key) as session:
+            assert (await ask(session, "only"))[0] == 200
+            asked = 1
+            with frozen(postgres):
+                # Twice as long as it is believed.
+                believed_until = time.monotonic() + 2 * accounts["fresh_s"]
+                while time.monotonic() < believed_until:
+                    assert (await ask(session, "only"))[0] == 200
+                    asked += 1
+                    await asyncio.sleep(0.05)
+                # Whoever reads the keys anew has noticed; a request that had waited would have said that it did not answer.
+                assert "the key store does not answer" in server.log
+                assert "the key store did not answer" not in server.log
+            await until(lambda: _drained(session))
+            assert await server.stop() == 0
+        assert len(await site.rows("entry = 'settle'")) == asked
 
 
 @pytest.mark.parametrize(
