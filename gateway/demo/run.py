@@ -18,7 +18,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,8 +29,12 @@ from gateway.demo.prompts import PROMPTS, DemoPrompt
 from gateway.demo.report import Closing, Row, Totals, cut, print_report, say, totals
 from gateway.demo.stage import MAX_OUTPUT_TOKENS, TEAM, Stage, choose_stage, write_config
 
+if TYPE_CHECKING:
+    from gateway.configuration.settings import Environment, GatewayConfig
+
 _READY_TIMEOUT_S = 60.0
 _REQUEST_TIMEOUT_S = 120.0
+ADMINISTRATOR = "admin@demo.example"
 _OTHERS_VARIABLES = ("DATABASE_URL", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -78,8 +82,9 @@ def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> in
         environment = read_environment().model_copy(update=update)
         config = load(None, environment)
         key = asyncio.run(_create_key(scene))
+        link = asyncio.run(_let_in(scene, config, environment))
         return serve(
-            config, environment, scene.config, listening=lambda url: say(_how_to_call(f"{url}/v1", key, scene.stage))
+            config, environment, scene.config, listening=lambda url: say(_how_to_call(url, key, link, scene.stage))
         )
 
 
@@ -175,6 +180,25 @@ async def _create_key(scene: _Stage) -> str:
         store = AccountStore(database)
         await store.create_team(TEAM, "Demo")
         return (await store.create_key(TEAM, "demo", read_or_make_pepper(scene.folder / "pepper"))).plaintext
+    finally:
+        await database.dispose()
+
+
+async def _let_in(scene: _Stage, config: "GatewayConfig", environment: "Environment") -> str:
+    """The token of a link with which an administrator of the demo chooses a password."""
+    from accounts.people.links import OneTimeLinks  # noqa: PLC0415 - loading the database layer is slow
+    from accounts.people.passwords import Passwords  # noqa: PLC0415
+    from accounts.people.people import PeopleStore  # noqa: PLC0415
+    from gateway.configuration.settings import peppers  # noqa: PLC0415
+    from gateway.database import make_engine  # noqa: PLC0415
+
+    database = make_engine(_database_url(scene.folder))
+    try:
+        owner = config.accounts.operator
+        person = await PeopleStore(database).create(owner, ADMINISTRATOR, "Demo", role="admin")
+        passwords = Passwords(min_chars=config.sign_in.password_min_chars)
+        links = OneTimeLinks(database, config.sign_in, peppers(config, environment), passwords, now_us=wall_us)
+        return await links.make(person.person_id)
     finally:
         await database.dispose()
 
@@ -305,15 +329,20 @@ def _write_json(path: Path, rows: list[Row], booked: Totals, stage: Stage) -> No
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
-def _how_to_call(base_url: str, key: str, stage: Stage) -> str:
+def _how_to_call(url: str, key: str, link: str, stage: Stage) -> str:
+    from accounts.people.links import link_url  # noqa: PLC0415 - loading the database layer is slow
+
+    base_url = f"{url}/v1"
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Portugal?"}]}'
     return f"""
 {textwrap.fill(stage.caveat, 116)}
 
 The gateway listens. Ctrl-C stops it and removes everything it made.
 
-  URL  {base_url}
-  key  {key}
+  URL        {base_url}
+  key        {key}
+  dashboard  {link_url(url, link)}
+             This link works once and lets {ADMINISTRATOR} choose a password; afterwards: {url}/dashboard
 
 curl {base_url}/chat/completions -i -H "authorization: Bearer {key}" -H "content-type: application/json" \\
   -d '{body}'

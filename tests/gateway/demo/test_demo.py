@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_killed_it_takes_its_children_along(place: _Place) -> None:
 
 
 def test_serve_demo_serves_until_it_is_told_to_stop(place: _Place) -> None:
-    """It prints a URL and a key that work, and SIGTERM ends everything with status 0."""
+    """It prints a URL, a key and a link to the dashboard that work, and SIGTERM ends everything with status 0."""
     process = place.start("serve", "--demo", "--port", "0")
     printed = _read_until(process, "print(reply")
     url = re.search(r"URL +(\S+)", printed)
@@ -170,6 +171,10 @@ def test_serve_demo_serves_until_it_is_told_to_stop(place: _Place) -> None:
     assert key is not None
     with openai.OpenAI(base_url=url[1], api_key=key[1]) as client:
         assert {"llama-3-70b", "gpt-4o"} <= {model.id for model in client.models.list()}
+    link = re.search(r"dashboard +(http\S+)", printed)
+    assert link is not None
+    with urllib.request.urlopen(link[1], timeout=_TIMEOUT_S) as page:  # noqa: S310 - our own child
+        assert "admin@demo.example" in page.read().decode()
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=_TIMEOUT_S)
     assert process.returncode == 0
