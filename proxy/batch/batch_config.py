@@ -48,6 +48,11 @@ class BatchSection(Section):
         le=1_000,
         description="How often a line is begun that fails in a way that may pass, before it has failed.",
     )
+    flex: bool = Field(
+        default=False,
+        description="Whether lines of chats and responses ask for the service tier flex while their batch has time to spare. It "
+        "reaches providers that sell it, at its price.",
+    )
     poll_s: Finite = Field(default=1.0, ge=0.05, le=60, description="How often a process looks for batches to work on.")
     keep_days: int = Field(
         default=30, ge=1, le=3_650, description="How long an ended batch is kept, and files whose upload did not say."

@@ -30,6 +30,7 @@ from proxy.batch.scheduler import Laxity, Standing, laxities, left_until_due_s, 
 from proxy.batch.speed import Speed
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
+from proxy.batch.ways import in_flex, takes_flex
 from proxy.errors import NotAuthenticated, Refused, error_reply
 
 _log: Final = logging.getLogger("weighbridge.batch")
@@ -211,10 +212,10 @@ class BatchRunner:
         free = self._section.at_once - len(self._running)
         for batch in live:
             more = min(free, wanted[batch.batch_id] - running.get(batch.batch_id, 0))
-            presses = found[batch.batch_id].pressure >= 1
+            laxity = found[batch.batch_id]
             for line in await self._claimed(batch, more):
                 free -= 1
-                task = asyncio.create_task(self._answer(batch, line, presses=presses))
+                task = asyncio.create_task(self._answer(batch, line, laxity))
                 self._running[line.batch_id, line.number] = _Running(line, task)
 
     async def _claimed(self, batch: Batch, more: int) -> list[ClaimedLine]:
@@ -255,11 +256,11 @@ class BatchRunner:
             return None
         return left_until_due_s((batch.expires_us - self._batches.now_us()) / 1_000_000, window_us / 1_000_000)
 
-    async def _answer(self, batch: Batch, line: ClaimedLine, *, presses: bool) -> None:
+    async def _answer(self, batch: Batch, line: ClaimedLine, laxity: Laxity) -> None:
         """Answers one line. However that ends, the line is answered or waits again."""
         named = request_id(batch, line)
         try:
-            answered = await self._ask(batch, line, named, presses=presses)
+            answered = await self._ask(batch, line, named, laxity)
             meaning = meaning_of(answered, line, self._section.tries)
             if meaning != "answer":
                 wait_us = int(wait_s(answered, line, self._jitter()) * 1_000_000)
@@ -289,12 +290,14 @@ class BatchRunner:
             self._running.pop((line.batch_id, line.number), None)
             self._wake.set()
 
-    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, *, presses: bool) -> Answered:
+    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, laxity: Laxity) -> Answered:
         try:
             caller = await self._caller(batch.key_id)
             if caller is None:
                 raise NotAuthenticated("The key that made this batch was revoked or has expired.")
             body = await self._body_of(batch, line)
+            if self._section.flex and takes_flex(laxity, line, batch.endpoint):
+                body = in_flex(body)
         except Refused as error:
             told = error_reply(error)
             return Answered(status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s)
@@ -304,7 +307,7 @@ class BatchRunner:
             endpoint=batch.endpoint,
             body=body,
             # What would be late otherwise goes before other batch work.
-            priority=1 if presses else batch.priority,
+            priority=1 if laxity.pressure >= 1 else batch.priority,
         )
         return await self._answering.answer(asked)
 
