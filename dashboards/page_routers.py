@@ -28,6 +28,7 @@ from dashboards.operations import overview_page as overview
 from dashboards.operations import pools_page as pools
 from dashboards.operations import queues_page as queues
 from dashboards.operations import targets_page as targets
+from dashboards.operations import traffic_page as traffic
 from dashboards.people import members_page as members
 from dashboards.people import page as people
 from dashboards.playground import page as playground
@@ -63,6 +64,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     pools.router,
     queues.router,
     targets.router,
+    traffic.router,
     people.router,
     sign_in.router,
     budgets.router,

@@ -34,12 +34,12 @@ from gateway.web import ControlApp, metrics_app, serving_metrics, serving_web, w
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
 from gateway.wiring.books import keep_rounds, open_drain, open_worker_books
+from gateway.wiring.counts import keep_counts
 from gateway.wiring.fleet import FIRST_LOOK_S, OpenProber, open_fleet, open_prober
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.people import open_people
 from gateway.wiring.processes import count_workers
-from gateway.wiring.refusals import keep_refusals
 from gateway.wiring.scaling import keep_scaling
 from proxy.background import background, every
 from proxy.batch.room import IdleRoom
@@ -49,6 +49,7 @@ from proxy.observers.logs import configure_logging
 from proxy.queues.work import QueueSnapshot
 from proxy.redis.live_processes import CountedProcesses, ToldProcesses
 from proxy.refusals.store import RefusalStore
+from proxy.traffic.store import TrafficStore
 from proxy.worker_report import WorkerReport
 from selfhosted.balance.sharing import PromptsSent
 from selfhosted.bulletin import Bulletin
@@ -177,6 +178,7 @@ class ControlPlane:
                 answering=LineAnswers(live.line),
                 operations=open_operations(engine, stack),
                 refusals=RefusalStore(engine),
+                traffic=TrafficStore(engine),
                 responses=live.responses,
                 background=live.background,
                 callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
@@ -208,7 +210,13 @@ class ControlPlane:
                 stack=stack,
             )
             self._keep_house(engine, drain, gateway, stack)
-            keep_refusals(self.hub, gateway.refusals, stack)
+            keep_counts(
+                self.hub,
+                gateway.refusals,
+                gateway.traffic,
+                lambda mark: live.traffic.changed_after(mark, boot_id),
+                stack,
+            )
             await stack.enter_async_context(
                 await keep_rounds(engine, config, metrics, claims, gateway.callbacks, wall_us)
             )

@@ -25,6 +25,7 @@ from proxy.http.hand_over import HandOver
 from proxy.observers.logs import configure_logging
 from proxy.overload import AcceptBacklog
 from proxy.refusals.counting import RefusalsTold
+from proxy.traffic.counting import TrafficTold
 from selfhosted.fleet import Fleet
 from selfhosted.messages import TO_FLEET, ToFleet
 
@@ -125,6 +126,7 @@ class DataPlane:
             self.begin_drain()
             # Nobody asks a worker that ends, so it tells what is left; what is kept already stays as it is.
             link.tell(self._refusals({}))
+            link.tell(self._traffic({}))
 
     def _answer(self, link: Link) -> None:
         async def write_down() -> None:
@@ -138,11 +140,17 @@ class DataPlane:
             reprice=self.live.prices.refresh,
             write_down=write_down,
             refusals=self._refusals,
+            traffic=self._traffic,
         )
 
     def _refusals(self, after: Mapping[str, int]) -> RefusalsTold:
         boot_id = self.live.boot_id
         return self.live.refusals.changed_after(after.get(boot_id, 0), boot_id)
+
+    def _traffic(self, after: Mapping[str, int]) -> TrafficTold:
+        boot_id = self.live.boot_id
+        self.live.traffic.look(self.live.gate.queues.waiting)
+        return self.live.traffic.changed_after(after.get(boot_id, 0), boot_id)
 
 
 def _hear_of_fleet(link: Link, fleet: Fleet) -> None:

@@ -30,6 +30,7 @@ import proxy.limits.limit_tables
 import proxy.redis.process_tables
 import proxy.refusals.tables
 import proxy.stored_responses.tables
+import proxy.traffic.tables
 import selfhosted.tables
 from settings.private import private_file, private_folder
 

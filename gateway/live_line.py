@@ -52,6 +52,7 @@ from proxy.stored_responses.sealing import Sealing
 from proxy.stored_responses.store import ResponseStore
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.tolerance import learn_from_own_requests
+from proxy.traffic.counting import Traffic
 from proxy.worker_report import WorkerReport, report_of
 
 _log = logging.getLogger("weighbridge.app")
@@ -90,6 +91,8 @@ class LiveLine:
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
         self.refusals = Refusals(wall_us)
         """What callers were refused; of the control plane's own line nobody reads it."""
+        self.traffic = Traffic(wall_us)
+        """What callers were answered, in the same way."""
         self._is_refreshing = False
         self._is_open = False
         self._queues: dict[str, QueueConfig] = {}
@@ -153,8 +156,9 @@ class LiveLine:
                 RequestLog(share=config.telemetry.log_success_share),
                 self.learning_log,
                 self.refusals,
+                self.traffic,
             ),
-            turned_away=self.refusals.turned_away,
+            turned_away=self._turned_away,
             tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
             clock=time.monotonic,
             budgets=process.holds,
@@ -262,6 +266,10 @@ class LiveLine:
             retry=rules.retry,
             pools=rules.pools,
         )
+
+    def _turned_away(self) -> None:
+        self.refusals.turned_away()
+        self.traffic.turned_away()
 
     def _in_flight(self) -> int:
         return self.line.in_flight if self._is_open else 0

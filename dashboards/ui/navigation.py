@@ -56,6 +56,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
         "operations.read",
         (
             ("Overview", "/dashboard/operations"),
+            ("Traffic", "/dashboard/operations/traffic"),
             ("Targets", "/dashboard/operations/targets"),
             ("Pools", "/dashboard/operations/pools"),
             ("Queues", "/dashboard/operations/queues"),

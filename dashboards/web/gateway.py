@@ -51,6 +51,7 @@ from proxy.policy_config import PolicyConfig
 from proxy.refusals.store import RefusalStore
 from proxy.request import read_headers
 from proxy.stored_responses.stored_responses import StoredResponses
+from proxy.traffic.store import TrafficStore
 from selfhosted.fleet_view import FleetView
 from selfhosted.registry.registry_metrics import RegistryMetrics
 
@@ -132,6 +133,7 @@ class Gateway(NamedTuple):
     """Answers a request of a known caller in this process, as if that had sent it."""
     operations: Operations
     refusals: RefusalStore
+    traffic: TrafficStore
     providers: Providers
     """OpenID providers for sign-in."""
     responses: StoredResponses

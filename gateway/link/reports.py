@@ -11,6 +11,7 @@ from gateway.link.link import Hello, Synced
 from gateway.link.questions import QUESTIONS
 from proxy.limits.limit import Limit, Remaining
 from proxy.refusals.counting import RefusalsTold
+from proxy.traffic.counting import TrafficTold
 from proxy.worker_report import WorkerReport
 from selfhosted.messages import FROM_PROCESS, TO_FLEET
 
@@ -39,6 +40,12 @@ class ReadRefusals(Question[RefusalsTold], frozen=True):
     after: dict[str, int]
 
 
+class ReadTraffic(Question[TrafficTold], frozen=True):
+    """The minutes that changed since the mark that the worker told last; `after` has the marks by boot id."""
+
+    after: dict[str, int]
+
+
 class ProcessesCounted(msgspec.Struct, frozen=True):
     """The number of serving processes of all hosts."""
 
@@ -56,6 +63,8 @@ VOCABULARY: Final = Vocabulary(
         WriteDown,
         ReadRefusals,
         RefusalsTold,
+        ReadTraffic,
+        TrafficTold,
         ProcessesCounted,
         *TO_FLEET,
         *FROM_PROCESS,
@@ -72,6 +81,7 @@ def answer_of_itself(
     reprice: Callable[[], Awaitable[object]],
     write_down: Callable[[], Awaitable[object]],
     refusals: Callable[[Mapping[str, int]], RefusalsTold],
+    traffic: Callable[[Mapping[str, int]], TrafficTold],
 ) -> None:
     """Answers the control plane's questions in a worker."""
 
@@ -87,7 +97,11 @@ def answer_of_itself(
     async def refused(_from: Any, asked: ReadRefusals) -> RefusalsTold:
         return refusals(asked.after)
 
+    async def counted(_from: Any, asked: ReadTraffic) -> TrafficTold:
+        return traffic(asked.after)
+
     handlers.when_asked(ReadReport, told)
+    handlers.when_asked(ReadTraffic, counted)
     handlers.when_asked(ReadRefusals, refused)
     handlers.when_asked(PeekLimits, peeked)
 

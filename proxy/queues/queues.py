@@ -361,6 +361,11 @@ class Queues:
     def names(self) -> tuple[str, ...]:
         return tuple(self._queues)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait in this process, in all queues."""
+        return sum(queue.fair.waiting for queue in self._queues.values())
+
     def queue_of(self, target_id: str) -> str | None:
         """Returns the name of the queue before a target; None without one."""
         queue = self._by_target.get(target_id)

@@ -1,0 +1,89 @@
+"""Wiring of counts: the control plane asks its workers what they counted by minute, and keeps it."""
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from cost.times import wall_us
+from gateway.link.codec import Question
+from gateway.link.hub import Hub
+from gateway.link.reports import ReadRefusals, ReadTraffic
+from proxy.background import background, every
+from proxy.refusals.counting import RefusalsTold
+from proxy.refusals.store import RefusalStore
+from proxy.traffic.counting import TrafficTold
+from proxy.traffic.store import TrafficStore
+
+Told = TypeVar("Told", RefusalsTold, TrafficTold)
+_ASK_S: Final = 1.0
+_ROLL_UP_S: Final = 300.0
+_MOST_LEFT: Final = 64
+
+
+class CountKeeper(Generic[Told]):
+    """Keeps what this host's workers counted."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        told: type[Told],
+        question: Callable[[dict[str, int]], Question[Told]],
+        keep: Callable[[Told], Awaitable[None]],
+    ) -> None:
+        self._hub = hub
+        self._question = question
+        self._keep = keep
+        self._marks: dict[str, int] = {}
+        self._left: list[Told] = []
+        hub.handlers.when_told(told, self._hear)
+        hub.went.append(self._forget)
+
+    def _forget(self, boot_id: str) -> None:
+        self._marks.pop(boot_id, None)
+
+    def _hear(self, _from: Any, told: Told) -> None:
+        """A worker that ends tells its last counts unasked."""
+        if len(self._left) < _MOST_LEFT:
+            self._left.append(told)
+
+    async def keep(self) -> None:
+        """Asks all workers once. What could not be kept is asked for again."""
+        while self._left:
+            await self._keep(self._left[0])
+            del self._left[0]
+        for boot_id, told in (await self._hub.ask_all(self._question(dict(self._marks)))).items():
+            await self._keep(told)
+            self._marks[boot_id] = told.mark
+
+
+def keep_counts(
+    hub: Hub,
+    refusals: RefusalStore,
+    traffic: TrafficStore,
+    own: Callable[[int], TrafficTold],
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Keeps refusals and traffic while the control plane runs; what was told last is kept when it ends. `own` returns the
+    traffic of the control plane's own line since a mark: batches are answered there.
+    """
+    own_mark = 0
+
+    async def keep_own() -> None:
+        nonlocal own_mark
+        told = own(own_mark)
+        await traffic.keep(told)
+        own_mark = told.mark
+
+    stack.push_async_callback(keep_own)
+    background(stack, every(_ASK_S, keep_own))
+    _keep(CountKeeper(hub, RefusalsTold, ReadRefusals, refusals.keep), refusals, stack)
+    _keep(CountKeeper(hub, TrafficTold, ReadTraffic, traffic.keep), traffic, stack)
+
+
+def _keep(keeper: CountKeeper[Told], store: RefusalStore | TrafficStore, stack: contextlib.AsyncExitStack) -> None:
+    async def roll_up() -> None:
+        await store.roll_up(wall_us())
+
+    stack.push_async_callback(keeper.keep)
+    background(stack, every(_ASK_S, keeper.keep))
+    background(stack, every(_ROLL_UP_S, roll_up))

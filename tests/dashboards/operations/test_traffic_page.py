@@ -1,0 +1,77 @@
+"""Traffic over time: what callers got is on the operators' page with its numbers, and a gap is not a zero."""
+
+import asyncio
+import html
+from pathlib import Path
+
+import aiohttp
+
+from cost.times import HOUR_US, wall_us
+from dashboards.operations.traffic_page import Traffic, charts_of, figures_of
+from proxy.refusals.counting import MINUTE_US
+from proxy.traffic.store import Slot, TrafficStore
+from proxy.traffic.waits import RANGES, range_of
+from tests.dashboards.api.finance import SCRIPTED
+from tests.running_gateway import model, running_gateway
+from tests.signed_in import signed_in
+
+START_US = 490_000 * HOUR_US
+
+
+def test_figures_are_rates_of_the_time_that_is_known() -> None:
+    """A minute that nobody told of counts in no rate, and is a gap in every line."""
+    ttft = [0] * RANGES
+    ttft[range_of(0.4)] = 10
+    slot = Slot(
+        start_us=START_US,
+        requests=30,
+        errors=2,
+        refusals=4,
+        output_tokens=600,
+        priced_tokens=2_000,
+        cost_nanousd=10_000_000,
+        waiting=5,
+        ttft=ttft,
+    )
+    traffic = Traffic(MINUTE_US, (START_US, START_US + MINUTE_US), (slot, None))
+    figures = {label: figure for label, figure, _ in figures_of(traffic)}
+    assert figures["Requests"] == "30"
+    assert figures["Tokens per second"] == "10"
+    assert figures["An hour"] == "$0.60"
+    assert figures["A million tokens"] == "$5.00"
+    charts = {each.title: each for each in charts_of(traffic)}
+    assert all(line.values[1] is None for each in charts.values() for line in each.series)
+    assert charts["Cost an hour"].series[0].values[0] == 600_000_000
+    assert charts["Errors a minute"].series[0].values[0] == 2
+    assert [line.label for line in charts["First token of streams"].series] == ["p50", "p95", "p99"]
+
+
+async def test_what_callers_got_is_on_the_page(tmp_path: Path) -> None:
+    """From the worker through the control plane and its table to both pages, refusals and answers apart."""
+    limits = {"team": {"requests_per_minute": 3}}
+    async with running_gateway(tmp_path, [model("only", SCRIPTED)], limits=limits) as running:
+        headers = {"authorization": f"Bearer {running.key}"}
+        body = {"model": "only", "messages": [{"role": "user", "content": "hi"}]}
+        async with aiohttp.ClientSession() as session:
+            statuses = []
+            for _ in range(8):
+                async with session.post(f"{running.base_url}/chat/completions", json=body, headers=headers) as reply:
+                    statuses.append(reply.status)
+        store = TrafficStore(running.engine)
+        async with asyncio.timeout(30):
+            while sum(each.requests for each in (kept := await store.read(0, wall_us() + 1, MINUTE_US))) < len(
+                statuses
+            ):
+                await asyncio.sleep(0.05)
+        assert sum(each.requests for each in kept) == len(statuses)
+        assert sum(each.refusals for each in kept) == statuses.count(429) > 0
+        assert sum(each.output_tokens for each in kept) > 0
+        async with signed_in(running, "op@default.test", role="operator") as operator:
+            for span in ("hour", "day"):
+                async with operator.get(f"/dashboard/operations/traffic?span={span}") as reply:
+                    page = html.unescape(await reply.text())
+                    assert reply.status == 200
+                assert f"in the last {span}" in page
+                assert "Cost of a million tokens" in page
+            wrong = await operator.get("/dashboard/operations/traffic?span=year")
+        assert wrong.status_code in {400, 422}
