@@ -31,8 +31,8 @@ class CountKeeper(Generic[Told]):
         keep: Callable[[Told], Awaitable[None]],
     ) -> None:
         self._hub = hub
-        self._question = question
-        self._keep = keep
+        self._question: Callable[[dict[str, int]], Question[Told]] = question
+        self._keep: Callable[[Told], Awaitable[None]] = keep
         self._marks: dict[str, int] = {}
         self._left: list[Told] = []
         hub.handlers.when_told(told, self._hear)
