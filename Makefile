@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind 
 
 test-agents: $(VENV)/.dev build/agents/.ready  ## Codex and Claude Code as published, each with a task (their packages have 600 MB)
 	@WB_AGENTS=$(CURDIR)/build/agents $(BIN)/python -m pytest tests/agents
+
+test-clients: $(VENV)/.dev $(VENV)-clients/.ready $(VENV)-clients-older/.ready build/clients/.ready  ## the SDKs and frameworks of others, unchanged, in Python and Node.js (their packages have 660 MB)
+	@WB_CLIENTS=$(CURDIR)/$(VENV)-clients:$(CURDIR)/$(VENV)-clients-older:$(CURDIR)/build/clients $(BIN)/python -m pytest tests/clients
 
 check: $(VENV)/.dev  ## format, lint, types and import contracts
 	@$(BIN)/ruff format --check --quiet .
@@ -119,7 +122,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers $(VENV)-peers build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -183,6 +186,15 @@ $(VENV)-peers/.ready: requirements/peers.txt
 	@echo "installing LiteLLM's proxy in $(VENV)-peers"
 	@$(PYTHON) -m venv $(VENV)-peers
 	@$(VENV)-peers/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/peers.txt
+	@touch $@
+
+# OpenAI's client in its newest version and in the one before, with what is built on each.
+$(VENV)-clients/.ready: requirements/clients.txt
+$(VENV)-clients-older/.ready: requirements/clients-older.txt
+$(VENV)-clients/.ready $(VENV)-clients-older/.ready:
+	@echo "installing clients of others in $(@D)"
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
 $(VENV)-routers/.ready: requirements/routers.txt
