@@ -110,7 +110,8 @@ def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]
 
 def _is_mistrals(request: Request) -> bool:
     """True for Mistral's own client, which reads nothing but models of its shape, and says so in its user agent alone."""
-    return request.headers.get("user-agent", "").endswith("mistralai")
+    agent = request.headers.get("user-agent", "")
+    return agent.startswith("mistral-client-") or agent.endswith("mistralai")
 
 
 def _for_mistral(model: dict[str, Any]) -> dict[str, Any]:

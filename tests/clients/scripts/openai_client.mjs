@@ -62,7 +62,7 @@ console.log(
     chat_parsed: chatParsed.choices[0].message.parsed.answer,
     chat_tool: chatCalled.choices[0].message.tool_calls[0].function.arguments,
     responses: first.output_text,
-    responses_streamed: streamed.output_text,
+    responses_streamed: streamed.output[0].content[0].text,
     responses_parsed: parsed.output_parsed.answer,
     responses_tool: called.output[0].arguments,
     responses_on: (await client.responses.inputItems.list(on.id)).data.length,
