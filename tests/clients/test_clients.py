@@ -81,7 +81,7 @@ def _command(script: str, place: Path, folder: Path) -> list[str]:
         return [str(place), str(_SCRIPTS / script)]
     # Node.js looks for packages beside the script, whoever calls it.
     (folder / "node_modules").symlink_to(place)
-    return ["node", shutil.copy(_SCRIPTS / script, folder)]
+    return ["node", shutil.copy(str(_SCRIPTS / script), str(folder))]
 
 
 @pytest.mark.parametrize(
