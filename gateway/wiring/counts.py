@@ -1,6 +1,8 @@
 """Wiring of counts: the control plane asks its workers what they counted by minute, and keeps it."""
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,6 +20,8 @@ Told = TypeVar("Told", RefusalsTold, TrafficTold)
 _ASK_S: Final = 1.0
 _ROLL_UP_S: Final = 300.0
 _MOST_LEFT: Final = 64
+_LAST_S: Final = 5.0
+_log: Final = logging.getLogger("weighbridge.counts")
 
 
 class CountKeeper(Generic[Told]):
@@ -74,7 +78,7 @@ def keep_counts(
         await traffic.keep(told)
         own_mark = told.mark
 
-    stack.push_async_callback(keep_own)
+    stack.push_async_callback(_keep_last, keep_own)
     background(stack, every(_ASK_S, keep_own))
     _keep(CountKeeper(hub, RefusalsTold, ReadRefusals, refusals.keep), refusals, stack)
     _keep(CountKeeper(hub, TrafficTold, ReadTraffic, traffic.keep), traffic, stack)
@@ -84,6 +88,15 @@ def _keep(keeper: CountKeeper[Told], store: RefusalStore | TrafficStore, stack: 
     async def roll_up() -> None:
         await store.roll_up(wall_us())
 
-    stack.push_async_callback(keeper.keep)
+    stack.push_async_callback(_keep_last, keeper.keep)
     background(stack, every(_ASK_S, keeper.keep))
     background(stack, every(_ROLL_UP_S, roll_up))
+
+
+async def _keep_last(keep: Callable[[], Awaitable[None]]) -> None:
+    """Keeps what was told last, if the database takes it: an end must not fail, or wait, for counts."""
+    try:
+        async with asyncio.timeout(_LAST_S):
+            await keep()
+    except Exception as failure:  # noqa: BLE001 - whatever the database says, the process ends
+        _log.warning("the last counts were not kept: %s", type(failure).__name__)
