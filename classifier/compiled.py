@@ -109,15 +109,19 @@ class CompiledPairs:
         return int(self._sum(self._kept[0], self._weights, self._before, data, len(data)))
 
 
-def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], before: int) -> CompiledPairs | None:
-    """The same from the library, or None as below."""
-    try:
-        return CompiledPairs(ctypes.PyDLL(str(library)), class_of, weights, before)
-    except (OSError, AttributeError):
-        return None
-
-
 def load(library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> CompiledWords | None:
+    """The words from the library, or None as `_opened` says."""
+    found = _opened(library)
+    return None if found is None else CompiledWords(found, tables, numbers)
+
+
+def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], before: int) -> CompiledPairs | None:
+    """The pairs from the library, or None as `_opened` says."""
+    found = _opened(library)
+    return None if found is None else CompiledPairs(found, class_of, weights, before)
+
+
+def _opened(library: Path) -> ctypes.PyDLL | None:
     """The library, or None where it was not compiled, is for another machine, or is not of the source that lies beside it:
     an earlier version's would read other tables than it is given.
     """
@@ -126,6 +130,6 @@ def load(library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str
         found = ctypes.PyDLL(str(library))
         made_of = (ctypes.c_char * _HASH_CHARS).in_dll(found, "weighbridge_source").value
         source = hashlib.sha256(library.with_name(_SOURCE).read_bytes()).hexdigest()
-        return CompiledWords(found, tables, numbers) if made_of == source.encode() else None
-    except (OSError, AttributeError, ValueError):
+    except (OSError, ValueError):
         return None
+    return found if made_of == source.encode() else None

@@ -1,11 +1,15 @@
 """The token estimate stays close to a real vocabulary and within bounds for any text."""
 
 import itertools
+import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from classifier.compiled import load_pairs
 from classifier.tokens import (
     CLASSES,
     EXACT_CHARS,
@@ -15,6 +19,7 @@ from classifier.tokens import (
     estimate_compiled,
     estimate_tokens,
 )
+from hatch_build import LIBRARY, SOURCE, compile_words
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
 
@@ -93,3 +98,17 @@ def test_with_and_without_a_compiler_it_is_the_same(text: str) -> None:
     if compiled is None:
         pytest.skip("classifier/words.c is not compiled here")
     assert compiled == estimate_by_numpy(text)
+
+
+def test_a_library_of_another_source_is_not_called(tmp_path: Path) -> None:
+    """An earlier version's would read other tables than it is given, here as for the words."""
+    root = Path(__file__).parents[2]
+    (tmp_path / SOURCE).parent.mkdir()
+    shutil.copy(root / SOURCE, tmp_path / SOURCE)
+    if compile_words(tmp_path) is not None:
+        pytest.skip("nothing can be compiled here")
+    tables = bytes(256), np.zeros(PAIRS, np.int32), 0
+    assert load_pairs(tmp_path / LIBRARY, *tables) is not None
+    with (tmp_path / SOURCE).open("a") as source:
+        source.write("/* a later version */\n")
+    assert load_pairs(tmp_path / LIBRARY, *tables) is None
