@@ -22,6 +22,8 @@ from benchmarks.figures import ratio
 from benchmarks.load_test import Stage
 from benchmarks.processes import Cores, choose_cores, free_port
 from benchmarks.run import Bench, Leg, Pooled, Size, start_legs
+from selfhosted.offline.simulate.plots import figure_maker
+from selfhosted.offline.simulate.simulation_errors import PlotsUnavailable
 
 OURS: Final = "weighbridge"
 _ENVIRONMENT: Final = Path(".venv-peers")
@@ -158,20 +160,17 @@ def show(report: dict[str, Any]) -> None:
 
 def _plot(servers: dict[str, dict[str, float]]) -> None:
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - a plot is made where it is there
-    except ImportError:
+        figure_of = figure_maker()
+    except PlotsUnavailable:
         return
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3))
+    figure = figure_of(figsize=(9, 3), layout="constrained")
+    axes = figure.subplots(1, 2)
     names = list(servers)[::-1]
     for place, (field, title) in enumerate((("requests_per_s", "requests a second"), ("p99_ms", "p99 under load, ms"))):
         bars = axes[place].barh(names, [servers[name][field] for name in names], color="#3b6ea5")
         axes[place].bar_label(bars, fmt="{:,.0f}", padding=3)
         axes[place].set(title=title, xscale="log")
         axes[place].margins(x=0.25)
-    figure.tight_layout()
     _PLOT.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(_PLOT, dpi=120)
     print(f"plotted in {_PLOT}")

@@ -6,7 +6,8 @@ from typing import Final
 
 _EPOCH: Final = date(1970, 1, 1)
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-HOUR_US: Final = 3_600_000_000
+MINUTE_US: Final = 60_000_000
+HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 
 

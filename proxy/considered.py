@@ -1,5 +1,6 @@
 """What one request's targets were compared by, in a few hundred bytes, for those who later ask why it went there."""
 
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -60,12 +61,12 @@ def written(plan: RoutePlan) -> str:
 
 def compared(plan: RoutePlan) -> Considered:
     """Returns the plan's comparison."""
-    targets = [*map(_candidate, plan.candidates), *map(_rejection, plan.rejected)]
+    targets = chain(map(_candidate, plan.candidates), map(_rejection, plan.rejected))
     return Considered(
         tolerance=_rounded(plan.tolerance),
         reference_adequate=_rounded(plan.reference_adequate),
-        targets=tuple(targets[:MOST]),
-        left_out=max(0, len(targets) - MOST),
+        targets=tuple(islice(targets, MOST)),
+        left_out=max(0, len(plan.candidates) + len(plan.rejected) - MOST),
     )
 
 

@@ -10,14 +10,14 @@ from sqlmodel import col
 
 from cost.ledger.entries import TERMINAL
 from cost.tables import LedgerEntry, rollup_hour
-from cost.times import HOUR_US
+from cost.times import HOUR_US, MINUTE_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
-from proxy.refusals.counting import MINUTE_US
+from dashboards.live.newest import is_failure
+from dashboards.live.recent import quantile
 from proxy.refusals.store import RefusalStore
 
 LOOKED_AT: Final = 2_000
 """Most attempts that one value follows from: of more in the time, the newest."""
-_FIRST_FAILURE: Final = 500
 _NO_ROOM: Final = 429
 _MOST_GROUPS: Final = 1_000
 """Most keys, models and reasons whose refusals are summed: those with the most."""
@@ -49,10 +49,11 @@ async def _of_books(connection: AsyncConnection, alert: Alert, now_us: int) -> i
     if alert.measure == "no-room":
         return len([row for row in rows if row.status == _NO_ROOM])
     if alert.measure == "errors":
-        failed = [row for row in rows if row.entry == "expire" or row.status >= _FIRST_FAILURE or row.status == 0]
+        failed = [row for row in rows if is_failure(row.entry, row.status)]
         return len(failed) * MILLION // len(rows) if len(rows) >= ENOUGH else None
     firsts = sorted(row.ttft_us for row in rows if row.stream and row.ttft_us is not None)
-    return int(firsts[min(len(firsts) - 1, int(_HIGH * len(firsts)))]) if len(firsts) >= ENOUGH else None
+    high = quantile(firsts, _HIGH) if len(firsts) >= ENOUGH else None
+    return None if high is None else int(high)
 
 
 async def _spend(connection: AsyncConnection, alert: Alert, now_us: int) -> int:

@@ -52,7 +52,7 @@ class EndedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> bool:
         """True if the upstream failed: an error, a broken stream, or no end at all."""
-        return self.entry == "expire" or self.status >= _FIRST_FAILURE or self.status == 0
+        return is_failure(self.entry, self.status)
 
     @property
     def turned_away(self) -> bool:
@@ -63,6 +63,11 @@ class EndedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 _FIRST_FAILURE: Final = 500
 _TOO_MANY: Final = 429
 _NAMES: Final = EndedAttempt.__struct_fields__
+
+
+def is_failure(entry: str, status: int) -> bool:
+    """True for an attempt's end that says that the upstream failed."""
+    return entry == "expire" or status >= _FIRST_FAILURE or status == 0
 
 
 async def newest(engine: AsyncEngine, most: int, *, since_us: int = 0, until_us: int = 2**62) -> list[EndedAttempt]:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reports.latency import tpot_s
 from cost.tables import rollup_hour
-from cost.times import DAY_US, HOUR_US, wall_us
+from cost.times import DAY_US, HOUR_US, MINUTE_US, wall_us
 from dashboards.live.newest import EndedAttempt, newest
 
 WINDOW_US: Final = 600_000_000
@@ -22,7 +22,6 @@ MOST: Final = 2_000
 FEWEST_IN_A_ROW: Final = 3
 """Failures one after the other after which a target is failing."""
 _REFUSED_US: Final = frozenset({401, 403, 404})
-_MINUTE_US: Final = 60_000_000
 ENOUGH: Final = 20
 """Fewest attempts from which a target can be called slow or failing."""
 _FRESH_S: Final = 2.0
@@ -143,7 +142,7 @@ def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, flo
 def run_of(attempts: Sequence[EndedAttempt], at_us: int) -> Run:
     """The run of failures at the beginning of these attempts of one target, newest first, and the last minute."""
     run = list(takewhile(_went_wrong, attempts))
-    minute = [each for each in attempts if each.at_us >= at_us - _MINUTE_US]
+    minute = [each for each in attempts if each.at_us >= at_us - MINUTE_US]
     return Run(
         failures=len(run),
         since_us=run[-1].at_us if run else None,

@@ -9,15 +9,14 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
-from cost.times import DAY_US, HOUR_US, wall_us
+from cost.times import DAY_US, HOUR_US, MINUTE_US, wall_us
 from dashboards.operations.overview_page import HOME
 from dashboards.ui import formats
 from dashboards.ui.charts import Chart, Series, Tone, Unit
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
-from proxy.refusals.counting import MINUTE_US
 from proxy.traffic.store import QUARTER_US, Slot, TrafficStore
-from proxy.traffic.waits import added, quantile_s
+from proxy.traffic.waits import quantile_s
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -49,10 +48,7 @@ class Traffic(msgspec.Struct, frozen=True):
         """All steps together."""
         whole = Slot(start_us=self.starts_us[0])
         for each in filter(None, self.slots):
-            for name in ("requests", "errors", "refusals", "output_tokens", "priced_tokens", "cost_nanousd"):
-                setattr(whole, name, getattr(whole, name) + getattr(each, name))
-            whole.waiting = max(whole.waiting, each.waiting)
-            whole.ttft = added(whole.ttft, each.ttft)
+            whole.add(each)
         return whole
 
 

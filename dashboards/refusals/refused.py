@@ -11,7 +11,6 @@ from dashboards.web.gateway import Gateway
 from proxy.refusals.store import RefusalSum
 
 WINDOW_US: Final = 600_000_000
-DAY_US: Final = 86_400_000_000
 _PATIENCE_S: Final = 2.0
 _MOST_ROWS: Final = 200
 _FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)

@@ -1,12 +1,11 @@
 """Wiring of responses that are made in the background: their store, and the runner on this process's request line."""
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from accounts.caller import Caller
 from accounts.store import AccountStore
 from cost.times import wall_us
 from proxy.background import background, every
@@ -14,13 +13,11 @@ from proxy.background_responses.background_responses import BackgroundResponses
 from proxy.background_responses.runner import BackgroundRunner
 from proxy.background_responses.store import BackgroundStore
 from proxy.batch.database_time import DatabaseTime
-from proxy.http.in_memory import InMemoryExchange
 from proxy.line import RequestPipeline
 from proxy.stored_responses.sealing import Sealing
 from proxy.stored_responses.store import ResponseStore
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.stored_responses.stored_responses_config import ResponsesSection
-from proxy.wires.wire import Kept, Wire
 
 _PURGE_S: Final = 300.0
 
@@ -48,27 +45,9 @@ def keep_making(
         background=made,
         responses=responses,
         callers=accounts,
-        line=_Runs(line),
+        line=line,
         section=section,
         now_us=wall_us,
     )
     background(stack, runner.run(is_draining))
     background(stack, every(_PURGE_S, made.purge))
-
-
-class _Runs:
-    """The request line, as the runner sees it."""
-
-    def __init__(self, line: RequestPipeline) -> None:
-        self._line = line
-
-    async def run(
-        self,
-        wire: Wire,
-        exchange: InMemoryExchange,
-        caller: Caller,
-        request_id: str,
-        keep: Callable[[Kept], Awaitable[bool]],
-    ) -> str:
-        """Takes one down the line, and returns its error's code."""
-        return await self._line.run(wire, exchange, caller, request_id, keep)

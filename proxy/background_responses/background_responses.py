@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.caller import Caller
+from cost.times import HOUR_US
 from proxy.background_responses.events import beyond
 from proxy.background_responses.store import OPEN, BackgroundStore, Begun
 from proxy.background_responses.tables import BackgroundEvents, BackgroundResponse
@@ -32,7 +33,7 @@ _QUIET_S: Final = 10.0
 """A stream that says nothing for so long says a comment, so that nobody on its way takes it for dead."""
 _ROWS: Final = 32
 _PURGE_BATCH: Final = 200
-_EVENTS_KEPT_US: Final = 3_600_000_000
+_EVENTS_KEPT_US: Final = HOUR_US
 """How long a stream can be resumed after its end."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _AWAY: Final = (SQLAlchemyError, OSError, TimeoutError)

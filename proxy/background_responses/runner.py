@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from accounts.caller import Caller
+from cost.times import DAY_US
 from proxy.background_responses.background_responses import BackgroundResponses
 from proxy.background_responses.events import count_of, response_in, terminal
 from proxy.background_responses.store import Begun, State
@@ -34,7 +35,7 @@ _POLL_S: Final = 0.2
 _WRITE_S: Final = 0.25
 """How often events are written, the lease extended, and a cancellation noticed."""
 _TRIES: Final = 3
-_OLDEST_US: Final = 86_400_000_000
+_OLDEST_US: Final = DAY_US
 """A response that could not be made within a day never will."""
 _OK: Final = 200
 _ENDED: Final[frozenset[str]] = frozenset({"completed", "incomplete"})

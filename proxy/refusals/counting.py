@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
+from cost.times import MINUTE_US
 from proxy.observers.logs import safe_name
 from proxy.outcome import RequestOutcome
 
-MINUTE_US: Final = 60_000_000
 MOST_KEPT: Final = 4_000
 """Most counts that a process keeps; of more, what is new is counted without its key and model, and then not at all."""
 _ROOM_FOR_NAMES: Final = MOST_KEPT - 500

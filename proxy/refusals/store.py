@@ -8,11 +8,11 @@ from sqlalchemy import Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.refusals.counting import MINUTE_US, RefusalsTold
+from cost.times import DAY_US, HOUR_US
+from proxy.refusals.counting import RefusalsTold
 from proxy.refusals.tables import RefusalCount
 
-HOUR_US: Final = 60 * MINUTE_US
-KEPT_US: Final = 92 * 24 * HOUR_US
+KEPT_US: Final = 92 * DAY_US
 _MINUTES_FOR_US: Final = 2 * HOUR_US
 _MOST_ROWS: Final = 1_000
 _ID_CHARS: Final = 200

@@ -5,8 +5,9 @@ from typing import Final
 
 import msgspec
 
+from cost.times import MINUTE_US
 from proxy.outcome import RequestOutcome
-from proxy.refusals.counting import MINUTE_US, is_refusal
+from proxy.refusals.counting import is_refusal
 from proxy.traffic.waits import RANGES, range_of
 
 MOST_MINUTES: Final = 180

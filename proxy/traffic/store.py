@@ -8,14 +8,14 @@ from sqlalchemy import Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.refusals.counting import MINUTE_US
+from cost.times import DAY_US, HOUR_US, MINUTE_US
 from proxy.traffic.counting import TrafficTold
 from proxy.traffic.tables import TrafficRow
 from proxy.traffic.waits import added
 
 QUARTER_US: Final = 15 * MINUTE_US
-KEPT_US: Final = 31 * 24 * 60 * MINUTE_US
-MINUTES_FOR_US: Final = 120 * MINUTE_US
+KEPT_US: Final = 31 * DAY_US
+MINUTES_FOR_US: Final = 2 * HOUR_US
 _MOST_ROWS: Final = 20_000
 """Most rows that are read: two hours of minutes of 150 processes."""
 
@@ -24,6 +24,7 @@ _KEY: Final = ("span", "start_us", "boot_id")
 _SUMS: Final = ("requests", "errors", "refusals", "output_tokens", "priced_tokens", "cost_nanousd")
 _FIGURES: Final = (*_SUMS, "waiting", "ttft")
 _READ: Final = [_table.c[name] for name in ("start_us", *_FIGURES)]
+_decode: Final = msgspec.json.Decoder(list[int]).decode
 
 
 class Slot(msgspec.Struct, kw_only=True):
@@ -39,6 +40,13 @@ class Slot(msgspec.Struct, kw_only=True):
     waiting: int = 0
     """The most that waited at a time, over all processes: of each its own most within a minute, added up."""
     ttft: list[int] = msgspec.field(default_factory=list)
+
+    def add(self, other: "Slot", *, waiting_adds: bool = False) -> None:
+        """Adds the other's figures. Of times the most that waited is taken; with `waiting_adds`, of processes, it is added."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.waiting = self.waiting + other.waiting if waiting_adds else max(self.waiting, other.waiting)
+        self.ttft = added(self.ttft, other.ttft)
 
 
 class TrafficStore:
@@ -86,7 +94,7 @@ class TrafficStore:
                     _table.c.span == "quarter", _table.c.start_us.in_([each.start_us for each in quarters])
                 )
                 before = (await connection.execute(there.with_for_update())).all()
-                await self._write_quarters(connection, _merged([*before, *map(_row, quarters)], QUARTER_US))
+                await self._write_quarters(connection, _merged([*map(_slot, before), *quarters], QUARTER_US))
             old = (_table.c.span == "quarter", _table.c.start_us < now_us - KEPT_US)
             await connection.execute(delete(_table).where(*old))
 
@@ -121,19 +129,21 @@ class TrafficStore:
 def slots(rows: Iterable[Any], step_us: int) -> tuple[Slot, ...]:
     """Rows of processes as steps of all of them, in the order of time."""
     # Of processes at one time what waits is added, and of times in one step the most is taken.
-    return _merged(map(_row, _merged(rows, 1, waiting_adds=True)), step_us)
+    return _merged(_merged(map(_slot, rows), 1, waiting_adds=True), step_us)
 
 
-def _merged(rows: Iterable[Any], step_us: int, *, waiting_adds: bool = False) -> tuple[Slot, ...]:
-    found: dict[int, Slot] = {}
-    for start_us, *sums, waiting, ttft in rows:
-        at_us = int(start_us) - int(start_us) % step_us
-        slot = found.setdefault(at_us, Slot(start_us=at_us))
-        for name, value in zip(_SUMS, sums, strict=True):
-            setattr(slot, name, getattr(slot, name) + int(value))
-        slot.waiting = slot.waiting + int(waiting) if waiting_adds else max(slot.waiting, int(waiting))
-        slot.ttft = added(slot.ttft, msgspec.json.decode(ttft, type=list[int]))
-    return tuple(found[at_us] for at_us in sorted(found))
+def _merged(found: Iterable[Slot], step_us: int, *, waiting_adds: bool = False) -> tuple[Slot, ...]:
+    merged: dict[int, Slot] = {}
+    for each in found:
+        at_us = each.start_us - each.start_us % step_us
+        merged.setdefault(at_us, Slot(start_us=at_us)).add(each, waiting_adds=waiting_adds)
+    return tuple(merged[at_us] for at_us in sorted(merged))
+
+
+def _slot(row: Any) -> Slot:
+    start_us, *sums, waiting, ttft = row
+    counts = dict(zip(_SUMS, map(int, sums), strict=True))
+    return Slot(start_us=int(start_us), **counts, waiting=int(waiting), ttft=_decode(ttft))
 
 
 def _row(slot: Slot) -> tuple[Any, ...]:

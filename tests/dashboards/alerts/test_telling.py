@@ -12,6 +12,7 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.store import LedgerStore
+from cost.times import MINUTE_US
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import add_alert
@@ -20,7 +21,7 @@ from dashboards.webhooks.mail import Mailer
 from dashboards.webhooks.outbox import Outbox
 from dashboards.webhooks.sender import Destination, Sender
 from dashboards.webhooks.shapes import mail_of, slack_body, words_of
-from proxy.refusals.counting import MINUTE_US, RefusalsTold, Refused, RefusedCount
+from proxy.refusals.counting import RefusalsTold, Refused, RefusedCount
 from proxy.refusals.store import RefusalStore
 from tests.cost.entries import settle
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import aiohttp
 
-from cost.times import HOUR_US, wall_us
+from cost.times import HOUR_US, MINUTE_US, wall_us
 from dashboards.operations.traffic_page import Traffic, charts_of, figures_of
-from proxy.refusals.counting import MINUTE_US
 from proxy.traffic.store import Slot, TrafficStore
 from proxy.traffic.waits import RANGES, range_of
 from tests.dashboards.api.finance import SCRIPTED

@@ -2,8 +2,9 @@
 
 import pytest
 
+from cost.times import MINUTE_US
 from proxy.outcome import RequestOutcome
-from proxy.refusals.counting import MINUTE_US, MOST_KEPT, Refusals, RefusalsTold, is_refusal
+from proxy.refusals.counting import MOST_KEPT, Refusals, RefusalsTold, is_refusal
 
 NOW_US = 1_750_000_020_000_000
 

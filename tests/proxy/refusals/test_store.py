@@ -2,8 +2,9 @@
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.refusals.counting import MINUTE_US, RefusalsTold, Refused, RefusedCount
-from proxy.refusals.store import HOUR_US, KEPT_US, RefusalStore
+from cost.times import HOUR_US, MINUTE_US
+from proxy.refusals.counting import RefusalsTold, Refused, RefusedCount
+from proxy.refusals.store import KEPT_US, RefusalStore
 
 NOW_US = 490_000 * HOUR_US
 

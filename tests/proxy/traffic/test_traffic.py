@@ -5,7 +5,7 @@ import random
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.refusals.counting import MINUTE_US
+from cost.times import MINUTE_US
 from proxy.traffic.counting import MOST_MINUTES, Traffic
 from proxy.traffic.store import KEPT_US, MINUTES_FOR_US, QUARTER_US, TrafficStore
 from proxy.traffic.waits import RANGES, quantile_s, range_of
