@@ -28,6 +28,9 @@ from tests.sqlite import newest_sqlite
 
 ROOT: Final = Path(__file__).parents[1]
 WAIT_S: Final = 60.0
+READY_WITHIN_S: Final = 150.0
+"""A start compiles nothing, but a busy machine may have eight gateways at it at once."""
+_ONE_LOOK: Final = aiohttp.ClientTimeout(total=15)
 _POLL_S: Final = 0.01
 _LISTENING: Final = re.compile(rb"listening on (http://[^\s\"]+)")
 # What the person who runs the tests has set must not reach the gateways under test.
@@ -157,16 +160,23 @@ class Server:
             await asyncio.sleep(_POLL_S)
 
     async def ready(self) -> None:
-        """Returns once it wants traffic."""
-        async with asyncio.timeout(WAIT_S), aiohttp.ClientSession() as session:
-            await self.listening()
-            while True:
-                with contextlib.suppress(aiohttp.ClientError):
-                    async with session.get(f"{self.url}/readyz") as reply:
-                        if reply.status == 200:
-                            return
-                self._still_there()
-                await asyncio.sleep(_POLL_S)
+        """Returns once it wants traffic; else says what it answered last, and what it wrote."""
+        last = "nothing"
+        try:
+            async with asyncio.timeout(READY_WITHIN_S), aiohttp.ClientSession(timeout=_ONE_LOOK) as session:
+                await self.listening()
+                while True:
+                    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                        async with session.get(f"{self.url}/readyz") as reply:
+                            last = f"{reply.status} {await reply.text()}"
+                            if reply.status == 200:
+                                return
+                    self._still_there()
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise AssertionError(
+                f"not ready in {READY_WITHIN_S} s; /readyz said {last}; its log:\n{self.log}"
+            ) from None
 
     def _still_there(self) -> None:
         status = self.process.poll()

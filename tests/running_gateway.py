@@ -118,6 +118,8 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
     """
     config_path = folder / "gateway.yaml"
     journal = {"journal_dir": str(folder / "journal"), "drain_interval_s": 0.02, **sections.pop("cost", {})}
+    # A busy machine is no database that does not answer.
+    journal["budgets"] = {"patience_s": 20, **journal.get("budgets", {})}
     providers = {"models": models, **sections.pop("providers", {})}
     # A busy machine is no broken key store.
     accounts_section = {"lookup_timeout_s": 10, **sections.pop("accounts", {})}
@@ -152,7 +154,6 @@ async def gateway_at(
 ) -> AsyncIterator[Running]:
     """Starts a gateway over a database that is there already, and stops it in order."""
     config = load(config_path, environment)
-    # A busy machine is no database that does not answer.
     be_more_patient(5)
     metrics = all_metrics()
     async with contextlib.AsyncExitStack() as stack:

@@ -258,7 +258,7 @@ async def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     await _story(tmp_path, KILLS)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_kills_with_a_database_that_outlives_the_gateway(tmp_path: Path, postgres: Postgres) -> None:
     """The same on PostgreSQL, which finishes or forgets what a dead gateway had begun."""
     await _story(tmp_path, 6, await postgres.database())
