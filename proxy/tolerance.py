@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.frontier import Choices, Floats, Point, tolerance_for
+from classifier.frontier import Choices, Floats, Point, choose, tolerance_for
+from classifier.moves import Choice, Move, moves
 from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
@@ -101,6 +102,15 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     replica_s: dict[str, float]
     """Seconds that all the requests, 1,000 for `auto`, keep one replica of each of our own pools busy."""
     current: bool
+    moves: dict[str, Move] = {}
+    """What becomes of the requests that each target has at the present policy, which bills are changed by."""
+
+
+class Present(NamedTuple):
+    """The policy that a team's bill is from: its own quality floor, and the models that it may use."""
+
+    floor: float | None
+    allowed: frozenset[str] | None
 
 
 class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +142,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     offers: tuple[FloorResult, ...]
     pools: tuple[PoolSize, ...] = ()
     """Our own pools that serve the targets of these figures."""
+    own: frozenset[str] = frozenset()
+    """The targets on our own GPUs."""
 
 
 class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +160,20 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
     """The columns on our own GPUs."""
     pool_of: dict[str, str]
     """The pool of each column that one serves."""
+    taken: NDArray[np.bool_]
+    """The prompts of the sample that fit somewhere, and that these choices are for."""
+
+    def at(self, tolerance: float, *, full: bool = False) -> Choice:
+        """What is chosen at a tolerance; with `full`, where our own pools have no room."""
+        choices = self.by_average if full else self.choices
+        return Choice(
+            names=self.columns,
+            chosen=choose(choices.adequate, choices.order, choices.reference, tolerance),
+            cost=choices.cost,
+            compared=choices.compared,
+            weights=choices.weights,
+            taken=self.taken,
+        )
 
 
 class Tolerances:
@@ -245,9 +271,11 @@ class Tolerances:
         current: float | None = None,
         own: Sample | None = None,
         up: Mapping[str, int] | None = None,
+        present: Present | None = None,
     ) -> Preview:
         """Computes the effect of each floor. `current` is the team's floor, `own` its own requests where known, `up` the
-        replicas by pool that take requests, where somebody watches them.
+        replicas by pool that take requests, where somebody watches them, `present` the policy that holds today where
+        another one is previewed.
         """
         floor = self._policy.quality_floor if current is None else current
         sample = own if own is not None else self._sample
@@ -256,6 +284,9 @@ class Tolerances:
         if sample is None or ground is None:
             return self._plain_preview(floor, allowed)
         points = {each: tolerance_for(ground.choices, each) for each in sorted({*floors, floor})}
+        now = ground.at(points[floor].tolerance)
+        if present is not None and present != Present(current, allowed):
+            now = self._chosen_now(sample, present, empty) or now
         return Preview(
             basis="sample" if own is None else "own",
             requests=len(sample.weights),
@@ -267,11 +298,19 @@ class Tolerances:
             current_floor=floor,
             current_tolerance=points[floor].tolerance,
             offers=tuple(
-                _floor_result(each, point, tolerance_for(ground.by_average, each), ground, current=each == floor)
+                _floor_result(each, point, tolerance_for(ground.by_average, each), ground, now, current=each == floor)
                 for each, point in points.items()
             ),
             pools=self._sizes(frozenset(ground.pool_of.values()), up or {}),
+            own=ground.own,
         )
+
+    def _chosen_now(self, sample: Sample, present: Present, empty: frozenset[str]) -> Choice | None:
+        ground = self._choice_table(sample, present.allowed, empty)
+        if ground is None:
+            return None
+        floor = self._policy.quality_floor if present.floor is None else present.floor
+        return ground.at(tolerance_for(ground.choices, floor).tolerance)
 
     def _sizes(self, names: frozenset[str], up: Mapping[str, int]) -> tuple[PoolSize, ...]:
         return tuple(
@@ -356,6 +395,7 @@ class Tolerances:
             reference_cost=self._reference_cost(reference, sample, takable),
             own=frozenset(target.target_id for target in targets if is_own(target, self._policy.pooled)),
             pool_of={name: pool.name for name, pool in pools.items()},
+            taken=takable,
         )
 
     def _reference_cost(self, reference: tuple[str, ...], sample: Sample, rows: NDArray[np.bool_]) -> float | None:
@@ -420,7 +460,9 @@ def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(sample.input_tokens)[:, None] < room)
 
 
-def _floor_result(floor: float, point: Point, full: Point, ground: _ChoiceTable, *, current: bool) -> FloorResult:
+def _floor_result(
+    floor: float, point: Point, full: Point, ground: _ChoiceTable, now: Choice, *, current: bool
+) -> FloorResult:
     reference = ground.reference_cost
     shares = dict(zip(ground.columns, point.shares, strict=True))
     replica_s = dict.fromkeys(ground.pool_of.values(), 0.0)
@@ -442,4 +484,5 @@ def _floor_result(floor: float, point: Point, full: Point, ground: _ChoiceTable,
         own_share=sum(share for name, share in shares.items() if name in ground.own),
         replica_s=replica_s,
         current=current,
+        moves=moves(now, ground.at(point.tolerance), ground.at(full.tolerance, full=True)),
     )

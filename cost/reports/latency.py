@@ -78,6 +78,17 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         return not self.served and self.status != _OK
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt asked for, where it went, and what it cost."""
+
+    alias: str
+    attempt: int
+    target_id: str
+    served: bool
+    cost_nanousd: int | None
+    baseline_nanousd: int | None
+
+
 class TimedAttempt(Protocol):
     """What the time per token is computed from: an attempt's end as the ledger has it."""
 
@@ -180,16 +191,19 @@ class LatestReader:
         """Return the scope's latest ends of attempts, newest first, at most `most`."""
         return tuple(_sample(row) for row in await self._latest(_COLUMNS, scope, most))
 
-    async def named(self, scope: ReadScope, alias: str, most: int = LATEST) -> float | None:
-        """Return the share of the latest requests that asked for this alias; None without requests."""
-        asked = [row[0] == alias for row in await self._latest(("alias", "attempt"), scope, most) if row[1] == 1]
-        return sum(asked) / len(asked) if asked else None
+    async def asked(self, scope: ReadScope, start_us: int, most: int = LATEST) -> tuple[Asked, ...]:
+        """Return what the latest attempts since `start_us` asked for and cost, newest first, at most `most`."""
+        found = await self._latest(Asked.__struct_fields__, scope, most, start_us)
+        return tuple(Asked(**dict(zip(Asked.__struct_fields__, row, strict=True))) for row in found)
 
-    async def _latest(self, names: Sequence[str], scope: ReadScope, most: int) -> Sequence[Row[*tuple[Any, ...]]]:
+    async def _latest(
+        self, names: Sequence[str], scope: ReadScope, most: int, start_us: int = 0
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
         where = [
             col(LedgerEntry.organisation_id) == scope.organisation_id,
             col(LedgerEntry.entry).in_(sorted(TERMINAL)),
             col(LedgerEntry.origin) == "caller",
+            col(LedgerEntry.at_us) >= start_us,
         ]
         if scope.team_id is not None:
             where.append(col(LedgerEntry.team_id) == scope.team_id)

@@ -11,7 +11,10 @@ from starlette.responses import JSONResponse
 from accounts.caller import Caller
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import OwnRequests, own_requests
+from cost.reports.scope import ReadScope
+from cost.times import wall_us
 from dashboards.policy.preview import floors_from, preview_as_json, replicas_up
+from dashboards.policy.traffic import AutoTraffic, auto_traffic
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.patience import patience
@@ -42,12 +45,14 @@ async def preview_policy(
     tolerances = rules.tolerances or Tolerances(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
     )
-    own = await _own_requests(gateway, caller, tolerances)
+    own, traffic = await _own_traffic(gateway, caller, tolerances)
     # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
     # answers are checked in the same threads.
     async with gateway.reads:
         return JSONResponse(
-            await asyncio.to_thread(_previewed, tolerances, floors or FLOORS, caller, own, replicas_up(gateway))
+            await asyncio.to_thread(
+                _previewed, tolerances, floors or FLOORS, caller, own, traffic, replicas_up(gateway)
+            )
         )
 
 
@@ -56,15 +61,22 @@ def _previewed(
     floors: tuple[float, ...],
     caller: Caller,
     own: OwnRequests | None,
+    traffic: AutoTraffic | None,
     up: dict[str, int],
 ) -> dict[str, Any]:
     found = tolerances.preview(floors, caller.allowed_models, current=caller.settings.quality_floor, own=own, up=up)
-    return preview_as_json(found, caller.team_id)
+    return preview_as_json(found, caller.team_id, traffic)
 
 
-async def _own_requests(gateway: Gateway, caller: Caller, tolerances: Tolerances) -> OwnRequests | None:
-    """The team's own requests; None without a database, where the classifier's sample is used and the reply says so."""
+async def _own_traffic(
+    gateway: Gateway, caller: Caller, tolerances: Tolerances
+) -> tuple[OwnRequests | None, AutoTraffic | None]:
+    """The team's own requests and bill; None without a database, where the classifier's sample is used and the reply says
+    so.
+    """
+    scope = ReadScope(organisation_id=caller.organisation_id, team_id=caller.team_id)
     with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
         async with patience(_PATIENCE_S):
-            return await own_requests(gateway.database, caller.team_id, tolerances.artifact, tolerances.width)
-    return None
+            own = await own_requests(gateway.database, caller.team_id, tolerances.artifact, tolerances.width)
+            return own, await auto_traffic(gateway.database, scope, wall_us())
+    return None, None

@@ -1,10 +1,11 @@
-"""/dashboard/teams/{team_id}/policy: the team's quality floor and choices, with a forecast of each floor's cost.
+"""/dashboard/teams/{team_id}/policy: the team's minimum quality and choices, with a forecast of each minimum's cost.
 
 A change is previewed beside the current policy, and applied with a reason.
 """
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Final, cast
@@ -18,8 +19,9 @@ from accounts.store import TeamRecord
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import own_requests
 from cost.reports.scope import ReadScope
+from dashboards.policy.anchored import AnchoredPreview, Month, anchored
 from dashboards.policy.change import PolicyChoice, policy_of, proposed, set_policy
-from dashboards.policy.preview import own_words, replicas_up, room_words
+from dashboards.policy.preview import bill_words, own_words, replicas_up, room_words
 from dashboards.policy.traffic import DAYS, auto_traffic
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
@@ -31,7 +33,7 @@ from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from proxy.policy import choosable
-from proxy.tolerance import FloorResult, Preview, Tolerances
+from proxy.tolerance import FloorResult, Present, Preview, Tolerances
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -43,7 +45,6 @@ STOPS: Final = tuple(
 )
 """Quality floors on offer, in steps of half a percentage point."""
 _PERCENT: Final = 100
-_MOST_OFF: Final = 4
 
 ESCALATION: Final[Sequence[tuple[Escalation, str]]] = (
     ("off", "Never"),
@@ -56,33 +57,37 @@ LEARNING: Final[Sequence[tuple[Learning, str]]] = (
     ("prompts", "Prompts too"),
 )
 _LABELS: Final = {
-    "quality_floor": "Quality floor",
+    "quality_floor": "Minimum quality",
     "allowed_models": "Allowed models",
     "escalation": "Ask again after a weak answer",
     "learning": "Kept to learn from",
     "shadow_share": "Shadow comparisons",
-    "spill_over": "Spill over to paid targets",
+    "spill_over": "Overflow to paid providers",
 }
 
 
 class FloorOption(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecast of one floor for a month like the last one. Money is None where it is unknown."""
+    """Forecast of one floor, or of neighbours that choose the same, for a month like the last one."""
 
     offer: FloorResult
-    month_nanousd: int | None
-    saved_nanousd: int | None
-    """Savings against sending every request to the reference."""
-    change_nanousd: int | None
-    """Difference to the current floor; negative is cheaper."""
-    added_nanousd: int | None
-    """What is added to what is paid anyway, while our own GPUs have room."""
+    """The current floor's, or that of the highest of them."""
+    floors: tuple[float, ...]
+    """All of them, rising."""
+    month: Month | None
+    """None where no bill is known."""
     room: tuple[str, ...] = ()
     """Sentences on the room of our own GPUs."""
 
     @property
     def percent(self) -> str:
-        """The floor as a percentage, without the sign."""
-        return _percent(self.offer.floor)
+        """The floors as percentages, without the last sign."""
+        first, last = _percent(self.floors[0]), _percent(self.floors[-1])
+        return first if first == last else f"{first} to {last}"
+
+    @property
+    def stops(self) -> str:
+        """The values of the slider that it stands for, with spaces between."""
+        return " ".join(map(_percent, self.floors))
 
 
 class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,19 +99,14 @@ class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
     auto_share: float | None
     stops: tuple[FloorOption, ...]
     spent_nanousd: int | None
-    """Actual cost of the last 30 days, including cost that the forecasts leave out."""
+    """What the last 30 days cost, which the forecasts start from."""
+    bill: tuple[str, ...] = ()
+    """Sentences on what the forecasts start from."""
 
     @property
     def now(self) -> FloorOption | None:
         """The option of the current floor, or None."""
         return next((stop for stop in self.stops if stop.offer.current), None)
-
-    @property
-    def is_off(self) -> bool:
-        """True if the forecast of the current floor differs from the actual cost by more than a quarter."""
-        computed = self.now.month_nanousd if self.now is not None else None
-        spent = self.spent_nanousd
-        return computed is not None and spent is not None and abs(computed - spent) * _MOST_OFF > max(spent, 0)
 
 
 @router.get("/dashboard/teams/{team_id}/policy")
@@ -156,29 +156,34 @@ def differences(before: TeamRecord, after: TeamRecord, gateway_floor: float) -> 
     ]
 
 
-def floor_options(preview: Preview, requests: int | None, per_s: float | None = None) -> tuple[FloorOption, ...]:
-    """Forecast of each floor for a month with this number of requests."""
-    now = next((offer.cost_nanousd for offer in preview.offers if offer.current), None)
-    reference = preview.reference_cost_nanousd
-
-    def month(per_thousand: int | None) -> int | None:
-        return None if per_thousand is None or requests is None else per_thousand * requests // 1_000
-
+def floor_options(found: AnchoredPreview, per_s: float | None = None) -> tuple[FloorOption, ...]:
+    """Forecast of each floor; neighbours that choose the same for every prompt are one."""
+    pairs = zip(found.preview.offers, found.months, strict=True)
     return tuple(
-        FloorOption(
-            offer=offer,
-            month_nanousd=month(offer.cost_nanousd),
-            saved_nanousd=None if reference is None else month(reference - offer.cost_nanousd),
-            change_nanousd=None if now is None else month(offer.cost_nanousd - now),
-            added_nanousd=month(offer.margin_nanousd),
-            room=(*room_words(preview, offer, per_s), *own_words(preview, offer)),
-        )
-        for offer in preview.offers
+        _option(found.preview, list(same), per_s)
+        for _, same in itertools.groupby(pairs, key=lambda pair: _shown(*pair))
     )
 
 
-async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> FloorForecast:
-    """Forecasts for the team, on its own latest requests where there are enough."""
+def _shown(offer: FloorResult, month: Month | None) -> object:
+    """What tells one forecast from another."""
+    return (offer.reached, offer.kept, offer.cost_nanousd, offer.margin_nanousd, offer.shares, month)
+
+
+def _option(preview: Preview, same: Sequence[tuple[FloorResult, Month | None]], per_s: float | None) -> FloorOption:
+    offer, month = next((pair for pair in same if pair[0].current), same[-1])
+    return FloorOption(
+        offer=offer,
+        floors=tuple(each.floor for each, _ in same),
+        month=month,
+        room=(*room_words(preview, offer, per_s), *own_words(preview, offer)),
+    )
+
+
+async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: TeamRecord | None = None) -> FloorForecast:
+    """Forecasts for the team, on its own latest requests where there are enough. `present` is the team as it is, whose
+    bill the forecasts start from, where `team` has a proposed policy.
+    """
     rules = gateway.rules()
     tolerances = rules.tolerances or Tolerances(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
@@ -197,13 +202,16 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> FloorForec
             current=team.settings.quality_floor,
             own=own,
             up=replicas_up(gateway),
+            present=None if present is None else Present(present.settings.quality_floor, present.allowed_models),
         )
+    found = anchored(preview, traffic)
     return FloorForecast(
-        preview=preview,
+        preview=found.preview,
         requests=traffic.requests,
         auto_share=traffic.auto_share,
-        stops=floor_options(preview, traffic.requests, traffic.per_s),
+        stops=floor_options(found, traffic.per_s),
         spent_nanousd=traffic.totals.known_cost_nanousd,
+        bill=tuple(bill_words(preview, traffic)) if any(found.months) else (),
     )
 
 
@@ -218,7 +226,11 @@ async def _page(
     gateway, team = view.gateway, view.the_team
     found = await outlook(gateway, team, view.now_us)
     # Other models change every forecast, so compute them for the proposed policy.
-    then = found if after is None or policy_of(after) == policy_of(team) else await outlook(gateway, after, view.now_us)
+    then = (
+        found
+        if after is None or policy_of(after) == policy_of(team)
+        else await outlook(gateway, after, view.now_us, team)
+    )
     table = _table(found, view.query)
     file = view.csv_asked(f"{team.team_id}-quality-floors", table)
     if file is not None:
@@ -372,30 +384,38 @@ def _on_slider(floor: float) -> bool:
 
 def _table(found: FloorForecast, query: Mapping[str, str]) -> Table:
     columns = (
-        Column("floor", "Floor", "share", note="Of what the reference gets right, the share to keep"),
+        Column("floor", "Minimum quality", "share", note="Of what the baseline model gets right, the share to keep"),
+        Column("lowest", "The same from", "share", note="Lower minimums that choose the same for every prompt"),
         Column("kept", "Expected to keep", "share"),
         Column("error", "Give or take", "share", note="The standard error that the number of requests leaves"),
-        Column("month", "A month costs", "money"),
+        Column("month", "A month costs", "money", note="The bill of the last days, and what would change in it"),
+        Column("low", "At least", "money", note="The lower end of the 95 % interval"),
+        Column("high", "At most", "money", note="The upper end of the 95 % interval"),
+        Column("change", "Against now", "money", note="Below zero is cheaper than the bill as it is"),
+        Column("saved", "Saves a month", "money", note="Against asking the baseline model for everything"),
+        Column("saving", "Saves", "share", note="Against asking the baseline model for everything"),
         Column("added", "Adds a month", "money", note="To what is paid anyway: our own GPUs while they have room"),
         Column("own", "Our own", "share", note="Requests that our own GPUs get while they have room"),
-        Column("saved", "Saves a month", "money", note="Against asking the reference for everything"),
-        Column("saving", "Saves", "share", note="Against asking the reference for everything"),
-        Column("change", "Against now", "money", note="Below zero is cheaper than the floor as it is"),
         Column("note", "Note", sortable=False),
     )
-    rows = [
-        {
-            "floor": stop.offer.floor,
-            "kept": stop.offer.kept,
-            "error": stop.offer.kept_error,
-            "month": stop.month_nanousd,
-            "added": stop.added_nanousd,
-            "own": stop.offer.own_share,
-            "saved": stop.saved_nanousd,
-            "saving": stop.offer.saving,
-            "change": stop.change_nanousd,
-            "note": "Now" if stop.offer.current else "" if stop.offer.reached else "Cannot be kept: the most there is",
-        }
-        for stop in found.stops
-    ]
-    return Table.of(columns, rows, query, name="floors", caption="Quality floors", page_rows=40)
+    rows = [_row(stop, stop.month) for stop in found.stops]
+    return Table.of(columns, rows, query, name="floors", caption="Minimum qualities", page_rows=40)
+
+
+def _row(stop: FloorOption, month: Month | None) -> dict[str, Any]:
+    offer = stop.offer
+    return {
+        "floor": stop.floors[-1],
+        "lowest": stop.floors[0] if len(stop.floors) > 1 else None,
+        "kept": offer.kept,
+        "error": offer.kept_error,
+        "month": None if month is None else month.cost_nanousd,
+        "low": None if month is None else month.low_nanousd,
+        "high": None if month is None else month.high_nanousd,
+        "change": None if month is None else month.change_nanousd,
+        "saved": None if month is None else month.saved_nanousd,
+        "saving": offer.saving if month is None else month.saved_share,
+        "added": None if month is None else month.added_nanousd,
+        "own": offer.own_share,
+        "note": "Now" if offer.current else "" if offer.reached else "Cannot be kept: the most there is",
+    }

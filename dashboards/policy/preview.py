@@ -5,6 +5,9 @@ from decimal import Decimal
 from typing import Any, Final
 
 from cost.prices import usd
+from cost.reports.usage import UsageSums
+from dashboards.policy.anchored import Month, anchored
+from dashboards.policy.traffic import DAYS, AutoTraffic
 from dashboards.web.gateway import Gateway
 from proxy.tolerance import PREVIEWED_REQUESTS, FloorResult, PoolSize, Preview
 
@@ -26,14 +29,16 @@ def _floor(text: str) -> float:
         floor = 0.0
     # A comparison with NaN is false, so that it is refused too.
     if not 0 < floor <= 1:
-        raise ValueError("a quality floor is a share of the reference's quality, above 0 and at most 1, such as 0.95")
+        raise ValueError("a minimum quality is a share of the baseline model's, above 0 and at most 1, such as 0.95")
     return floor
 
 
-def preview_as_json(preview: Preview, team_id: str | None, requests_per_s: float | None = None) -> dict[str, Any]:
-    """A preview as JSON values. Money is text, so that no reader rounds it to a float. `requests_per_s` is what was asked
-    of `auto` lately, where that is known.
+def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic | None = None) -> dict[str, Any]:
+    """A preview as JSON values. Money is text, so that no reader rounds it to a float. `traffic` is what was asked of
+    `auto` lately and what it cost, where that is known: the figures start from it then.
     """
+    preview, months = anchored(preview, traffic or AutoTraffic(totals=UsageSums(), auto_share=None))
+    requests_per_s = None if traffic is None else traffic.per_s
     return {
         "object": "policy.preview",
         "team_id": team_id,
@@ -45,11 +50,18 @@ def preview_as_json(preview: Preview, team_id: str | None, requests_per_s: float
             "quality_floor": preview.current_floor,
             "tolerance": round(preview.current_tolerance, 6),
         },
-        "offers": [_offer(offer, preview.pools) for offer in preview.offers],
+        "anchored": any(month is not None for month in months),
+        "offers": [
+            {**_offer(offer, preview.pools), "month": _month(month)}
+            for offer, month in zip(preview.offers, months, strict=True)
+        ],
         "pools": [_pool(pool) for pool in preview.pools],
         "requests_per_s": None if requests_per_s is None else round(requests_per_s, 6),
         "unmeasured_targets": list(preview.unmeasured),
-        "notes": list(notes(preview, team_id, requests_per_s)),
+        "notes": [
+            *(bill_words(preview, traffic) if traffic is not None and any(months) else ()),
+            *notes(preview, team_id, requests_per_s),
+        ],
     }
 
 
@@ -89,6 +101,36 @@ def _offer(offer: FloorResult, pools: Iterable[PoolSize]) -> dict[str, Any]:
     }
 
 
+def _month(month: Month | None) -> dict[str, Any] | None:
+    """The team's last 30 days at this floor."""
+    if month is None:
+        return None
+    return {
+        "usd": _dollars(month.cost_nanousd),
+        "low_usd": _dollars(month.low_nanousd),
+        "high_usd": _dollars(month.high_nanousd),
+        "change_usd": _dollars(month.change_nanousd),
+        "added_usd": _dollars(month.added_nanousd),
+        "saved_usd": _dollars(month.saved_nanousd),
+        "saved_share": None if month.saved_share is None else round(month.saved_share, 4) + 0.0,
+    }
+
+
+def bill_words(preview: Preview, traffic: AutoTraffic) -> Iterable[str]:
+    """Sentences on what the figures start from, and where their intervals come from."""
+    yield (
+        f"Costs and shares start from the ledger: what the last {DAYS} days cost, and where the requests went. Another minimum "
+        "moves only the requests that it would decide otherwise, each at the price ratio of its own lengths; named models, "
+        "comparisons and adjustments stay as billed. Where the policy changed within these days, part of the bill is from before."
+    )
+    read = any(each.cost_error_nanousd for each in traffic.by_target.values())
+    yield (
+        f"Intervals hold 95 %: from the {preview.requests:,} prompts that the change is computed on"
+        f"{', and from the latest requests that tell which part of the bill was for `auto`' if read else ''}. Another month's "
+        "requests are not in them."
+    )
+
+
 def _use(pool: PoolSize, offer: FloorResult) -> dict[str, Any]:
     """How busy the requests keep a pool, and how many of them it carries."""
     replica_s = offer.replica_s.get(pool.name, 0.0)
@@ -123,7 +165,7 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
             continue
         most = pool.carries_per_s(offer.replica_s.get(pool.name, 0.0))
         if most is None:
-            yield f"{pool.name} gets none of these requests at a floor of {offer.floor:.1%}."
+            yield f"{pool.name} gets none of these requests at a minimum of {offer.floor:.1%}."
             continue
         asked = (
             ""
@@ -132,14 +174,14 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
         )
         verb = "carries" if pool.replicas == 1 else "carry"
         yield (
-            f"Room of {pool.name}: at a floor of {offer.floor:.1%}, {known} {verb} {most:.3g} `auto` requests a second, by "
+            f"Room of {pool.name}: at a minimum of {offer.floor:.1%}, {known} {verb} {most:.3g} `auto` requests a second, by "
             f"its measured `seconds_per_million`.{asked} What is beyond overflows to what is bought."
             f"{'' if pool.live else ' No fleet was asked, so whether they are up and idle is not known.'}"
         )
 
 
 def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:
-    """Sentences on what our own pools are compared by, and where that makes a floor dearer in sum."""
+    """Sentences on what our own pools are compared by, and where that makes a minimum dearer in sum."""
     if not any(pool.by_margin and pool.replicas for pool in preview.pools):
         return
     yield (
@@ -149,10 +191,10 @@ def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:
     )
     if offer.margin_nanousd > offer.full_nanousd:
         yield (
-            f"Preferring our own GPUs does not pay at a floor of {offer.floor:.1%}: their model is so much weaker on these "
+            f"Preferring our own GPUs does not pay at a minimum of {offer.floor:.1%}: their model is so much weaker on these "
             f"prompts that more of the others must go to a dearer one. It adds {_thousand(offer.margin_nanousd)} for "
             f"{PREVIEWED_REQUESTS:,} requests, by average prices they would cost {_thousand(offer.full_nanousd)}. A lower "
-            "floor, a better model in the pool, or `price: average` under `cost.pools` is cheaper."
+            "minimum, a better model in the pool, or `price: average` under `cost.pools` is cheaper."
         )
 
 
@@ -168,9 +210,9 @@ def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = 
             yield from own_words(preview, offer)
     if preview.basis == "none":
         yield (
-            "No outcomes were measured for these targets, or there is nothing measured to compare them with, so `auto` "
-            "goes by each target's declared `capability` and a floor changes nothing. Name rows of the ability table "
-            "(`ability` of a model) and the reference (cost.reference_target) to change that."
+            "No outcomes were measured for these models, or there is nothing measured to compare them with, so `auto` "
+            "goes by each model's declared `capability` and a minimum changes nothing. Name rows of the ability table "
+            "(`ability` of a model) and the baseline model (cost.reference_target) to change that."
         )
     elif preview.basis == "own":
         yield (
@@ -190,13 +232,13 @@ def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = 
             "the probabilities are right for prompts unlike these."
         )
     if any(not offer.reached for offer in preview.offers):
-        yield "A floor marked as not reached cannot be kept with these targets; its row shows the most that can."
+        yield "A minimum marked as not reached cannot be kept with these models; its row shows the most that can."
     if preview.basis != "none" and preview.unmeasured:
         yield (
-            f"Not measured, and so in no figure here: {', '.join(preview.unmeasured)}. `auto` may still choose them by "
+            f"Not measured, so no minimum moves what they have: {', '.join(preview.unmeasured)}. `auto` may still choose them by "
             f"their declared capability; `weighbridge classifier measure {preview.unmeasured[0]}` measures one."
         )
     yield (
-        "Nothing was changed. To apply a floor: "
+        "Nothing was changed. To apply a minimum: "
         f"`weighbridge teams set {team_id or 'TEAM'} --quality-floor 0.95`, or policy.quality_floor for every team."
     )

@@ -1,4 +1,4 @@
-"""`weighbridge policy`: what a quality floor saves and what it costs in quality, before anybody applies it."""
+"""`weighbridge policy`: what a minimum quality saves and what it costs in quality, before anybody applies it."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 from pathlib import Path
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from accounts.store import TeamRecord
     from classifier.learning.requests import OwnRequests
     from classifier.prediction import Classifier
+    from dashboards.policy.traffic import AutoTraffic
     from gateway.configuration.settings import GatewayConfig
     from proxy.tolerance import Tolerances
 
@@ -27,17 +28,19 @@ def _group() -> None:
 
 @policy_app.command("preview")
 def preview(
-    team: Annotated[str | None, typer.Option(help="For this team: its targets, its floor, its own requests.")] = None,
+    team: Annotated[
+        str | None, typer.Option(help="For this team: its models, its minimum, its own requests and its bill.")
+    ] = None,
     floor: Annotated[
         list[str] | None,
-        typer.Option(metavar="SHARE", help="A quality floor such as 0.95; may be given several times."),
+        typer.Option(metavar="SHARE", help="A minimum quality such as 0.95; may be given several times."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what quality floors would save. Nothing is applied."""
+    """Show what minimum qualities would save. Nothing is applied."""
     import asyncio
 
     from dashboards.policy.preview import floors_from, preview_as_json
@@ -50,10 +53,10 @@ def preview(
     except ValueError as error:
         fail(f"--floor: {error}", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    record, own, tolerances, per_s = asyncio.run(_load_tolerances(settings, classifier_of(settings), team))
+    record, own, tolerances, traffic = asyncio.run(_load_tolerances(settings, classifier_of(settings), team))
     allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
     current = None if record is None else record.settings.quality_floor
-    found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team, per_s)
+    found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team, traffic)
     if as_json:
         print_json(found)
     else:
@@ -62,9 +65,9 @@ def preview(
 
 async def _load_tolerances(
     settings: "GatewayConfig", classifier: "Classifier", team_id: str | None
-) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances, float | None]":
+) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances, AutoTraffic | None]":
     """Collects the team, its own requests, the tolerances with the active tuning, as a gateway has them, and what the
-    team asked of `auto` a second lately.
+    team asked of `auto` lately.
     """
     from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
@@ -91,7 +94,7 @@ async def _load_tolerances(
             raise UnknownTeam(f"there is no team {team_id!r}")
         own = await own_requests(engine, team_id, tolerances.artifact, tolerances.width)
         scope = ReadScope(organisation_id=record.organisation_id, team_id=team_id)
-        return record, own, tolerances, (await auto_traffic(engine, scope, wall_us())).per_s
+        return record, own, tolerances, await auto_traffic(engine, scope, wall_us())
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -102,28 +105,58 @@ def _print(found: dict[str, Any]) -> None:
         whole = found["reference_usd_per_1000_requests"]
         costs = "" if whole is None else f", ${float(whole):.4f} for 1,000 requests"
         typer.echo(f"compared with {reference}{costs}\n")
-        names = [name for name in found["offers"][0]["shares"] if any(each["shares"][name] for each in found["offers"])]
+        names = list(dict.fromkeys(name for each in found["offers"] for name, share in each["shares"].items() if share))
+        billed = ["a month", "95 %", "against now"] if found["anchored"] else []
         print_table(
-            ["", "floor", "tolerance", "kept", "cost of 1,000", "adds", "when full", "saving", "own", *names],
-            [_row(offer, names) for offer in found["offers"]],
-            right=range(1, 9 + len(names)),
+            [
+                "",
+                "minimum",
+                "tolerance",
+                "kept",
+                *billed,
+                "cost of 1,000",
+                "adds",
+                "when full",
+                "saving",
+                "own",
+                *names,
+            ],
+            [_row(same, names) for same in _merged(found["offers"])],
+            right=range(1, 9 + len(billed) + len(names)),
         )
         typer.echo("")
     for note in found["notes"]:
         typer.echo(f"- {note}")
 
 
-def _row(offer: dict[str, Any], names: list[str]) -> list[str]:
-    saving = offer["saving_share"]
+def _merged(offers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Neighbours that choose the same for every prompt, together."""
+    import itertools
+
+    own = ("quality_floor", "current")
+    alike = itertools.groupby(offers, key=lambda each: {name: each[name] for name in each if name not in own})
+    return [list(same) for _, same in alike]
+
+
+def _row(same: list[dict[str, Any]], names: list[str]) -> list[str]:
+    offer = same[-1]
+    saving, month = offer["saving_share"], offer["month"]
+    first, last = (f"{each['quality_floor']:.1%}" for each in (same[0], offer))
     return [
-        "now" if offer["current"] else "",
-        f"{offer['quality_floor']:.1%}" + ("" if offer["reached"] else " not reached"),
+        "now" if any(each["current"] for each in same) else "",
+        (last if len(same) == 1 else f"{first} to {last}") + ("" if offer["reached"] else " not reached"),
         f"{offer['tolerance']:.3f}",
         f"{offer['quality_kept']:.1%} ±{offer['quality_kept_error']:.1%}",
+        *(() if month is None else _month(month)),
         f"${float(offer['usd_per_1000_requests']):.4f}",
         f"${float(offer['margin_usd_per_1000_requests']):.4f}",
         f"${float(offer['without_room']['usd_per_1000_requests']):.4f}",
         "unknown" if saving is None else f"{saving:.1%}",
         f"{offer['own_share']:.0%}",
-        *(f"{offer['shares'][name]:.0%}" for name in names),
+        *(f"{offer['shares'].get(name, 0):.0%}" for name in names),
     ]
+
+
+def _month(month: dict[str, Any]) -> list[str]:
+    cost, low, high, change = (float(month[f"{name}usd"]) for name in ("", "low_", "high_", "change_"))
+    return [f"${cost:,.2f}", f"${low:,.2f} to ${high:,.2f}", f"{'-' if change < 0 else '+'}${abs(change):,.2f}"]

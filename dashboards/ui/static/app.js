@@ -198,7 +198,7 @@
   // What belongs to one stop of a slider is shown at that stop.
   const panels = (slider) => {
     for (const each of document.querySelectorAll("[data-panel-of]"))
-      if (each.dataset.panelOf === slider.id) each.hidden = Number(each.dataset.value) !== Number(slider.value);
+      if (each.dataset.panelOf === slider.id) each.hidden = !each.dataset.value.split(" ").map(Number).includes(Number(slider.value));
   };
   document.addEventListener("input", (event) => {
     if (event.target.type === "range") panels(event.target);

@@ -42,13 +42,20 @@ async def test_the_latest_of_a_scope_and_no_more(engine: AsyncEngine) -> None:
     assert {each.request_id for each in await reader.read(WHOLE)} == {"m0", "m1", "m2", "m3", "m4", "b"}
 
 
-async def test_how_many_let_the_gateway_choose(engine: AsyncEngine) -> None:
-    """By requests, not attempts; None where nobody asked anything."""
+async def test_what_the_latest_attempts_asked_for(engine: AsyncEngine) -> None:
+    """With alias, attempt and cost, of this scope alone, and nothing from before."""
     reader = LatestReader(engine)
-    assert await reader.named(TEAM_A, "auto") is None
-    named = [booked(f"n{number}", alias="gpt-5") for number in range(3)]
-    await keep(engine, [booked("a"), booked("a", attempt=2), *named, booked("b", team_id="team_b", alias="gpt-5")])
-    assert await reader.named(TEAM_A, "auto") == 0.25
+    assert await reader.asked(TEAM_A, 0) == ()
+    mine = [
+        booked("a", at_us=DAY),
+        booked("a", attempt=2, at_us=DAY + 1),
+        booked("n", alias="gpt-5", at_us=DAY + 2),
+    ]
+    await keep(engine, [*mine, booked("b", team_id="team_b")])
+    found = await reader.asked(TEAM_A, DAY)
+    assert [(each.alias, each.attempt) for each in found] == [("gpt-5", 1), ("auto", 2), ("auto", 1)]
+    assert {each.cost_nanousd for each in found} == {mine[0].cost_nanousd}
+    assert len(await reader.asked(TEAM_A, DAY + 2)) == 1
 
 
 def test_percentiles_are_of_streamed_answers() -> None:

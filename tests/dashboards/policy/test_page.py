@@ -10,16 +10,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
 from accounts.audit.log import AuditLog, Filters, Scope
 from accounts.store import TeamRecord
 from cost.times import wall_us
-from dashboards.policy.page import STOPS, fingerprint, outlook
+from dashboards.policy.anchored import AnchoredPreview
+from dashboards.policy.page import STOPS, fingerprint, floor_options, outlook
+from dashboards.ui.formats import money
 from dashboards.web.gateway import READS_AT_ONCE
 from proxy.tolerance import Preview, Tolerances
-from tests.dashboards.pages.teams import keep, month, running_teams
+from tests.dashboards.pages.teams import asked, keep, month, running_teams
+from tests.proxy.test_tolerance import classifier, tolerances
 from tests.running_gateway import TRAINED, Running
 from tests.signed_in import Answer, Browser, signed_in
 
@@ -75,7 +79,7 @@ async def test_a_change_is_shown_before_it_is_made(running: Running, admin: Brow
     )
     assert answer.status == 200
     assert diff(answer) == [
-        ("Quality floor", "The gateway's own, 97.0 %", "92.5 %"),
+        ("Minimum quality", "The gateway's own, 97.0 %", "92.5 %"),
         ("Allowed models", "Every model", "small"),
         ("Shadow comparisons", "No requests", "5 % of requests"),
     ]
@@ -187,16 +191,32 @@ async def test_every_stop_is_told_for_the_months_requests(running: Running, admi
     """In the panel of each stop of the slider, and as a file; on the classifier's own prompts until there are 200."""
     await keep(running, month())
     page = (await admin.get(PATH)).text
-    assert page.count('class="stop"') == len(STOPS)
+    stops = [
+        float(each) for values in re.findall(r'class="stop"[^>]*data-value="([^"]*)"', page) for each in values.split()
+    ]
+    assert stops == [float(f"{100 * each:.1f}") for each in STOPS]
     assert "benchmark prompts that came with the classifier" in page
     assert "60 requests that let the gateway choose" in page
     rows = list(csv.DictReader(io.StringIO((await admin.get(f"{PATH}?format=csv&table=floors")).text)))
-    assert [float(row["floor_share"]) for row in rows] == list(STOPS)
+    assert len(rows) == page.count('class="stop"')
     kept = [float(row["kept_share"]) for row in rows]
     months = [float(row["month_usd"]) for row in rows]
     assert kept == sorted(kept)
     assert months == sorted(months)
     assert next(row for row in rows if row["note"] == "Now")["floor_share"] == "0.97"
+
+
+def test_stops_that_choose_the_same_are_one() -> None:
+    """Eleven equal rows say nothing; the one that holds now is told for all of them."""
+    preview = tolerances(classifier()).preview((0.001, 0.002, 0.003, 1.0), None, current=0.002)
+    same, whole = floor_options(AnchoredPreview(preview, (None,) * 4))
+    assert (same.floors, same.offer.floor, same.percent, same.stops) == (
+        (0.001, 0.002, 0.003),
+        0.002,
+        "0.1 to 0.3",
+        "0.1 0.2 0.3",
+    )
+    assert whole.floors == (1.0,)
 
 
 async def test_without_requests_no_month_is_made_up(admin: Browser) -> None:
@@ -232,19 +252,47 @@ async def test_a_few_outlooks_are_worked_out_at_once(
     assert 1 <= most <= READS_AT_ONCE
 
 
-async def test_figures_far_from_the_bill_say_so(running: Running, admin: Browser) -> None:
-    """What is computed for the floor as it is, beside what was really spent: a quarter off is told before the figures."""
-    await keep(running, month())
-    gateway = running.parts
-    found = await outlook(gateway, await gateway.accounts.team_of("default", "team_a"), wall_us())
-    computed = found.now.month_nanousd if found.now else None
-    assert computed
-    for spent, is_off in (
-        (computed, False),
-        (computed * 5 // 4, False),
-        (computed * 2, True),
-        (0, True),
-        (None, False),
+async def test_the_present_month_is_the_bill_on_every_surface(running: Running, admin: Browser) -> None:
+    """What was billed and where it went, adjustments and named models included; another minimum changes that, and page,
+    API and file tell the same.
+    """
+    named = [asked(f"named_{number}", alias="large", target_id="large", cost_nanousd=9_000_000) for number in range(20)]
+    entries = [*month(), *named, asked("true-up/1", entry="adjust", origin="true-up", cost_nanousd=50_000_000)]
+    await keep(running, entries)
+    spent = sum(each.cost_nanousd or 0 for each in entries)
+    found = await outlook(running.parts, await team(running), wall_us())
+    assert found.now is not None
+    assert found.now.month is not None
+    assert (found.now.month.cost_nanousd, found.now.month.change_nanousd) == (spent, 0)
+    assert found.now.month.low_nanousd == found.now.month.high_nanousd == spent
+    assert found.now.offer.shares == pytest.approx({"large": 0.5, "small": 0.5})
+    rows = list(csv.DictReader(io.StringIO((await admin.get(f"{PATH}?format=csv&table=floors")).text)))
+    async with (
+        aiohttp.ClientSession(headers={"authorization": f"Bearer {running.key}"}) as session,
+        session.get(
+            f"{running.base_url}/policy/preview", params=[("quality_floor", row["floor_share"]) for row in rows]
+        ) as got,
     ):
-        assert msgspec.structs.replace(found, spent_nanousd=spent).is_off is is_off, spent
-    assert ("not against a bill" in (await admin.get(PATH)).text) is found.is_off
+        told = (await got.json())["offers"]
+    shown = {float(row["floor_share"]): (row["month_usd"], row["low_usd"], row["high_usd"]) for row in rows}
+    for offer in told:
+        prices = [offer["month"][name] for name in ("usd", "low_usd", "high_usd")]
+        assert [float(each) for each in shown[offer["quality_floor"]]] == pytest.approx(
+            [float(each) for each in prices]
+        )
+    strict = told[-1]["month"]
+    assert float(strict["low_usd"]) < float(strict["usd"]) < float(strict["high_usd"])
+    assert float(strict["change_usd"]) > 0
+    assert money(spent) in (await admin.get(PATH)).text
+
+
+async def test_other_models_change_the_bill_of_the_present_ones(running: Running, admin: Browser) -> None:
+    """A proposed policy's month starts from what was billed under the present one."""
+    await keep(running, month())
+    before = await team(running)
+    cheaper = msgspec.structs.replace(before, allowed_models=frozenset({"small"}))
+    found = await outlook(running.parts, cheaper, wall_us(), before)
+    assert found.now is not None
+    assert found.now.month is not None
+    assert found.now.month.change_nanousd < 0
+    assert found.now.offer.shares["small"] > 0.5

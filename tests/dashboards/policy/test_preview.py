@@ -4,7 +4,9 @@ from decimal import Decimal
 
 import pytest
 
+from cost.reports.usage import UsageSums
 from dashboards.policy.preview import MAX_FLOORS, floors_from, preview_as_json
+from dashboards.policy.traffic import AutoTraffic
 from proxy.tolerance import FLOORS
 from tests.proxy.made_up_classifier import made_up_sample
 from tests.proxy.test_policy import price, target
@@ -50,7 +52,7 @@ def test_it_says_what_it_was_computed_on() -> None:
     own = preview_as_json(counted.preview(FLOORS, None, own=made_up_sample(1, 250)), "team_a")
     assert "the team's last 250 requests" in " ".join(own["notes"])
     none = preview_as_json(tolerances(classifier(abilities={})).preview(FLOORS, None), None)
-    assert "a floor changes nothing" in " ".join(none["notes"])
+    assert "a minimum changes nothing" in " ".join(none["notes"])
 
 
 def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
@@ -58,8 +60,8 @@ def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
     other = target("unmeasured", price=price(1, 1))
     found = tolerances(classifier(), BIG, MIDDLE, SMALL, other).preview([0.99], frozenset({"small", "unmeasured"}))
     notes = " ".join(preview_as_json(found, "team_a")["notes"])
-    assert "cannot be kept with these targets" in notes
-    assert "in no figure here: unmeasured." in notes
+    assert "cannot be kept with these models" in notes
+    assert "no minimum moves what they have: unmeasured." in notes
     assert "weighbridge teams set team_a --quality-floor" in notes
     assert "Nothing was changed" in notes
 
@@ -79,7 +81,8 @@ def test_it_tells_what_our_own_add_and_how_much_they_carry() -> None:
     notes = " ".join(found["notes"])
     assert "the 3 replicas planned under `cost.pools` carry" in notes
     assert "No fleet was asked" in notes
-    live = " ".join(preview_as_json(counted.preview([0.9], None, up={"gpus": 1}), None, 0.5)["notes"])
+    asked = AutoTraffic(totals=UsageSums(requests=30 * 86_400 // 2), auto_share=1.0)
+    live = " ".join(preview_as_json(counted.preview([0.9], None, up={"gpus": 1}), None, asked)["notes"])
     assert "1 replica that takes requests now carries" in live
     assert "Lately 0.5 a second" in live
     none = " ".join(preview_as_json(counted.preview([0.9], None, up={"gpus": 0}), None)["notes"])

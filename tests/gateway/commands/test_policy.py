@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from dashboards.policy.preview import preview_as_json
 from gateway.cli import app
-from gateway.commands.policy import _print
+from gateway.commands.policy import _merged, _print
 from proxy.tolerance import FLOORS
 from tests.proxy.test_tolerance import BIG, SMALL, classifier, tolerances
 
@@ -41,16 +41,18 @@ def preview(*arguments: str) -> Result:
 
 
 def test_the_table_marks_what_holds_now(capsys: pytest.CaptureFixture[str]) -> None:
-    """One row a floor: tolerance, kept, cost, saving and shares; the floor in effect is marked."""
+    """Tolerance, kept, cost, saving and shares; the minimum in effect is marked, and equal rows are one."""
     _print(preview_as_json(tolerances(classifier()).preview(FLOORS, None), None))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("compared with big, $")
     heading = lines[2].split()
-    assert heading[0] == "floor"
+    assert heading[0] == "minimum"
     assert heading[-2:] == ["middle", "small"] or heading[-3:] == ["big", "middle", "small"]
     (now,) = [line for line in lines if line.startswith("now")]
     assert "95.0%" in now
     assert sum("±" in line for line in lines) == len(FLOORS)
+    offers = preview_as_json(tolerances(classifier()).preview((0.001, 0.002, 1.0), None), None)["offers"]
+    assert [[each["quality_floor"] for each in same] for same in _merged(offers)] == [[0.001, 0.002], [0.95], [1.0]]
 
 
 def test_a_floor_out_of_reach_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +68,7 @@ def test_without_outcomes_the_preview_says_that_a_floor_changes_nothing() -> Non
     shown = json.loads(found.stdout)
     assert (shown["basis"], shown["offers"]) == ("none", [])
     assert shown["current"] == {"quality_floor": 0.93, "tolerance": 0.07}
-    assert "a floor changes nothing" in preview().stdout
+    assert "a minimum changes nothing" in preview().stdout
 
 
 def test_a_teams_own_floor_is_the_current_one() -> None:

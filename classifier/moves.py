@@ -1,0 +1,103 @@
+"""What becomes of the requests that each target has now, once the choice is made differently.
+
+The same sample of prompts is chosen for twice. What comes out is relative to what each target has now, so that it can be
+applied to a real bill and a real mix: a prompt whose choice is the same stays where it really is.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.frontier import Columns, Floats
+
+FEWEST: Final = 20
+"""Prompts below which a target's own group says nothing; all prompts are taken in their place."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to choose for a sample: T targets, and n of its prompts."""
+
+    names: tuple[str, ...]
+    """The T targets."""
+    chosen: Columns
+    """(n,): the column chosen for each prompt."""
+    cost: Floats
+    """(n, T): what is booked."""
+    compared: Floats
+    """(n, T): what one more request adds."""
+    weights: Floats
+    """(n,)"""
+    taken: NDArray[np.bool_]
+    """Which prompts of the sample these n are."""
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one target after the change. Amounts are means of a request, in the unit of the costs."""
+
+    shares: dict[str, float]
+    """Where they go, itself included; the shares sum up to 1."""
+    cost_now: float
+    cost_then: float
+    cost_error: float
+    """The standard error of `cost_then`, given `cost_now`, from the number of prompts."""
+    added_then: float
+    full_then: float
+    """The cost where our own pools have no room."""
+
+
+def moves(now: Choice, then: Choice, full: Choice) -> dict[str, Move]:
+    """The move of each target that may be chosen now. `full` chooses among the targets of `then`, on the same prompts."""
+    both = now.taken & then.taken
+    old, new = both[now.taken], both[then.taken]
+    if not both.any():
+        return {}
+    names = np.array(now.names, dtype=object)[now.chosen[old]]
+    after = _Outcome(then, new, names)
+    when_full = _Outcome(full, new, names)
+    weights = now.weights[old]
+    found = {}
+    for column, name in enumerate(now.names):
+        group = names == name
+        if group.sum() < FEWEST:
+            group = np.ones(len(names), dtype=bool)
+        found[name] = _move(name, now.cost[old][group, column], after, when_full, group, weights[group])
+    return found
+
+
+class _Outcome:
+    """The prompts' targets and costs after the change, for those whose choice changes."""
+
+    def __init__(self, choice: Choice, rows: NDArray[np.bool_], before: NDArray[np.object_]) -> None:
+        self.choice = choice
+        self.rows = rows
+        self.names = np.array(choice.names, dtype=object)[choice.chosen[rows]]
+        self.changed = np.asarray(self.names != before)
+        spot = (np.flatnonzero(rows), choice.chosen[rows])
+        self.cost = choice.cost[spot]
+        self.compared = choice.compared[spot]
+
+    def of(self, name: str, stays: Floats, group: NDArray[np.bool_], *, compared: bool = False) -> Floats:
+        """What each prompt of a group costs that is at the target `name` before: `stays` where its choice is the same."""
+        changed = self.compared if compared else self.cost
+        if compared and name in self.choice.names:
+            stays = self.choice.compared[self.rows][group, self.choice.names.index(name)]
+        return np.asarray(np.where(self.changed[group], changed[group], stays))
+
+
+def _move(name: str, now: Floats, after: _Outcome, full: _Outcome, group: NDArray[np.bool_], weights: Floats) -> Move:
+    share = weights / weights.sum()
+    then = after.of(name, now, group)
+    mean_now, mean_then = float(share @ now), float(share @ then)
+    ratio = mean_then / mean_now if mean_now > 0 else 0.0
+    rest = share * (then - ratio * now)
+    ends = np.where(after.changed[group], after.names[group], name)
+    return Move(
+        shares={each: float(share[ends == each].sum()) for each in sorted(set(ends.tolist()))},
+        cost_now=mean_now,
+        cost_then=mean_then,
+        cost_error=float(np.sqrt(rest @ rest)),
+        added_then=float(share @ after.of(name, now, group, compared=True)),
+        full_then=float(share @ full.of(name, now, group)),
+    )
