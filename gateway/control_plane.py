@@ -33,14 +33,16 @@ from gateway.sources import Process, from_database
 from gateway.web import ControlApp, metrics_app, serving_metrics, serving_web, web_app
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
-from gateway.wiring.books import keep_rounds, open_drain, open_worker_books
+from gateway.wiring.books import keep_rounds, open_drain
 from gateway.wiring.counts import keep_counts
-from gateway.wiring.fleet import FIRST_LOOK_S, OpenProber, open_fleet, open_prober
+from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.people import open_people
+from gateway.wiring.prober import OpenProber, open_prober
 from gateway.wiring.processes import count_workers
 from gateway.wiring.scaling import keep_scaling
+from gateway.wiring.worker_books import open_worker_books
 from proxy.background import background, every
 from proxy.batch.room import IdleRoom
 from proxy.learning.retention import forget_what_may_not_stay

@@ -16,10 +16,10 @@ from gateway.link.reports import VOCABULARY, answer_of_itself
 from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_control_plane
-from gateway.wiring.books import open_worker_books
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
+from gateway.wiring.worker_books import open_worker_books
 from proxy.health import Health
 from proxy.http.hand_over import HandOver
 from proxy.observers.logs import configure_logging

@@ -9,7 +9,8 @@ import aiohttp
 import msgspec
 
 from selfhosted.config import PoolConfig
-from selfhosted.engines.scrape import FetchFailed, HttpFetch
+from selfhosted.engines.fetching import FetchFailed
+from selfhosted.engines.scrape import HttpFetch
 from selfhosted.replica import PoolSnapshot, Replica
 
 _EVERY_S: Final = 5.0

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, Protocol
 
-import aiohttp
 import msgspec
 
 from providers.errors import UpstreamUnavailable
 from selfhosted.config import AdapterConfig, PoolConfig
-from selfhosted.engines.scrape import Fetched, FetchFailed, HttpFetch
+from selfhosted.engines.fetching import Fetched, FetchFailed, Post
 from selfhosted.replica import PoolSnapshot, Replica
 
 _log = logging.getLogger("weighbridge.selfhosted")
@@ -120,15 +119,14 @@ class Adapters:
         self,
         config: PoolConfig,
         *,
-        session: aiohttp.ClientSession,
-        api_key: str | None,
+        fetch: Post,
         residency: Residency,
         observer: AdapterObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = config.name
         self._by_name: Mapping[str, AdapterConfig] = {adapter.name: adapter for adapter in config.adapters}
-        self._fetch = HttpFetch(session, api_key)
+        self._fetch = fetch
         self._residency = residency
         self._observer = observer or AdapterObserver()
         self._clock = clock

@@ -19,11 +19,11 @@ from dashboards.webhooks.mail import Mailer
 from dashboards.webhooks.outbox import GONE, DueMessage, Outbox
 from dashboards.webhooks.shapes import mail_of, slack_body
 from dashboards.webhooks.signature import BadSecret, signed_headers, signing_key
+from dashboards.webhooks.webhook_metrics import Result
 from dashboards.webhooks.webhooks_config import MailServer, WebhookDestination, destination_url
 
 _log = logging.getLogger("weighbridge.webhooks")
 
-Result = Literal["delivered", "retried", "given_up", "disabled"]
 
 RETRY_AFTER_S: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds to wait after each failed attempt; a message is given up after the last."""

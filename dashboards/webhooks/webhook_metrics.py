@@ -1,8 +1,10 @@
 """Prometheus metrics of webhooks."""
 
+from typing import Literal
+
 from prometheus_client import CollectorRegistry, Counter
 
-from dashboards.webhooks.sender import Result
+Result = Literal["delivered", "retried", "given_up", "disabled"]
 
 
 class WebhookMetrics:

@@ -1,26 +1,20 @@
-"""Wiring of the books: ledger, budgets, and the periodic rounds of billing, checks, alerts and reports."""
+"""Wiring of a host's books: the drain of all journals, and the rounds of billing, checks, alerts and reports."""
 
 import contextlib
 import functools
 import socket
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.alerts import Alerts
-from cost.budgets.books import BudgetedBooks
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
-from cost.budgets.grants import Grants, GrantStore
-from cost.budgets.holds import Holds
+from cost.budgets.grants import GrantStore
 from cost.budgets.presence import BudgetPresence
 from cost.budgets.watch import BudgetWatch, Teller
 from cost.close.checks import MonthChecks
-from cost.config import CostSection
 from cost.ledger.drain import Drain
-from cost.ledger.journal import Awaiting, Journal
-from cost.ledger.ledger import Ledger
 from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
 from cost.ledger.sweep import Sweep
@@ -41,53 +35,6 @@ _REPORTS_S = 60.0
 _TRUE_UP_S = 300.0
 _FORGET_S = 600.0
 _MONTHS_S = 20.0
-
-
-class WorkerBooks(NamedTuple):
-    """The books of a process that serves requests. `books` is what attempts book through: the ledger behind the budgets."""
-
-    ledger: Ledger
-    holds: Holds
-    books: BudgetedBooks
-
-
-def open_journal(section: CostSection, awaiting: Awaiting | None = None) -> Journal:
-    """Opens this process's journal. `awaiting` is told of attempts that the database has. Raises LedgerUnavailable."""
-    journal = Journal(
-        section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes, awaiting=awaiting
-    )
-    journal.open()
-    return journal
-
-
-async def open_worker_books(
-    section: CostSection,
-    grants: Grants,
-    metrics: AllMetrics,
-    now_us: Callable[[], int],
-    stack: contextlib.AsyncExitStack,
-) -> WorkerBooks:
-    """Opens journal, ledger and budgets; none of them touches a database but through `grants`."""
-    journal: Journal
-    holds = Holds(
-        grants,
-        lambda: journal.boot_id,
-        patience_s=section.budgets.patience_s,
-        poll_s=section.budgets.poll_s,
-        now_us=now_us,
-        refused=metrics.budgets.count_refusal,
-        look=lambda: journal.look(),  # noqa: PLW0108  It is opened below, for the holds.
-    )
-    journal = open_journal(section, holds)
-    ledger = Ledger(journal)
-    await ledger.start()
-    # The lock is let go last: once it is, the drain takes the process for dead, and its grants with it.
-    stack.push_async_callback(ledger.aclose)
-    await holds.start()
-    # What is not in the database by then stays covered.
-    stack.push_async_callback(holds.aclose)
-    stack.push_async_callback(ledger.wait_drained)
-    return WorkerBooks(ledger, holds, BudgetedBooks(ledger, holds))
 
 
 async def open_drain(

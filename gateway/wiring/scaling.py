@@ -11,7 +11,7 @@ from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection
 from cost.times import DAY_US, HOUR_US, wall_us
 from gateway.configuration.settings import GatewayConfig
-from gateway.wiring.fleet import OpenProber
+from gateway.wiring.prober import OpenProber
 from proxy.background import background, every
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.registry.lease import Lease

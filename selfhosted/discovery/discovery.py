@@ -18,6 +18,7 @@ from providers.target import DeploymentKind
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.dns import DnsSource, Resolve, system_resolver
 from selfhosted.discovery.kubernetes import KubernetesSource, cluster_of
+from selfhosted.discovery.observer import DiscoveryObserver
 from selfhosted.discovery.registered import registered
 from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, DiscoveredReplica, Source, SourceFailed, SourceResult
 from selfhosted.discovery.static import configured
@@ -28,8 +29,6 @@ from selfhosted.replica import Source as SourceName
 _log: Final = logging.getLogger(__name__)
 _SLACK_S: Final = 1.0
 
-Result = Literal["ok", "empty", "failed"]
-Conflict = Literal["name", "address"]
 ProblemKind = Literal["source_failed", "source_empty", "unusable", "name_conflict", "address_conflict", "too_many"]
 
 
@@ -39,14 +38,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, order=True):
     kind: ProblemKind
     source: SourceName
     text: str
-
-
-class DiscoveryObserver:
-    """Receives the results of discovery; this base class ignores them."""
-
-    def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None: ...
-
-    def discovery_conflict(self, pool: str, kind: Conflict) -> None: ...
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,37 +1,15 @@
 """HTTP client for engines' small pages, with limits on time and size."""
 
 import asyncio
-from typing import Final, Literal, Protocol
+from typing import Final
 
 import aiohttp
-import msgspec
 
-Failure = Literal["unreachable", "slow", "too_large", "encoded", "cut"]
+from selfhosted.engines.fetching import Fetched, FetchFailed
 
 # A connection is kept from one probe to the next, and not for ever after the replica is gone.
 _KEEP_ALIVE_S: Final = 30.0
 _CONTENT_ENCODING: Final = "content-encoding"
-
-
-class Fetched(msgspec.Struct, frozen=True):
-    """An HTTP response of any status."""
-
-    status: int
-    body: bytes
-
-
-class FetchFailed(Exception):
-    """No complete response was received. `result` is the reason as a metrics label, the message is for people."""
-
-    def __init__(self, result: Failure, why: str) -> None:
-        super().__init__(why)
-        self.result: Failure = result
-
-
-class Fetch(Protocol):
-    """Function that fetches a page. Raises FetchFailed."""
-
-    async def __call__(self, url: str, *, timeout_s: float, max_bytes: int, with_key: bool = True) -> Fetched: ...
 
 
 def engine_session() -> aiohttp.ClientSession:

@@ -7,9 +7,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
-import aiohttp
 import msgspec
 
 from providers.wire import ChatRequest
@@ -19,8 +18,6 @@ _TOKENIZED: Final = ("messages", "tools", "chat_template_kwargs", "add_generatio
 _UNSUPPORTED: Final = frozenset({"functions", "chat_template", "documents", "reasoning_effort", "mm_processor_kwargs"})
 """Request fields with which the engine's prompt differs from what /tokenize makes of the rest."""
 _MOST_BODY_BYTES: Final = 1_000_000
-_MOST_ANSWER_BYTES: Final = 4_000_000
-_OK: Final = 200
 _GIVE_UP_AFTER: Final = 5
 
 
@@ -67,10 +64,6 @@ class SampleLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Delay before tokenizing, so that the engine's events for the prompt arrive first."""
     pause_s: float = 60.0
     """Pause after several failures in a row."""
-
-
-class _Tokens(msgspec.Struct):
-    tokens: list[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]]
 
 
 class Sampling:
@@ -147,33 +140,6 @@ class Sampling:
             self._failures = 0
             self._paused_until = self._clock() + self._limits.pause_s
             self._waiting.clear()
-
-
-class HttpTokenize:
-    """Tokenizes by POST /tokenize, with limits on time and size."""
-
-    def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None, *, timeout_s: float = 5.0) -> None:
-        self._session = session
-        self._headers = {"content-type": "application/json"}
-        if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-
-    async def __call__(self, url: str, body: bytes) -> Sequence[int]:
-        try:
-            async with self._session.post(
-                f"{url}/tokenize", data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False
-            ) as answer:
-                if answer.status != _OK:
-                    raise TokenizeFailed(f"/tokenize answered {answer.status}")
-                page = bytearray()
-                async for part in answer.content.iter_any():
-                    page += part
-                    if len(page) > _MOST_ANSWER_BYTES:
-                        raise TokenizeFailed("/tokenize answered too much")
-                return msgspec.json.decode(page, type=_Tokens).tokens
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as failure:
-            raise TokenizeFailed(type(failure).__name__) from failure
 
 
 def tokenize_body(model: str, request: ChatRequest) -> bytes | None:

@@ -36,6 +36,7 @@ from sqlmodel import col
 from cost.database_clock import DATABASE_US
 from cost.fleet.hours import HoursStore
 from cost.times import DAY_US, HOUR_US, iso, wall_us
+from selfhosted.registry.observer import HoursObserver
 from selfhosted.registry.store import DATABASE_FAILS
 from selfhosted.replica import PoolSnapshot, Replica
 from selfhosted.tables import ReplicaClock
@@ -57,12 +58,6 @@ class LeaseCheck(Protocol):
     """Knowledge of whether this process leads a pool."""
 
     def held(self, pool: str) -> bool: ...
-
-
-class HoursObserver:
-    """Receives the length of gaps in watching; this base class ignores them."""
-
-    def hours_unwatched(self, pool: str, seconds: float) -> None: ...
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
-from selfhosted.registry.hours import HoursObserver
+from selfhosted.registry.observer import HoursObserver
 
 
 class RegistryMetrics(HoursObserver):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from selfhosted.registry.store import DATABASE_FAILS
-from selfhosted.scale.policy import Reason, ScalePolicy
+from selfhosted.scale.observer import ScaleObserver
+from selfhosted.scale.policy import ScalePolicy
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.target import Targets
 
@@ -28,16 +29,6 @@ class LeaseCheck(Protocol):
     def holder(self) -> str: ...
 
     def held(self, pool: str) -> bool: ...
-
-
-class ScaleObserver:
-    """Receives decisions; this base class ignores them. Pool names come from the configuration and reasons are fixed,
-    so both can be labels.
-    """
-
-    def set_desired_replicas(self, pool: str, desired: int) -> None: ...
-
-    def count_scale_decision(self, pool: str, reason: Reason) -> None: ...
 
 
 class ScaleLoop:

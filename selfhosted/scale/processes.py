@@ -22,7 +22,8 @@ import msgspec
 
 from selfhosted.config import LaunchConfig, PoolConfig
 from selfhosted.engines.dialects import StatsUnreadable, read_stats, usual_metrics_path
-from selfhosted.engines.scrape import FetchFailed, HttpFetch
+from selfhosted.engines.fetching import FetchFailed
+from selfhosted.engines.scrape import HttpFetch
 from selfhosted.replica import EngineStats
 from selfhosted.scale import keeper
 from selfhosted.scale.children import Child, Orders, Phase, orders, wait_s

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from selfhosted.scale.loop import ScaleObserver
+from selfhosted.scale.observer import ScaleObserver
 from selfhosted.scale.policy import Reason
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from selfhosted.engines.scrape import Failure
+from selfhosted.engines.fetching import Failure
 from selfhosted.replica import EngineStats, ReplicaState
 
 ScrapeResult = Literal["ok", "status", "unreadable"] | Failure

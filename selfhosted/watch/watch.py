@@ -16,7 +16,7 @@ import msgspec
 
 from selfhosted.config import PoolConfig
 from selfhosted.engines.dialects import GpuReading, Reading, Slots, StatsUnreadable, read_gpus, read_page, read_slots
-from selfhosted.engines.scrape import Fetch, FetchFailed
+from selfhosted.engines.fetching import Fetch, FetchFailed
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, ReplicaState
 from selfhosted.watch.health import NO_DOUBT
 from selfhosted.watch.hit_rate import HitRate

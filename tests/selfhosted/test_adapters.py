@@ -23,7 +23,7 @@ from selfhosted.adapters import (
     least_used,
 )
 from selfhosted.config import AdapterConfig, PoolConfig
-from selfhosted.engines.scrape import engine_session
+from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
 
 NAMES = ("sql", "law", "art", "new")
@@ -137,7 +137,7 @@ async def site() -> AsyncIterator[Site]:
     async with engine.server, engine_session() as session:
         known = Known(str(engine.server.make_url("")))
         adapters = Adapters(
-            POOL, session=session, api_key="made-up", residency=known, observer=known, clock=known.clock
+            POOL, fetch=HttpFetch(session, "made-up"), residency=known, observer=known, clock=known.clock
         )
         look = AdapterLook(POOL, session=session, api_key="made-up", watch=known, clock=known.clock, every_s=0.01)
         yield Site(engine, known, adapters, look)

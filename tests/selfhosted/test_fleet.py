@@ -14,7 +14,7 @@ from providers.wire import ChatRequest
 from selfhosted.balance.balancer import Balancer
 from selfhosted.bulletin import Bulletin
 from selfhosted.config import PoolConfig, WatchConfig
-from selfhosted.engines.scrape import Fetched
+from selfhosted.engines.fetching import Fetched
 from selfhosted.fleet import Fleet, FleetObserver
 from selfhosted.messages import ToHost
 from selfhosted.pool import Pool, ReplicaLease

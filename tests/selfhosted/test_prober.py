@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from selfhosted.bulletin import Bulletin
 from selfhosted.config import PoolConfig, ReplicaConfig, WatchConfig
 from selfhosted.discovery.discovery import Discovery
-from selfhosted.engines.scrape import Fetched
+from selfhosted.engines.fetching import Fetched
 from selfhosted.kv_events.following import KvState, KvStates
 from selfhosted.messages import FromProcess
 from selfhosted.prober import ProbedPool, Prober

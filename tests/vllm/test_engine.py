@@ -11,7 +11,8 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.engines.dialects import read_page
 from selfhosted.kv_events.listening import KvEvents
-from selfhosted.kv_events.sampling import HttpTokenize, Sample
+from selfhosted.kv_events.sampling import Sample
+from selfhosted.kv_events.tokenizing import HttpTokenize
 from selfhosted.replica import Address
 from tests.fleet import renewed
 from tests.processes import until

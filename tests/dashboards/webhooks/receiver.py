@@ -10,9 +10,10 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dashboards.webhooks.outbox import Outbox
-from dashboards.webhooks.sender import Destination, Result, Sender
+from dashboards.webhooks.sender import Destination, Sender
 from dashboards.webhooks.signature import signing_key
 from dashboards.webhooks.tables import WebhookMessage
+from dashboards.webhooks.webhook_metrics import Result
 
 SECRET = "whsec_" + "c2l4IHRpbWVzIGZpdmUgaXMgdGhpcnR5IGJ5dGVz"
 OLDER_SECRET = "whsec_" + "dGhlIHNlY3JldCB0aGF0IHdhcyB0aGVyZSBiZWZvcmU="

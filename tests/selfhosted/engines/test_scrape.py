@@ -4,7 +4,8 @@ import gzip
 
 import pytest
 
-from selfhosted.engines.scrape import Failure, Fetched, FetchFailed, HttpFetch, engine_session
+from selfhosted.engines.fetching import Failure, Fetched, FetchFailed
+from selfhosted.engines.scrape import HttpFetch, engine_session
 from tests.selfhosted.engines.raw_server import Page, drip, endless, raw, raw_server, reply, silence
 
 BOMB = gzip.compress(b"x 1\n" * 2_500_000)

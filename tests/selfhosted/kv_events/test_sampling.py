@@ -16,7 +16,8 @@ from providers.wire import ChatRequest, Message
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.kv_events.chains import Chains
 from selfhosted.kv_events.events import BlocksStored
-from selfhosted.kv_events.sampling import HttpTokenize, Sample, SampleLimits, Sampling, TokenizeFailed, tokenize_body
+from selfhosted.kv_events.sampling import Sample, SampleLimits, Sampling, TokenizeFailed, tokenize_body
+from selfhosted.kv_events.tokenizing import HttpTokenize
 
 
 class Clock:

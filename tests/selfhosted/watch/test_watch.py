@@ -14,7 +14,8 @@ import pytest
 from providers.target import DeploymentKind
 from selfhosted.bulletin import Bulletin
 from selfhosted.config import PoolConfig, WatchConfig
-from selfhosted.engines.scrape import Fetched, FetchFailed, HttpFetch, engine_session
+from selfhosted.engines.fetching import Fetched, FetchFailed
+from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
 from selfhosted.watch.judging import JudgeObserver, PoolJudge
 from selfhosted.watch.messages import AdapterChanged, FromRequests

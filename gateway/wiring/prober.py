@@ -1,0 +1,137 @@
+"""Wiring of what happens once a host for the pools: discovery, probes, and the duties of the lease."""
+
+import contextlib
+import os
+import time
+from typing import NamedTuple
+
+import aiohttp
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.fleet.bill import bill_of
+from cost.fleet.hours import HoursStore
+from cost.fleet.pool_config import PoolSection
+from cost.times import HOUR_US
+from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.wiring.metrics import AllMetrics
+from proxy.background import background
+from selfhosted.adapter_look import AdapterLook
+from selfhosted.config import PoolConfig
+from selfhosted.discovery.discovery import Discovery, sources_of
+from selfhosted.engines.scrape import HttpFetch, engine_session
+from selfhosted.fleet_view import FleetView, WatchedPool
+from selfhosted.hardware import PoolHardware
+from selfhosted.prober import ProbedPool, Prober
+from selfhosted.registry.hours import Hours
+from selfhosted.registry.lease import Lease
+from selfhosted.registry.registry import Registry
+from selfhosted.registry.registry_metrics import RegistryMetrics
+from selfhosted.registry.store import RegistryStore
+from selfhosted.watch.messages import Publisher
+from selfhosted.watch.watch import PoolWatch
+
+
+class OpenProber(NamedTuple):
+    """What happens once a host. `view` is what the API and pages show of it."""
+
+    prober: Prober
+    view: FleetView
+    database: AsyncEngine
+    lease: Lease | None
+    """The lease on the pools' duties; None without pools."""
+
+
+async def open_prober(
+    engine: AsyncEngine,
+    config: GatewayConfig,
+    boot_id: str,
+    metrics: AllMetrics,
+    publisher: Publisher,
+    stack: contextlib.AsyncExitStack,
+) -> OpenProber:
+    """Opens discovery, probes and the lease's duties; the members of all pools are published on return."""
+    configs = config.selfhosted.pools
+    store = RegistryStore(engine)
+    registry = Registry(store, configs)
+    if not configs:
+        return OpenProber(Prober({}, time.monotonic), FleetView({}, registry, store), engine, None)
+    await registry.refresh()
+    session = await stack.enter_async_context(engine_session())
+    pools = {each.name: _probed(each, registry, session, metrics, publisher) for each in configs}
+    prober = Prober(pools, time.monotonic)
+    for pool in pools.values():
+        await pool.discovery.refresh()
+    background(stack, registry.run())
+    for loop in prober.loops():
+        background(stack, loop)
+    lease = _lead(engine, store, registry, boot_id, prober, metrics.registry, stack)
+    bills = {each.name: each for each in config.cost.pools}
+    view = FleetView({name: _watched(pool, prober, bills.get(name)) for name, pool in pools.items()}, registry, store)
+    for name, watched in view.pools.items():
+        metrics.watch.set_pool_hardware(name, watched.hardware)
+    return OpenProber(prober, view, engine, lease)
+
+
+def _probed(
+    config: PoolConfig, registry: Registry, session: aiohttp.ClientSession, metrics: AllMetrics, publisher: Publisher
+) -> ProbedPool:
+    api_key = None if config.api_key is None else resolve_secret(config.api_key)
+    watch = PoolWatch(config, fetch=HttpFetch(session, api_key), publisher=publisher, observer=metrics.watch)
+    discovery = Discovery(
+        config,
+        registry=registry,
+        sources=sources_of(config, session=session, secrets=resolve_secret, environment=os.environ),
+        changed=lambda: watch.adopt(discovery.addresses, complete=discovery.complete),
+        observer=metrics.discovery,
+    )
+    watch.adopt(discovery.addresses, complete=discovery.complete)
+    look = AdapterLook(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
+    return ProbedPool(config=config, discovery=discovery, watch=watch, look=look)
+
+
+def _hardware(config: PoolConfig, bill: PoolSection | None) -> PoolHardware:
+    """What is known of a pool's hardware: its price from the books, its data sheet from the pool."""
+    sheet = config.hardware
+    return PoolHardware(
+        gpus=None if bill is None else bill.gpus_per_replica,
+        nanousd_per_hour=None if bill is None else bill_of(bill, HOUR_US).nanousd,
+        flops_per_token=None if sheet is None else sheet.flops_per_token,
+        peak_flops=None if sheet is None else sheet.peak_flops,
+    )
+
+
+def _watched(pool: ProbedPool, prober: Prober, bill: PoolSection | None) -> WatchedPool:
+    config = pool.config
+    return WatchedPool(
+        config=config,
+        snapshot=pool.snapshot,
+        discovery=pool.discovery,
+        hardware=_hardware(config, bill),
+        token=None if config.registration is None else resolve_secret(config.registration.token),
+        kv_events=None if config.watch.kv_events_port is None else lambda: prober.kv_states(config.name),
+    )
+
+
+def _lead(
+    engine: AsyncEngine,
+    store: RegistryStore,
+    registry: Registry,
+    boot_id: str,
+    prober: Prober,
+    metrics: RegistryMetrics,
+    stack: contextlib.AsyncExitStack,
+) -> Lease:
+    """Starts the lease, and the duties of the process that holds it: recording replicas' hours."""
+    lease = Lease(store, registry, boot_id, tuple(prober.pools))
+    stack.push_async_callback(lease.release)
+    background(stack, lease.run())
+    hours = Hours(
+        engine,
+        hours=HoursStore(engine),
+        lease=lease,
+        snapshots=lambda: [pool.snapshot() for pool in prober.pools.values()],
+        observer=metrics,
+        complete=lambda name: prober.pools[name].discovery.complete,
+    )
+    background(stack, hours.run())
+    return lease
