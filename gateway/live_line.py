@@ -24,6 +24,7 @@ from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import waiting_at_gate
 from gateway.wiring.metrics import AllMetrics
 from gateway.wiring.pipeline import (
+    hedging,
     open_prefix_tracker,
     open_tracing,
     open_upstreams,
@@ -139,6 +140,7 @@ class LiveLine:
             queues=gate.queues,
             latency=gate.latency,
             replicas=self._fleet,
+            hedging=hedging(config, gate.latency),
         )
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)

@@ -21,6 +21,7 @@ from providers.target import (
     Deployment,
     Fact,
     Target,
+    Tier,
 )
 
 ResolveSecret = Callable[[SecretRef], str]
@@ -172,7 +173,16 @@ def build_catalog(
     prices = configured_prices(section) if book is None else book
     moment_us = time.time_ns() // 1_000 if at_us is None else at_us
     built = [
-        (model, _target(model, resolve_secret, prices.at(model.model_id, moment_us), (pools or {}).get(model.model_id)))
+        (
+            model,
+            _target(
+                model,
+                resolve_secret,
+                prices.at(model.model_id, moment_us),
+                pool=(pools or {}).get(model.model_id),
+                hedged_tiers=section.hedging.tiers if model.hedging is None else model.hedging,
+            ),
+        )
         for model in section.models
     ]
     wildcards = tuple(
@@ -265,7 +275,14 @@ def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
     return read
 
 
-def _target(model: ModelConfig, resolve_secret: ResolveSecret, price: Price | None, pool: str | None) -> Target:
+def _target(
+    model: ModelConfig,
+    resolve_secret: ResolveSecret,
+    price: Price | None,
+    *,
+    pool: str | None,
+    hedged_tiers: frozenset[Tier],
+) -> Target:
     bare = Target(
         target_id=model.model_id,
         provider=model.provider,
@@ -280,6 +297,7 @@ def _target(model: ModelConfig, resolve_secret: ResolveSecret, price: Price | No
         tokenizer_ppm=None if model.tokenizer_ratio is None else int(model.tokenizer_ratio * 1_000_000),
         deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
         pool=pool,
+        hedged_tiers=hedged_tiers,
     )
     # What a wildcard's name stands for is known when somebody sends it.
     return _with_facts(bare, model, Known(None) if model.is_wildcard else facts_of(model))

@@ -158,6 +158,10 @@ class ModelConfig(Section):
         description="Tokens that it counts for a text that one tokenizer, the same for all models, counts as one. Where two "
         "models have it, what one counted is converted before it is priced at the other.",
     )
+    hedging: frozenset[Tier] | None = Field(
+        default=None,
+        description="The tiers in which a late answer of this model is hedged; left out, `providers.hedging.tiers`.",
+    )
     routing_weight: Finite = Field(
         default=1.0, ge=0, le=1_000, description="At 2 it counts as half as expensive; 0 keeps it from `auto`."
     )
@@ -238,6 +242,20 @@ class RetryConfig(Section):
     budget_window_s: float = Field(default=10.0, gt=0, le=3_600, description="Requests within it earn the budget.")
 
 
+class HedgingConfig(Section):
+    """Second attempts beside one whose first token is later than nearly all of its model's."""
+
+    tiers: frozenset[Tier] = Field(
+        default=frozenset(),
+        description="The tiers whose requests are hedged: what has sent nothing after the time in which 95 of 100 have is "
+        "asked of another deployment as well, or else of the next candidate, and who begins first answers. Both are paid "
+        "for. Empty: none.",
+    )
+    budget_share: float = Field(
+        default=0.05, ge=0, le=0.2, description="Second attempts, as a share of the requests that may have one."
+    )
+
+
 class ProvidersSection(Section):
     """The models that can be called, and how failures are handled."""
 
@@ -245,6 +263,7 @@ class ProvidersSection(Section):
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     retry: RetryConfig = Field(default_factory=RetryConfig)
+    hedging: HedgingConfig = Field(default_factory=HedgingConfig)
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:

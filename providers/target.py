@@ -86,6 +86,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The service tiers that its provider sells."""
     lacks: frozenset[str] = frozenset()
     """OpenAI's parameters that it cannot take."""
+    hedged_tiers: frozenset[Tier] = frozenset()
+    """The tiers in which a late first token is answered by a second attempt beside the first."""
     pattern: str = ""
     """The wildcard entry that it follows from, such as `openai/*`; empty for a model with an entry of its own."""
     own: bool = False

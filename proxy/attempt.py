@@ -230,8 +230,7 @@ class Attempt:
     ) -> Settled:
         """Settles the attempt and returns the result. Only the first call has an effect; each returns the same.
 
-        `unused` is set for a whole answer that was not given to the caller: it has a cost but no baseline, as it saved
-        nothing.
+        `unused` is set for an answer that was not given to the caller: it has a cost but no baseline, as it saved nothing.
         """
         if self.settled is not None:
             return self.settled

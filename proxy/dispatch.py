@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +35,7 @@ from proxy.deployment_choice import DeploymentChoice, ReplicaDoor
 from proxy.ending import CALLER_GONE
 from proxy.engine_fields import call_fields, left_out_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
+from proxy.hedging import Hedging, first_to_succeed, places
 from proxy.held_reply import hold
 from proxy.latency import LatencyTracker
 from proxy.patience import hold_within, impatience, patience_s
@@ -44,6 +45,8 @@ from proxy.retrying import retrying, worth_another
 from proxy.routed_request import RoutedRequest
 from proxy.target_room import QueueDoor, TargetRoom
 
+_CLOSING_S: Final = 1.0
+"""How long the attempt that lost a race is waited for to close its connection; it is settled by then."""
 _NOT_HELD: Final = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
 """Errors of the reservation: nothing was booked and nothing was sent."""
 
@@ -75,6 +78,7 @@ class Dispatcher:
         queues: QueueDoor | None = None,
         latency: LatencyTracker | None = None,
         replicas: ReplicaDoor | None = None,
+        hedging: Hedging | None = None,
     ) -> None:
         self._upstream = upstream
         self._budget = budget
@@ -83,6 +87,7 @@ class Dispatcher:
         self._now_us = now_us
         self._sleep = sleep
         self._replicas = replicas
+        self._hedging = hedging
         self.room = TargetRoom(queues=queues, replicas=replicas, latency=latency, clock=clock)
         self._deployments = DeploymentChoice(breakers, rng, replicas)
 
@@ -153,7 +158,7 @@ class Dispatcher:
             return self._deployments.has_untried(candidate.target, _tried_deployments(attempts))
 
         try:
-            return await self._attempt(candidate, routed, attempts)
+            return await self._first_attempt(candidate, routed, attempts)
         except UpstreamError as error:
             if not worth_another(error, untried):
                 raise
@@ -177,10 +182,66 @@ class Dispatcher:
             self._budget, untried, answering=answering, attempts=routed.retry.attempts, own=own, sleep=self._sleep
         )(again)
 
+    async def _first_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        """Makes the first attempt at a candidate, and a second one beside it when it is late and that is wanted."""
+        late_s = None if self._hedging is None else self._hedging.after_s(candidate.target, routed)
+        if late_s is None:
+            return await self._attempt(candidate, routed, attempts)
+        return await self._held_back(await self._hedged(candidate, routed, attempts, late_s), attempts)
+
     async def _attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        begun = await self._begin(candidate, routed, attempts)
+        return begun if routed.hold is None else await self._held_back(begun, attempts)
+
+    async def _hedged(
+        self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt], late_s: float
+    ) -> Committed:
+        """Begins an attempt, and one more when it has said nothing after `late_s`. The first to begin its answer is returned;
+        the other one is cancelled, and booked as what it used.
+
+        Raises the first one's error when both fail.
+        """
+        earlier = len(attempts)
+        racing = [asyncio.ensure_future(self._begin(candidate, routed, attempts))]
+        won: Committed | None = None
+        try:
+            await asyncio.wait(racing, timeout=late_s)
+            hedge = None if racing[0].done() else await self._hedge(candidate, routed, attempts)
+            if hedge is not None:
+                racing.append(asyncio.ensure_future(hedge))
+            won = await first_to_succeed(racing)
+        finally:
+            for each in attempts[earlier:]:
+                if won is not None and each is not won.attempt and each.settled is None:
+                    each.unused = "hedge_lost"
+            await _end_race(racing, won)
+        return won
+
+    async def _hedge(
+        self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
+    ) -> Coroutine[Any, Any, Committed] | None:
+        """Returns a second attempt to run beside the latest; None where nobody else has room, or the budget is used up.
+
+        A request has one such attempt, and only once its first was sent: before that it waits for us.
+        """
+        if self._hedging is None or not attempts[-1].sent or any(each.candidate.reason == "hedge" for each in attempts):
+            return None
+        sibling = self._deployments.has_untried(candidate.target, _tried_deployments(attempts))
+        for place in places(candidate, routed, sibling=sibling):
+            try:
+                slot = await self.room.take(place, routed, waits=False)
+            except (QueueRefusal, DeadlineExceeded):
+                continue
+            if self._hedging.try_spend():
+                return _hand_over_slot(slot, self._begin(place, routed, attempts), hedge=True)
+            _release(slot)
+            break
+        return None
+
+    async def _begin(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        """Makes one attempt, until the first token of its answer."""
         attempt = self._new_attempt(candidate, routed, attempts)
         stream: UpstreamStream | None = None
-        whole = False
         patience: asyncio.Timeout | None = None
         try:
             await attempt.reserve()
@@ -193,17 +254,31 @@ class Dispatcher:
                 stream = await self._upstream.open(self._call(attempt))
                 events = await first_token(stream, attempt)
             attempt.healthy()
-            if routed.hold is not None:
-                # A failure here is one like any other before commit: the next candidate may answer.
-                held = await hold(stream, attempt, events, hold_within(routed, routed.hold, self._clock()))
-                stream, whole = held, held.whole
         except BaseException as error:
             cause = self._cause_of(attempt, error, patience)
             await _close_failed(attempt, error if cause is None else cause, stream, attempts)
             if cause is None:
                 raise
             raise cause from error
-        return Committed(attempt, stream, events, whole)
+        return Committed(attempt, stream, events)
+
+    async def _held_back(self, begun: Committed, attempts: list[Attempt]) -> Committed:
+        """Reads an answer that is to be judged to its end or its bounds; any other is returned as it is.
+
+        A failure here is one like any other before commit: the next candidate may answer.
+        """
+        attempt, routed = begun.attempt, begun.attempt.routed
+        if routed.hold is None:
+            return begun
+        try:
+            held = await hold(begun.stream, attempt, begun.events, hold_within(routed, routed.hold, self._clock()))
+        except BaseException as error:
+            cause = self._cause_of(attempt, error, None)
+            await _close_failed(attempt, error if cause is None else cause, begun.stream, attempts)
+            if cause is None:
+                raise
+            raise cause from error
+        return Committed(attempt, held, begun.events, held.whole)
 
     def _patience_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
         """How long the attempt is waited for: with a limit to its first token only where somebody else may answer."""
@@ -292,15 +367,38 @@ def _unknown_there(attempt: Attempt) -> RequestRejected:
     )
 
 
-async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed]) -> Committed:
-    """Moves the slot to the attempt that commits, which releases it when it settles; otherwise releases it here."""
+async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed], *, hedge: bool = False) -> Committed:
+    """Moves the slot to the attempt that commits, which releases it when it settles; otherwise releases it here. A `hedge`
+    has a slot of its own.
+    """
     try:
         committed = await asking
     except BaseException:
         _release(slot)
         raise
-    committed.attempt.slot = slot
+    if hedge or committed.attempt.candidate.reason != "hedge":
+        committed.attempt.slot = slot
+    else:
+        _release(slot)
     return committed
+
+
+async def _end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | None) -> None:
+    """Cancels all attempts but the one that won, and sees to it that each is settled. None won when the caller is gone."""
+    running = [each for each in racing if not each.done()]
+    for each in running:
+        each.cancel()
+    if running:
+        # Each settles as soon as it is cancelled; closing its connection may take longer, and is not waited for.
+        await asyncio.wait(running, timeout=_CLOSING_S)
+    for each in racing:
+        if not each.done() or each.cancelled() or each.exception() is not None:
+            continue
+        begun = each.result()
+        if begun is not won:
+            # Both began in the same moment.
+            _close_cancelled(begun.attempt, begun.stream)
+            await close_quietly(begun.stream)
 
 
 def _release(slot: Slot | None) -> None:
@@ -314,14 +412,22 @@ async def _close_failed(
     """Settles an attempt that gave no answer, and closes its stream."""
     # Settled first: closing the stream may wait or fail, and nothing of this attempt may stay open.
     if isinstance(failure, asyncio.CancelledError):
-        attempt.observe([] if stream is None else stream.unread())
-        attempt.close("caller_gone", failure, status=CALLER_GONE)
+        _close_cancelled(attempt, stream)
     else:
         attempt.close("failed", failure, status=error_reply(failure).status)
     if isinstance(failure, _NOT_HELD):
         # Nothing was booked, so it was no attempt: the next one, should there be one, takes its number.
         del attempts[attempt.number - 1]
     await close_quietly(stream)
+
+
+def _close_cancelled(attempt: Attempt, stream: UpstreamStream | None) -> None:
+    """Settles an attempt whose caller is gone, or that another one has overtaken. What arrived of it was made, and costs."""
+    attempt.observe([] if stream is None else stream.unread())
+    if attempt.unused == "hedge_lost":
+        attempt.close("hedge_lost", status=HTTPStatus.OK, unused="hedge_lost")
+    else:
+        attempt.close("caller_gone", asyncio.CancelledError(), status=CALLER_GONE)
 
 
 def _expire(patience: asyncio.Timeout) -> None:

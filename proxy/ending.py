@@ -16,10 +16,11 @@ from proxy.outcome import AttemptResult
 CALLER_GONE: Final = 499
 """The status of a request whose caller hung up before its end (nginx's convention)."""
 
-Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed"]
-Unused = Literal["escalated", "discarded"]
-"""The reason that a whole answer was not given: `escalated`, a better target's replaced it; `discarded`, it was the
-better target's but the worse answer.
+Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed", "hedge_lost"]
+"""How an attempt ended. `hedge_lost`: of two that ran beside each other the other one began to answer first."""
+Unused = Literal["escalated", "discarded", "hedge_lost"]
+"""The reason that an answer was not given: `escalated`, a better target's replaced it; `discarded`, it was the better
+target's but the worse answer; `hedge_lost`, another attempt was quicker.
 """
 
 
@@ -52,4 +53,4 @@ def result_of(ending: Ending, error: BaseException | None) -> AttemptResult:
             return "cut"
         case UpstreamError():
             return "error"
-    return "ok" if ending == "ok" else "cancelled"
+    return ending if ending in {"ok", "hedge_lost"} else "cancelled"

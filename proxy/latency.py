@@ -13,6 +13,9 @@ _SAMPLES: Final = 64
 _ENOUGH: Final = 8
 """The fewest samples from which a request may be refused as too slow."""
 _FAST: Final = 0.1
+_LATE: Final = 0.95
+_ENOUGH_OF_LATE: Final = 20
+"""The fewest samples of which one in twenty can be told."""
 _MAX_TARGETS: Final = 2_000
 
 
@@ -41,9 +44,8 @@ class _Recent:
         self._by_age.append(value)
         insort(self._by_size, value)
 
-    @property
-    def enough(self) -> bool:
-        return len(self._by_age) >= _ENOUGH
+    def has(self, fewest: int) -> bool:
+        return len(self._by_age) >= fewest
 
     def quantile(self, share: float) -> float:
         return self._by_size[int(share * (len(self._by_size) - 1))]
@@ -52,18 +54,19 @@ class _Recent:
 class _Memory:
     """The windows of one target and tier."""
 
-    __slots__ = ("latency", "observed_at", "tpot", "ttft")
+    __slots__ = ("latency", "observed_at", "tpot", "ttft", "whole")
 
     def __init__(self) -> None:
         self.ttft = _Recent()
         self.tpot = _Recent()
+        self.whole = _Recent()
         self.observed_at = 0.0
         self.latency: TargetLatency | None = None
 
     def conclude(self) -> None:
-        if not self.ttft.enough:
+        if not self.ttft.has(_ENOUGH):
             return
-        known = self.tpot.enough
+        known = self.tpot.has(_ENOUGH)
         self.latency = TargetLatency(
             ttft_s=self.ttft.quantile(0.5),
             # Unknown is taken for no time at all: nothing is refused for what nobody has seen.
@@ -89,6 +92,18 @@ class LatencyTracker:
         """Adds one answer's seconds to the first token, from the attempt's start, and per token after it. None adds
         nothing.
         """
+        memory = self._memory(target_id, tier)
+        if ttft_s is not None:
+            memory.ttft.add(ttft_s)
+        if tpot_s is not None:
+            memory.tpot.add(tpot_s)
+        memory.conclude()
+
+    def observe_whole(self, target_id: str, duration_s: float, tier: Tier = "interactive") -> None:
+        """Adds the seconds of one answer that came in one piece."""
+        self._memory(target_id, tier).whole.add(duration_s)
+
+    def _memory(self, target_id: str, tier: Tier) -> _Memory:
         now = self._clock()
         key = (target_id, tier)
         memory = self._targets.get(key)
@@ -99,11 +114,7 @@ class LatencyTracker:
                 del self._targets[next(iter(self._targets))]
             memory = self._targets[key] = _Memory()
         memory.observed_at = now
-        if ttft_s is not None:
-            memory.ttft.add(ttft_s)
-        if tpot_s is not None:
-            memory.tpot.add(tpot_s)
-        memory.conclude()
+        return memory
 
     def expect(self, target_id: str, tier: Tier = "interactive") -> TargetLatency | None:
         """Returns the target's latency, or None with too few or too old samples."""
@@ -111,3 +122,13 @@ class LatencyTracker:
         if memory is None or self._clock() - memory.observed_at > self._fresh_s:
             return None
         return memory.latency
+
+    def late_s(self, target_id: str, tier: Tier, *, stream: bool) -> float | None:
+        """Returns the seconds within which 95 of 100 streams had their first token, or whole answers their end; None with
+        too few or too old samples.
+        """
+        memory = self._targets.get((target_id, tier))
+        if memory is None or self._clock() - memory.observed_at > self._fresh_s:
+            return None
+        seen = memory.ttft if stream else memory.whole
+        return seen.quantile(_LATE) if seen.has(_ENOUGH_OF_LATE) else None

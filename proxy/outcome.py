@@ -15,7 +15,7 @@ from providers.wire import Operation
 from proxy.answers.weak_answer import Weakness
 from proxy.tool_loop import Struggle
 
-AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "rejected"]
+AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "hedge_lost", "rejected"]
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,12 +63,22 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
 
 
 def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> None:
-    """Adds the attempts' latencies to the tracker; streams only, as others do not show their first token."""
+    """Adds the attempts' latencies to the tracker: of streams, as others do not show their first token, and of whole answers
+    where the next one may be hedged.
+    """
     for attempt in attempts:
-        routed = attempt.routed
+        routed, target_id, settled = attempt.routed, attempt.deployment.target_id, attempt.settled
+        tier, hedged = routed.facts.tier, attempt.candidate.target.hedged_tiers
         if routed.request.stream and attempt.first_token_at is not None:
             ttft_s = attempt.first_token_at - attempt.started_at
-            latency.observe(attempt.deployment.target_id, ttft_s, _tpot_s(attempt), routed.facts.tier)
+            latency.observe(target_id, ttft_s, _tpot_s(attempt), tier)
+        elif tier not in hedged or settled is None or attempt.candidate.reason == "hedge":
+            continue
+        elif settled.outcome.result == "hedge_lost" and routed.request.stream:
+            # Its first token would have taken longer still. Left out, what counts as late would come ever sooner.
+            latency.observe(target_id, settled.outcome.duration_s, None, tier)
+        elif settled.outcome.result in {"ok", "hedge_lost"} and not routed.request.stream:
+            latency.observe_whole(target_id, settled.outcome.duration_s, tier)
 
 
 def _ttft_s(context: RequestContext, attempt: Attempt | None) -> float | None:

@@ -51,6 +51,7 @@ Reason = Literal[
     "named",
     "alias",
     "fallback",
+    "hedge",
     "degraded",
     "escalated",
     "holdout",

@@ -44,8 +44,8 @@ def decision_headers(
         headers.append((b"x-weighbridge-escalated-from", escalated_from.encode()))
     if answering.slot is not None and answering.slot.waited_s > 0:
         headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.slot.waited_s * 1000)))
-    if (unused_usd := dollars(_unused_nanousd(attempts))) is not None:
-        headers.append((b"x-weighbridge-escalation-cost-usd", unused_usd.encode()))
+    if len(attempts) > 1:
+        headers += _unused_headers(attempts)
     return headers
 
 
@@ -55,7 +55,14 @@ def money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> lis
     return [(name, text.encode()) for name, amount in named if (text := dollars(amount)) is not None]
 
 
-def _unused_nanousd(attempts: Sequence[Attempt]) -> int | None:
-    """The cost of a whole answer that was replaced or discarded, None without one or without a price."""
-    unused = [attempt.settled for attempt in attempts if attempt.settled is not None and attempt.unused is not None]
-    return unused[0].cost_nanousd if unused else None
+def _unused_headers(attempts: Sequence[Attempt]) -> list[Header]:
+    """The costs of what was not given: of a whole answer that was replaced or discarded, and of the slower of two attempts
+    that ran beside each other. None is told where none is known.
+    """
+    headers = []
+    for attempt in attempts:
+        usd = None if attempt.settled is None else dollars(attempt.settled.cost_nanousd)
+        if usd is not None and attempt.unused is not None:
+            name = b"hedge" if attempt.unused == "hedge_lost" else b"escalation"
+            headers.append((b"x-weighbridge-%b-cost-usd" % name, usd.encode()))
+    return headers

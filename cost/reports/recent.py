@@ -35,6 +35,8 @@ SEARCHED: Final = 5_000
 _ATTEMPTS: Final = 5
 """Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
 _FAILED_FROM: Final = 400
+_NO_FALLBACKS: Final = ("escalated", "hedge")
+"""Reasons of further attempts that were not made because one had failed."""
 _ENDS: Final = tuple(sorted(TERMINAL))
 _STATUS: Final = re.compile(r"([1-5])(xx|[0-9]{2})", re.ASCII)
 _CLASS: Final = 100
@@ -155,7 +157,12 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def took_us(self) -> int | None:
-        """Duration of all attempts, made one after the other, without queueing; None if one is unknown."""
+        """Duration of all attempts, made one after the other, without queueing; None if one is unknown. Of a hedged request,
+        whose attempts ran beside each other, the time from the first one's start to the last one's end.
+        """
+        begun_us = self._begun_us
+        if begun_us is not None:
+            return self.at_us - begun_us
         durations = [each.duration_us for each in self.attempts]
         return None if None in durations else sum(duration for duration in durations if duration is not None)
 
@@ -165,8 +172,22 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
         told = self.served
         if told is None or not told.stream or told.ttft_us is None or told.duration_us is None or self.took_us is None:
             return None
+        begun_us = self._begun_us
+        if begun_us is not None:
+            return told.at_us - told.duration_us + told.ttft_us - begun_us
         before = [each.duration_us or 0 for each in self.attempts if each.attempt < told.attempt]
         return sum(before) + told.ttft_us
+
+    @property
+    def was_hedged(self) -> bool:
+        """True if an attempt was made beside another one, which was late."""
+        return any(each.reason == "hedge" for each in self.attempts)
+
+    @property
+    def _begun_us(self) -> int | None:
+        """Start of the first attempt of a hedged request, in microseconds since 1970; None for others or if unknown."""
+        first = self.attempts[0]
+        return first.at_us - first.duration_us if self.was_hedged and first.duration_us is not None else None
 
     @property
     def was_held(self) -> bool:
@@ -385,7 +406,7 @@ def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
         case "failed":
             conditions.append(or_(columns.status >= _FAILED_FROM, columns.status == 0))
         case "fell-back":
-            conditions.append(and_(columns.attempt > 1, columns.reason != "escalated"))
+            conditions.append(and_(columns.attempt > 1, columns.reason.not_in(_NO_FALLBACKS)))
         case "escalated":
             conditions.append(columns.reason == "escalated")
         case "estimated":
@@ -409,7 +430,7 @@ def matches(entry: Entry, query: RecentQuery) -> bool:
         "": True,
         "answered": entry.served,
         "failed": entry.status >= _FAILED_FROM or entry.status == 0,
-        "fell-back": entry.attempt > 1 and entry.reason != "escalated",
+        "fell-back": entry.attempt > 1 and entry.reason not in _NO_FALLBACKS,
         "escalated": entry.reason == "escalated",
         "estimated": entry.usage_source == "estimated",
         "unpriced": entry.entry != "void" and entry.cost_nanousd is None,

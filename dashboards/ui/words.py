@@ -32,6 +32,10 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "named": ("Named", "The caller asked for {target} by name, so nothing was weighed."),
     "alias": ("Alias", "The caller asked for “{alias}”, which stands for {target}."),
     "fallback": ("Fallback", "{target} stood in for a target that could not answer."),
+    "hedge": (
+        "Hedged",
+        "The attempt before was later than nearly all there, so {target} was asked beside it; who began first answered.",
+    ),
     "degraded": (
         "Only weaker left",
         "Every target that is good enough had failed, so a less capable one, {target}, was asked.",
@@ -93,6 +97,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "failed": "it failed within the gateway",
     "escalated": "the answer was weak and was not given",
     "discarded": "the answer was the weaker of the two and was not given",
+    "hedge_lost": "another attempt was quicker, so this one was cancelled",
     "orphaned": "the gateway's process died meanwhile; it is booked at the most that it may have cost",
     "lost_host": "the gateway's machine was lost meanwhile; it is booked at the most that it may have cost",
 }
@@ -136,6 +141,8 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
     if told.served:
         if told.reason == "escalated":
             return "Escalated", "info"
+        if request.was_hedged:
+            return "Hedged", "info"
         return ("Answered", "good") if len(request.attempts) == 1 else ("Fell back", "info")
     if told.entry == "expire" or told.status == 0:
         return "Unknown", "warn"
@@ -166,6 +173,8 @@ def ended(entry: Entry) -> str:
         return f"It answered{after}{first}, and the caller got that answer.{_flags_sentence(entry)}"
     if entry.status == _OK and entry.flags[:1] in {("escalated",), ("discarded",)}:
         return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_flags_sentence(entry, skip=1)}"
+    if entry.flags[:1] == ("hedge_lost",):
+        return f"It had not begun to answer{after}, and {flag_words('hedge_lost')}; what it used is booked.{_flags_sentence(entry, skip=1)}"
     return f"The caller got no whole answer{_cause_clause(entry, after)}; what was used is booked."
 
 

@@ -25,6 +25,8 @@ from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.background import background
 from proxy.comparisons import build_comparators
+from proxy.hedging import Hedging
+from proxy.latency import LatencyTracker
 from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.pipeline_config import PipelineConfig
 from proxy.tolerance import Tolerances
@@ -116,6 +118,12 @@ def retry_budget(config: GatewayConfig) -> RetryBudget:
     """The budget that retries and fallbacks draw on together."""
     retry = config.providers.retry
     return RetryBudget(retry.budget_share, retry.budget_floor, retry.budget_window_s, time.monotonic)
+
+
+def hedging(config: GatewayConfig, latency: LatencyTracker) -> Hedging:
+    """When late attempts are hedged, within a budget of their own: one, and from then on a share of the requests."""
+    window_s = config.providers.retry.budget_window_s
+    return Hedging(RetryBudget(config.providers.hedging.budget_share, 1, window_s, time.monotonic), latency)
 
 
 def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> PipelineConfig:

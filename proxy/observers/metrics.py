@@ -278,8 +278,8 @@ class Metrics:
             tally.amount += 1
             if previous is not None and previous != attempt.target_id:
                 self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
-            # After a whole answer, what follows was asked because it was weak.
-            previous = None if attempt.result == "ok" else attempt.target_id
+            # After a whole answer, what follows was asked because it was weak; beside one that was late, because of that.
+            previous = None if attempt.result in {"ok", "hedge_lost"} else attempt.target_id
 
     def set_in_flight(self, requests: int) -> None:
         self._in_flight.set(requests)

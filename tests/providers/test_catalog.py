@@ -123,3 +123,14 @@ def test_media_links_are_allowed_by_name() -> None:
     own = {"kind": "vllm", "base_url": "http://h/v1"}
     made = catalog(section(model(deployments=[own, own | {"name": "b", "allow_media_links": True}])))
     assert [deployment.allow_media_links for deployment in made.deployments] == [False, True]
+
+
+def test_a_model_may_hedge_other_tiers_than_all() -> None:
+    """What the section says is for models that say nothing; an empty list is an answer, too."""
+    models = (model(), model(model_id="n", hedging=["batch"]), model(model_id="o", hedging=[]))
+    made = catalog(section(*models, hedging={"tiers": ["interactive"]}), KEY="k")
+    assert {name: set(each.hedged_tiers) for name, each in made.targets.items()} == {
+        "m": {"interactive"},
+        "n": {"batch"},
+        "o": set(),
+    }

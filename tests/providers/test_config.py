@@ -18,8 +18,8 @@ def model(**changes: Any) -> dict[str, Any]:
     return facts | changes
 
 
-def section(*models: dict[str, Any]) -> ProvidersSection:
-    return ProvidersSection.model_validate({"models": list(models)})
+def section(*models: dict[str, Any], **fields: Any) -> ProvidersSection:
+    return ProvidersSection.model_validate({"models": list(models), **fields})
 
 
 def test_a_whole_section_in_yaml() -> None:

@@ -23,6 +23,7 @@ from proxy.errors import DeadlineExceeded
         ("slow_reader", ("slow_reader",), "cancelled"),
         ("shutdown", ("shutdown",), "cancelled"),
         ("failed", ("failed",), "cancelled"),
+        ("hedge_lost", ("hedge_lost",), "hedge_lost"),
     ],
 )
 def test_without_an_error_the_ending_tells(ending: Ending, flags: tuple[str, ...], result: str) -> None:

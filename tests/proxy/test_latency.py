@@ -74,3 +74,18 @@ def test_memory_is_bounded() -> None:
             tracker.observe(str(number), 0.1, 0.01)
     assert tracker.expect("99") is None
     assert tracker.expect("100") is not None
+
+
+def test_what_is_late_is_told_of_twenty_samples() -> None:
+    """Streams by their first token, whole answers by their end, each tier by itself."""
+    tracker = LatencyTracker(Clock())
+    for tenths in range(19):
+        tracker.observe("a", tenths / 10, None)
+        tracker.observe_whole("a", tenths)
+    assert tracker.late_s("a", "interactive", stream=True) is None
+    tracker.observe("a", 5.0, None)
+    tracker.observe_whole("a", 50.0)
+    assert tracker.late_s("a", "interactive", stream=True) == 1.8
+    assert tracker.late_s("a", "interactive", stream=False) == 18
+    assert tracker.late_s("a", "batch", stream=True) is None
+    assert tracker.expect("a", "batch") is None

@@ -71,6 +71,17 @@ def test_an_answer_that_was_not_given_is_told_with_its_price() -> None:
     assert (headers[b"x-weighbridge-target"], headers[b"x-weighbridge-attempts"]) == (b"big", b"2")
 
 
+def test_the_slower_of_two_attempts_is_told_with_its_price() -> None:
+    """It used its prompt, and what had come of its answer."""
+    routed = a_routed_request()
+    slower, quicker = an_attempt(routed), an_attempt(routed, a_candidate("big", reason="hedge"), number=2)
+    slower.close("hedge_lost", status=200, unused="hedge_lost")
+    headers = dict(decision_headers([slower, quicker], quicker))
+    assert headers[b"x-weighbridge-hedge-cost-usd"] == b"0.000011000"
+    assert (headers[b"x-weighbridge-reason"], headers[b"x-weighbridge-attempts"]) == (b"hedge", b"2")
+    assert b"x-weighbridge-escalation-cost-usd" not in headers
+
+
 def test_money_without_a_price_is_left_out() -> None:
     """An unknown cost is not 0."""
     assert money_headers(None, None) == []

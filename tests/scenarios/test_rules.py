@@ -33,6 +33,7 @@ from proxy.affinity import Affinity
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.dispatch import Dispatcher
 from proxy.escalation import EscalationRules
+from proxy.hedging import Hedging
 from proxy.latency import LatencyTracker
 from proxy.limits.limit import Limit
 from proxy.limits.limiter import BucketLimiter
@@ -110,7 +111,12 @@ class House:
         limits: tuple[Limit, ...] = (),
         first_token_s: float = 0.05,
         backoff_s: float = 0,
+        siblings: Sequence[str] = (),
+        hedged_after_s: float | None = None,
     ) -> None:
+        """`siblings` are the scripts of the first target's other deployments. With `hedged_after_s` every attempt that is
+        later has another one beside it, as far as the budget goes: one at first.
+        """
         self.books = books or MemoryLedger()
         self.told = Told()
         self.upstream = ScriptedUpstream()
@@ -120,10 +126,22 @@ class House:
             name: Deployment(deployment_id=f"{name}/a", target_id=name, kind="scripted", upstream_model=script)
             for name, script in ((f"t{index}", script) for index, script in enumerate(scripts))
         }
+        others = tuple(
+            # Asked first only once in many times.
+            Deployment(deployment_id=f"t0/{index}", target_id="t0", kind="scripted", upstream_model=script, weight=1e-9)
+            for index, script in enumerate(siblings)
+        )
+        if hedged_after_s is not None:
+            latency = latency or LatencyTracker(loop.time)
+            for name in deployments:
+                for _ in range(20):
+                    latency.observe(name, hedged_after_s, None)
+                    latency.observe_whole(name, hedged_after_s)
         targets = {
             name: target(
                 name,
-                deployments=(each,),
+                deployments=(each, *others) if name == "t0" else (each,),
+                hedged_tiers=frozenset() if hedged_after_s is None else frozenset({"interactive"}),
                 price=price(1 + index, 1 + index),
                 capability=capabilities[index] if capabilities else 1.0,
             )
@@ -157,6 +175,7 @@ class House:
                 sleep=lambda _s: asyncio.sleep(backoff_s),
                 queues=queues,
                 latency=latency,
+                hedging=None if latency is None else Hedging(RetryBudget(0.05, 1, 10, loop.time), latency),
             ),
             observers=(self.told,),
             tracing=Tracing(),
@@ -224,7 +243,19 @@ _ASKED: dict[str, dict[str, Any]] = {
 
 SCRIPTS = [
     *("ok", "ok+tokens-6", "no-usage", "absurd-usage", "no-done", "error-500", "error-400", "error-429", "error-401"),
-    *("hang", "hang-1", "hang-3", "cut-0", "cut-1", "cut-3", "malformed-0", "malformed-2", "error-at-1", "error-at-3"),
+    *(
+        "slow-first-token-10ms",
+        "hang",
+        "hang-1",
+        "hang-3",
+        "cut-0",
+        "cut-1",
+        "cut-3",
+        "malformed-0",
+        "malformed-2",
+        "error-at-1",
+        "error-at-3",
+    ),
 ]
 
 
@@ -237,7 +268,10 @@ async def test_every_attempt_settles_exactly_once() -> None:
     for _ in range(300):
         escalate = rng.choice([None, "true"])
         scripts = SCRIPTS if escalate is None else [*SCRIPTS, *WEAK]
-        house = House(*rng.choices(scripts, k=3), capabilities=(0.8, 0.9, 1.0))
+        hedged: dict[str, Any] = rng.choice(
+            [{}, {"hedged_after_s": 0.005}, {"hedged_after_s": 0.005, "siblings": rng.choices(scripts, k=1)}]
+        )
+        house = House(*rng.choices(scripts, k=3), capabilities=(0.8, 0.9, 1.0), **hedged)
         hang_up = rng.choice([None, None, 0, 1, 2, 3, 4, 6])
         hang_up_s = rng.choice([None, None, 0.01])
         await house.ask(

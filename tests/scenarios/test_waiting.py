@@ -55,6 +55,30 @@ async def test_a_frozen_target_falls_back_to_the_next(tmp_path: Path, upstream: 
 
 
 @pytest.mark.parametrize("stream", [True, False])
+async def test_what_is_later_than_usual_has_a_second_attempt_beside_it(
+    tmp_path: Path, upstream: Upstream, *, stream: bool
+) -> None:
+    """A setting of the file: the sibling answers, the call that hung is cancelled, and both are in the ledger."""
+    deployments = [
+        upstream.deployment("hang", "frozen") | {"weight": 1000},
+        upstream.deployment("ok", "well") | {"weight": 1e-9},
+    ]
+    hedged = model("shared", deployments, hedging=["interactive"])
+    async with running_gateway(tmp_path, [hedged]) as gateway:
+        for _ in range(20):
+            gateway.live.gate.latency.observe("shared", 0.05, None)
+            gateway.live.gate.latency.observe_whole("shared", 0.05)
+        status, _ = await ask(gateway, "shared", stream=stream)
+        rows = await gateway.rows("entry != 'reserve'")
+    assert status == 200
+    assert [(row["deployment_id"], row["reason"], row["served"]) for row in rows] == [
+        ("shared/frozen", "named", False),
+        ("shared/well", "hedge", True),
+    ]
+    assert "hedge_lost" in rows[0]["flags"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("headers", "answer_s", "told"),
     [

@@ -1,0 +1,69 @@
+"""Hedging: when a second attempt is made beside a late first one, where, and which of the two answers."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from providers.retry_budget import RetryBudget
+from providers.target import Target
+from proxy.latency import LatencyTracker
+from proxy.policy import Candidate
+from proxy.routed_request import RoutedRequest
+
+_Result = TypeVar("_Result")
+
+
+class Hedging:
+    """When an attempt is late enough for another one beside it; a bounded share of the requests gets one."""
+
+    def __init__(self, budget: RetryBudget, latency: LatencyTracker) -> None:
+        self._budget = budget
+        self._latency = latency
+
+    def after_s(self, target: Target, routed: RoutedRequest) -> float | None:
+        """Returns the seconds after which an attempt at `target` is late: those within which 95 of 100 have answered there.
+
+        None where nothing is hedged, or where this process has not seen enough of the target.
+        """
+        if routed.facts.tier not in target.hedged_tiers or routed.origin != "caller":
+            return None
+        self._budget.request()
+        return self._latency.late_s(target.target_id, routed.facts.tier, stream=routed.request.stream)
+
+    def try_spend(self) -> bool:
+        """Takes one second attempt from the budget; False when there is none left."""
+        return self._budget.try_spend()
+
+
+def places(candidate: Candidate, routed: RoutedRequest, *, sibling: bool) -> Iterator[Candidate]:
+    """Yields where a late attempt at `candidate` may be hedged: at another deployment of its target if there is such a
+    `sibling`, then at the candidate that comes next, unless that one is a lesser answer or another arm of the experiment.
+    """
+    if sibling:
+        yield _as_hedge(candidate)
+    following = iter(routed.plan.candidates)
+    for each in following:
+        if each.target.target_id == candidate.target.target_id:
+            break
+    after = next(following, None)
+    if after is not None and after.reason != "degraded" and routed.arm != "holdout":
+        yield _as_hedge(after)
+
+
+def _as_hedge(candidate: Candidate) -> Candidate:
+    return msgspec.structs.replace(candidate, reason="hedge")
+
+
+async def first_to_succeed(racing: Sequence[asyncio.Task[_Result]]) -> _Result:
+    """Returns the result of the task that has one first, the earlier of two that have it at once. When all failed, raises
+    what the first of them failed with.
+    """
+    running = set(racing)
+    while running:
+        done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for each in racing:
+            if each in done and not each.cancelled() and each.exception() is None:
+                return each.result()
+    return racing[0].result()
