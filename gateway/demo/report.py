@@ -55,6 +55,8 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     entries: int
     differences: int
+    unserved: Totals
+    """What is booked beside the rows: attempts whose answer nobody was given."""
 
 
 def totals(rows: Sequence[Row]) -> Totals:
@@ -102,17 +104,34 @@ def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: S
         f"\nEverything on {stage.dear} would have cost ${summed.baseline_usd:.6f}. Routed, it cost ${summed.cost_usd:.6f}: "
         f"${summed.savings_usd:.6f} saved, {summed.savings_percent} %."
     )
-    say(agreement(summed, booked))
+    say(agreement(summed, booked, closing.unserved))
     say(verified(closing))
     say(verdict(closing))
     say("\n" + textwrap.fill(stage.caveat, _TEXT_WIDTH))
+    say("\n`make serve` leaves the same gateway running, with a URL, a key and a link that opens its dashboard.")
 
 
-def agreement(summed: Totals, booked: Totals) -> str:
+def agrees(summed: Totals, booked: Totals, unserved: Totals) -> bool:
+    """True when what is booked is what the replies told, and what nobody was given."""
+    return booked == Totals(
+        requests=summed.requests + unserved.requests,
+        input_tokens=summed.input_tokens + unserved.input_tokens,
+        output_tokens=summed.output_tokens + unserved.output_tokens,
+        cost_usd=summed.cost_usd + unserved.cost_usd,
+        baseline_usd=summed.baseline_usd + unserved.baseline_usd,
+    )
+
+
+def agreement(summed: Totals, booked: Totals, unserved: Totals) -> str:
     """The sentence on whether replies and ledger agree."""
-    if summed == booked:
-        return (
+    if agrees(summed, booked, unserved):
+        told = (
             f"GET /v1/usage tells the same to the last nano-dollar: {booked.requests} requests, ${booked.cost_usd:.9f}."
+        )
+        if not unserved.input_tokens:
+            return told
+        return (
+            f"{told} ${unserved.cost_usd:.9f} of it are answers that were late or broke off, which cost something, too."
         )
     return (
         f"GET /v1/usage DISAGREES: {booked.requests} requests, {booked.input_tokens} tokens in, {booked.output_tokens} out, "

@@ -20,6 +20,9 @@ MAX_OUTPUT_TOKENS = 48
 _LLAMA_USD = "0.845"
 _LLAMA_SINCE = "2026-05-01"
 
+# Its engine holds an answer to a schema. The weights' own template has no place for tools: they would be left out unsaid.
+_STAND_IN = ["json"]
+
 
 class CommercialModel(msgspec.Struct, frozen=True, kw_only=True):
     """The commercial model that costs are compared with."""
@@ -86,7 +89,8 @@ def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, CommercialModel]:
     who = f"{CHEAP} is {stand_in}; {dear.name} is the real one" if real else f"each of the two targets is {stand_in}"
     caveat = (
         f"How to read this: {who}. A model of that size is only for show: it exercises the real path with real tokens, and "
-        "its answers are not to be judged, nor is the quality that routing would give. The prices are those of "
+        "its answers are not to be judged, nor is the quality that routing would give. It writes JSON where that is asked for, "
+        f"but calls no tools{', so those requests go to ' + dear.name if real else ': such a request is refused'}. The prices are those of "
         f"{dear.name}'s public list (${dear.input_usd} in, ${dear.cached_input_usd} cached, ${dear.output_usd} out per million "
         f"tokens) and, for {CHEAP}, ${_LLAMA_USD} per million tokens of our own GPUs: two H100 at $2.95 an hour, 30 % busy, 30 % "
         "overhead. Less busy GPUs cost more a token, and idle ones save nothing. The comparison takes the same number of "
@@ -106,6 +110,7 @@ def write_config(folder: Path, dear: CommercialModel, addresses: Mapping[str, st
             context_tokens=CONTEXT_TOKENS,
             prices=_prices(_LLAMA_SINCE, _LLAMA_USD, _LLAMA_USD, _LLAMA_USD),
             deployment={"name": "local", "kind": "llama.cpp", "base_url": addresses[CHEAP], "upstream_model": CHEAP},
+            capabilities=_STAND_IN,
         ),
         _model(
             model_id=dear.name,
@@ -114,6 +119,7 @@ def write_config(folder: Path, dear: CommercialModel, addresses: Mapping[str, st
             context_tokens=dear.context_tokens if dear.name not in addresses else CONTEXT_TOKENS,
             prices=_prices(dear.since, dear.input_usd, dear.cached_input_usd, dear.output_usd),
             deployment=_dear_deployment(dear, addresses),
+            capabilities=_STAND_IN if dear.name in addresses else None,
         ),
     ]
     config: dict[str, Any] = {
@@ -146,7 +152,9 @@ def _model(
     context_tokens: int,
     prices: dict[str, str],
     deployment: dict[str, Any],
+    capabilities: list[str] | None,
 ) -> dict[str, Any]:
+    known = {} if capabilities is None else {"capabilities": capabilities}
     return {
         "model_id": model_id,
         "provider": provider,
@@ -156,6 +164,7 @@ def _model(
         "max_output_tokens": 1024,
         "prices": prices,
         "deployments": [deployment],
+        **known,
     }
 
 

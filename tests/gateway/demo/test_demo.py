@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import yaml
@@ -20,6 +21,7 @@ import yaml
 from gateway.configuration.settings import Environment, load
 from gateway.demo.prompts import PROMPTS
 from gateway.demo.report import Closing, Row, Totals, agreement, cut, totals, verdict, verified
+from gateway.demo.run import DemoFailed, persistently
 from gateway.demo.stage import choose_stage, write_config
 
 _TIMEOUT_S = 110.0
@@ -107,10 +109,12 @@ def test_the_demo_adds_up_and_leaves_nothing(place: _Place, tmp_path: Path) -> N
     for row in rows:
         _check_row(row)
     for name in ("input_tokens", "output_tokens"):
-        assert report["totals"][name] == report["usage_api"][name] == sum(row[name] for row in rows)
+        assert report["totals"][name] == sum(row[name] for row in rows)
+        assert report["usage_api"][name] == report["totals"][name] + report["unserved"][name]
     for name in ("cost_usd", "baseline_usd"):
         total = sum(Decimal(row[name]) for row in rows)
-        assert Decimal(report["totals"][name]) == Decimal(report["usage_api"][name]) == total
+        assert Decimal(report["totals"][name]) == total
+        assert Decimal(report["usage_api"][name]) == total + Decimal(report["unserved"][name])
     assert Decimal(report["totals"]["savings_usd"]) > 0
     assert report["agrees"] is True
     for part in (
@@ -122,6 +126,8 @@ def test_the_demo_adds_up_and_leaves_nothing(place: _Place, tmp_path: Path) -> N
         "not enough data",
         "135 million",
         "not to be judged",
+        "calls no tools",
+        "make serve",
     ):
         assert part in output
     assert all(cut(prompt.text) in output for prompt in PROMPTS)
@@ -200,8 +206,10 @@ def test_a_real_provider_takes_the_stand_ins_place(
     assert "sk-" not in path.read_text()
     config = load(path, Environment(), secrets_from=environ)
     assert config.cost.reference_target == dear
-    deployment = yaml.safe_load(path.read_text())["providers"]["models"][1]["deployments"][0]
-    assert deployment.get("api_key") == reference
+    cheap, real = yaml.safe_load(path.read_text())["providers"]["models"]
+    assert real["deployments"][0].get("api_key") == reference
+    # The stand-ins say what they can do; of a real model it is known.
+    assert (cheap["capabilities"], real.get("capabilities")) == (["json"], None if stage.real else ["json"])
 
 
 def test_totals_and_agreement() -> None:
@@ -227,16 +235,52 @@ def test_totals_and_agreement() -> None:
     )
     assert summed.savings_percent == Decimal("66.7")
     assert totals([]).savings_percent == 0
-    assert "tells the same" in agreement(summed, summed)
-    assert "DISAGREES" in agreement(summed, totals([row]))
+    nothing = totals([])
+    assert "tells the same" in agreement(summed, summed, nothing)
+    assert "DISAGREES" in agreement(summed, totals([row]), nothing)
+    # What was late and sent again is booked twice, and is no disagreement.
+    assert agreement(totals([row, row]), summed, totals([row])).endswith("which cost something, too.")
+
+
+def test_a_late_answer_is_sent_for_again_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice at most; what the request is at fault for ends the demo at once."""
+    request = httpx.Request("POST", "http://127.0.0.1/v1/chat/completions")
+    late = openai.APITimeoutError(request)
+    row = object()
+    answers: list[Any] = [late, late, row]
+
+    def send() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert persistently(send, "prompt 3 (Hello)") is row
+    assert capsys.readouterr().out.count("prompt 3 (Hello): Request timed out. Sending it again.") == 2
+    answers += [late, late, late, row]
+    with pytest.raises(DemoFailed, match=r"prompt 3 .* failed: Request timed out"):
+        persistently(send, "prompt 3 (Hello)")
+    answers[:] = [openai.BadRequestError("no", response=httpx.Response(400, request=request), body=None), row]
+    with pytest.raises(DemoFailed):
+        persistently(send, "prompt 3 (Hello)")
+    assert answers == [row]
 
 
 def test_the_books_are_closed_with_a_verdict() -> None:
     """Books that agree are told with their size, others called out; the verdict is told with its reasons."""
-    sound = Closing(target_share=Decimal("0.4"), verdict="met", reasons=(), entries=12, differences=0)
+    sound = Closing(
+        target_share=Decimal("0.4"), verdict="met", reasons=(), entries=12, differences=0, unserved=totals([])
+    )
     assert verified(sound) == "weighbridge ledger verify: the books agree, 12 entries summed up anew."
     assert verdict(sound) == "weighbridge savings: the target of 40% is judged `met`."
-    doubtful = Closing(target_share=Decimal("0.4"), verdict="not met", reasons=("a", "b"), entries=12, differences=3)
+    doubtful = Closing(
+        target_share=Decimal("0.4"),
+        verdict="not met",
+        reasons=("a", "b"),
+        entries=12,
+        differences=3,
+        unserved=totals([]),
+    )
     assert "3 figures are WRONG" in verified(doubtful)
     assert verdict(doubtful).endswith("`not met` (a; b).")
 
