@@ -18,6 +18,7 @@ from cost.times import wall_us
 from dashboards.live.readers import open_operations
 from dashboards.live.workers import Workers
 from dashboards.metrics.api import METRICS_LISTENER
+from dashboards.operations.snapshot import operations_snapshot
 from dashboards.savings import Claims
 from dashboards.web.gateway import READS_AT_ONCE, Gateway
 from gateway.configuration.file import ConfigError
@@ -62,6 +63,7 @@ from selfhosted.scale.reports import FleetReport
 
 _COUNT_S = 1.0
 _LOOK_S = 0.5
+_INCIDENTS_S = 30.0
 _PURGE_S = 300.0
 _RETENTION_S = 600.0
 
@@ -212,6 +214,8 @@ class ControlPlane:
                 stack=stack,
             )
             self._keep_house(engine, drain, gateway, stack)
+            # So that an incident's beginning is known that nobody looked at.
+            background(stack, every(_INCIDENTS_S, lambda: operations_snapshot(gateway)))
             keep_counts(
                 self.hub,
                 gateway.refusals,

@@ -40,7 +40,7 @@ _TAGS: Final = {
     "budgets": "What may be spent, and how much of it is.",
     "limits": "What may be used in a minute and at once, and what is left of it.",
     "fleet": "Our own engines: how they stand, and where they say where they are.",
-    "operations": "What is open, slow, full or burning.",
+    "operations": "Incidents, and how everything stands.",
     "batch": "Files of requests that are answered in the background, in OpenAI's shapes.",
     "feedback": "What callers say of answers.",
     "metrics": "What Prometheus reads. Liveness and readiness, `GET /healthz` and `/readyz`, are answered by the workers.",

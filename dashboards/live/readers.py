@@ -6,6 +6,7 @@ from typing import NamedTuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dashboards.live.drift import DriftReader
+from dashboards.live.first_seen import FirstSeen
 from dashboards.live.recent import RecentReader
 from dashboards.live.tail import DecisionTail
 
@@ -16,6 +17,7 @@ class Operations(NamedTuple):
     recent: RecentReader
     drift: DriftReader
     tail: DecisionTail
+    first_seen: FirstSeen
 
 
 def open_operations(engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Operations:
@@ -23,4 +25,4 @@ def open_operations(engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Op
     tail, drift = DecisionTail(engine), DriftReader(engine)
     stack.push_async_callback(tail.aclose)
     stack.push_async_callback(drift.aclose)
-    return Operations(RecentReader(engine), drift, tail)
+    return Operations(RecentReader(engine), drift, tail, FirstSeen())

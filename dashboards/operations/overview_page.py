@@ -1,4 +1,4 @@
-"""/dashboard/operations: problems first, then the state of every component, refreshed every few seconds."""
+"""/dashboard/operations: incidents first, then the state of every component, refreshed every few seconds."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from dashboards.operations.snapshot import operations_snapshot
 from dashboards.refusals.refused import refusals_table
+from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -15,15 +16,17 @@ from dashboards.web.view import PageRequest
 router: Final = APIRouter(include_in_schema=False)
 HOME: Final = "/dashboard/operations"
 
-KINDS: Final = {
-    "open": "Open",
+KINDS: Final[Mapping[str, str]] = {
+    "down": "Down",
     "slow": "Slow",
-    "full": "Full",
-    "burning": "Burning",
+    "saturated": "Saturated",
+    "errors": "Errors",
+    "spend": "Spend",
     "flooding": "Flooding",
-    "away": "Away",
+    "unreachable": "Unreachable",
     "books": "Books",
-    "configured": "To configure",
+    "drift": "Drift",
+    "configuration": "To configure",
 }
 STATES: Final[Mapping[str, tuple[str, str]]] = {
     "ok": ("All well", "good"),
@@ -51,8 +54,8 @@ TARGETS: Final = (
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share", "Errors, broken answers and lost attempts"),
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
-    Column("ttft_p50", "First token", "seconds", "The median"),
-    Column("ttft_p95", "One in 20", "seconds", "One stream in twenty waits longer for its first token"),
+    Column("ttft_p50", "First token, p50", "seconds", "The median of the streams"),
+    Column("ttft_p95", "First token, p95", "seconds", "95 % of the streams began sooner"),
     Column("usual", "Yesterday", "seconds", "The median first token at this time yesterday"),
     Column("speed", "Tokens per second", "number", "The median of a stream, after its first token"),
 )
@@ -101,8 +104,9 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
     context: dict[str, Any] = {
         "now": told,
         "here": address_of(view),
-        "problems": [
-            {**each, "word": KINDS[each["kind"]], "text": sentence(each["text"])} for each in told["problems"]
+        "incidents": [
+            {**each, "word": KINDS[each["kind"]], "text": sentence(each["text"]), "hit": hit_words(each)}
+            for each in told["incidents"]
         ],
         "targets": targets,
         "refused": refused,
@@ -117,6 +121,15 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
 def sentence(text: str) -> str:
     """The text with a capital first letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def hit_words(incident: Mapping[str, Any]) -> str:
+    """How many requests and teams an incident hit; empty where nobody counts."""
+    requests, teams = incident["requests"], incident["teams"]
+    of = plural(teams, "team") if teams else ""
+    if not requests:
+        return of
+    return f"{plural(requests, 'request')}{f' of {of}' if of else ''}"
 
 
 def address_of(view: PageRequest) -> str:

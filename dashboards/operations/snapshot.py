@@ -14,7 +14,7 @@ from dashboards.limits.api import queue_as_json as told_queue
 from dashboards.live.recent import MOST, WINDOW_US, Recent, Spend, summed
 from dashboards.live.workers import WorkersNow
 from dashboards.operations import stores
-from dashboards.operations.problems import problems
+from dashboards.operations.incidents import incidents
 from dashboards.operations.targets import figures_snapshot, target_snapshots
 from dashboards.refusals.refused import refusals_snapshot
 from dashboards.web.gateway import Gateway, Settings
@@ -28,7 +28,7 @@ _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
 async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
-    """The snapshot as plain values, problems included. It works without the database; values from there are then None."""
+    """The snapshot as plain values, incidents included. It works without the database; values from there are then None."""
     now_us = wall_us()
     recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
     workers = await gateway.workers.now()
@@ -36,7 +36,7 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "object": "operations",
         "at": iso(now_us),
         "at_us": now_us,
-        "problems": [],
+        "incidents": [],
         "process": process_snapshot(gateway, workers),
         "patience_s": gateway.rules().timeouts.first_token_s("interactive"),
         "recent": recent_snapshot(recent),
@@ -49,7 +49,11 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "spend": spend_snapshot(spend),
         "classifier": await classifier_snapshot(gateway, workers),
     }
-    told["problems"] = [msgspec.structs.asdict(each) for each in problems(told)]
+    found = incidents(told)
+    since = gateway.operations.first_seen.dated({each.key: each.since_us for each in found}, now_us)
+    told["incidents"] = [
+        {**msgspec.structs.asdict(each), "since_us": since[each.key], "since": iso(since[each.key])} for each in found
+    ]
     return told
 
 

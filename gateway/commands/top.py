@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/v1/operations"
 _MOST_ROWS: Final = 200
+_MOST_INCIDENTS: Final = 10
 _MOST_REFUSED: Final = 10
 _TEXTS: Final = frozenset({"last error", "why"})
 """Columns of free text, which take the remaining width."""
@@ -36,7 +37,7 @@ def top(
     every: Annotated[float, typer.Option(min=0.5, max=60, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, print, and end: for scripts and reports.")] = False,
 ) -> None:
-    """Show what is open, slow, full or burning: targets, pools, queues, and what they stand on. Ctrl-C ends it."""
+    """Show what is down, slow, saturated or failing: models, pools, queues, and what they stand on. Ctrl-C ends it."""
     from gateway.commands.asking import key_of
 
     if key_file is None:
@@ -75,7 +76,7 @@ def screen(told: Mapping[str, Any], url: str) -> "RenderableType":
     """Renders the whole screen, the gravest first. Pure; names are never interpreted as markup."""
     from rich.console import Group
 
-    parts: list[RenderableType] = [_head(told, url), *_problems(told["problems"]), _targets(told["targets"])]
+    parts: list[RenderableType] = [_head(told, url), *_incidents(told["incidents"]), _targets(told["targets"])]
     pools = told["pools"]["data"] if told["pools"] else ()
     if pools:
         parts.append(_pools(pools))
@@ -119,18 +120,30 @@ def _head(told: Mapping[str, Any], url: str) -> "RenderableType":
     return text
 
 
-def _problems(problems: Sequence[Mapping[str, Any]]) -> Iterable["RenderableType"]:
+def _incidents(incidents: Sequence[Mapping[str, Any]]) -> Iterable["RenderableType"]:
     from rich.text import Text
 
-    if not problems:
-        yield Text("Nothing is open, slow, full or burning.", style="green")
-    for problem in problems[:10]:
+    if not incidents:
+        yield Text("Nothing is down, slow, saturated or failing.", style="green")
+    for incident in incidents[:_MOST_INCIDENTS]:
         line = Text(overflow="fold")
-        line.append(f"{problem['kind']:>8} ", style="bold " + _STYLES.get(problem["severity"], ""))
-        line.append(_word(f"{problem['subject']}: {problem['text']}"))
+        line.append(f"{incident['kind']:>11} ", style="bold " + _STYLES.get(incident["severity"], ""))
+        line.append(_word(f"{incident['subject']}: {incident['text']}"))
+        line.append(f" (since {incident['since']}{_hit(incident)})", style="dim")
         yield line
-    if len(problems) > 10:  # noqa: PLR2004 - as many as are shown
-        yield Text(f"         and {len(problems) - 10} more", style="dim")
+    if len(incidents) > _MOST_INCIDENTS:
+        yield Text(f"            and {len(incidents) - _MOST_INCIDENTS} more", style="dim")
+
+
+def _hit(incident: Mapping[str, Any]) -> str:
+    """How many requests and teams it hit, and how many more lines it stands for."""
+    parts = [
+        f"{incident[name]:,} {name if incident[name] != 1 else name[:-1]}"
+        for name in ("requests", "teams")
+        if incident[name]
+    ]
+    more = [f"{len(incident['also'])} more of the same"] if incident["also"] else []
+    return "".join(f", {each}" for each in (*parts, *more))
 
 
 def _targets(targets: Sequence[Mapping[str, Any]]) -> "RenderableType":

@@ -319,11 +319,11 @@ async def test_finance_takes_exports_along(browser: Browser, site: Site) -> None
 
 
 async def test_an_operator_sees_what_is_open_and_drains_a_replica(browser: Browser, site: Site) -> None:
-    """What needs somebody comes first; a drain is a button, said again on the page, and taken back."""
+    """Incidents come first; a drain is a button, said again on the page, and taken back."""
     async with visiting(browser, site, _OLA) as visitor:
         page = visitor.page
         await visitor.open("/dashboard/operations")
-        assert "Needs somebody" in await visitor.text() or "Nothing needs" in await visitor.text()
+        assert "Incidents" in await visitor.text()
         await visitor.open("/dashboard/operations/pools/l40s")
         await expect(page.get_by_text("replica-3").first).to_be_visible()
         for now, then in (("drain", "undrain"), ("undrain", "drain")):

@@ -157,7 +157,7 @@ async def test_an_open_breaker_is_told_first(own: Running) -> None:
     async with signed_in(own, role="operator") as browser:
         overview = (await browser.get(HOME)).text
         assert (
-            overview.index("Needs somebody (")
+            overview.index("Incidents (")
             < overview.index("No deployment can be called")
             < overview.index("<h2>Targets")
         )
@@ -252,8 +252,8 @@ async def test_the_same_over_the_api(own: Running) -> None:
             told = await reply.json()
     assert CANARY not in text
     assert told["object"] == "operations"
-    burning = [each for each in told["problems"] if each["kind"] == "burning" and each["subject"] == "org/small"]
-    assert burning[0]["severity"] == "bad"
+    (errors,) = [each for each in told["incidents"] if each["subject"] == "org/small"]
+    assert (errors["kind"], errors["severity"], errors["requests"]) == ("errors", "bad", 30)
     small = next(each for each in told["targets"] if each["target_id"] == "org/small")
     assert (small["recent"]["attempts"], small["recent"]["failed_share"]) == (30, 1.0)
     assert [each["name"] for each in told["queues"]] == ["line"]
@@ -277,8 +277,8 @@ async def test_it_is_told_also_while_the_database_is_away(running: Running) -> N
         stack.push_async_callback(engine.dispose)
         away = gateway._replace(database=engine, operations=open_operations(engine, stack))
         told = await operations_snapshot(away)
-    assert told["problems"][0]["subject"] == "database"
-    assert told["problems"][0]["severity"] == "bad"
+    assert told["incidents"][0]["subject"] == "database"
+    assert told["incidents"][0]["severity"] == "bad"
     assert told["recent"]["failed_share"] is None
     assert told["spend"]["spent_nanousd"] is None
     assert told["stores"]["webhooks"]["waiting"] is None

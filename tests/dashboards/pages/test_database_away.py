@@ -67,7 +67,7 @@ async def test_pages_say_so_and_operators_still_see(tmp_path: Path, monkeypatch:
         for path in OPERATIONS:
             assert (await operator.get(path)).status == 200, path
         page = (await operator.get(OPERATIONS[0])).text
-        assert "database" in page.partition("Needs somebody")[2][:2_000].lower()
+        assert "database" in page.partition("Incidents (")[2][:2_000].lower()
         assert (await operator.post("/dashboard/operations/pools/p/replicas/r/drain")).status == 503
         operator.cookie = "a" * 43
         assert (await operator.get(OPERATIONS[0])).status == 503

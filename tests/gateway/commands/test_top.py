@@ -114,8 +114,18 @@ def told(**changes: Any) -> dict[str, Any]:
     error = {"at": "2026-11-22T10:00:01Z", "at_us": 1, "kind": "timeout", "text": "no first token", "status": None, "counted": True}  # fmt: skip
     return {
         "at": "2026-11-22T10:00:02Z",
-        "problems": [
-            {"severity": "bad", "kind": "burning", "subject": "[red]m[/red]", "text": "fails\x1b[2J", "href": "/"}
+        "incidents": [
+            {
+                "severity": "bad",
+                "kind": "errors",
+                "subject": "[red]m[/red]",
+                "text": "fails\x1b[2J",
+                "href": "/",
+                "since": "2026-11-22T09:58:00Z",
+                "requests": 12,
+                "teams": 1,
+                "also": ["q: 3 requests wait"],
+            }
         ],
         "process": {
             "version": "1",
