@@ -47,8 +47,8 @@ async def open_fleet(
     configs = config.selfhosted.pools
     if not configs:
         return Fleet({}, clock=time.monotonic, observer=metrics.fleet, salt_of=cache_salt)
-    heard = frozenset(each.name for each in configs if hears_engines and each.watch.kv_events_port is not None)
-    client = _engine_client(stack) if heard or any(each.adapters for each in configs) else None
+    hears = hears_engines and any(each.watch.kv_events_port for each in configs)
+    client = _engine_client(stack) if hears or any(each.adapters for each in configs) else None
     pools = {each.name: _pool(each, client, metrics, tell, changed, stack, hears=hears) for each in configs}
     fleet = Fleet(pools, clock=time.monotonic, observer=metrics.fleet, salt_of=cache_salt, tell=tell)
     for loop in fleet.loops():
