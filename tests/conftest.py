@@ -12,4 +12,4 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
-pytest_plugins = ["tests.leaping_time", "tests.postgres", "tests.redis_server"]
+pytest_plugins = ["tests.compiled_statements", "tests.leaping_time", "tests.postgres", "tests.redis_server"]
