@@ -5,6 +5,7 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
+from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from proxy.context import RequestContext
 from proxy.errors import ErrorReply, Refused, error_reply
 
@@ -18,9 +19,9 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
     told = error_reply(error)
     context.end("failed")
     context.error_code = told.code
-    if isinstance(error, Refused):
+    if isinstance(error, Refused | BudgetExceeded | UnpricedUnderBudget | BudgetsUnavailable):
         # Our own words; what an upstream wrote is with its attempt.
-        context.error_message = error.message
+        context.error_message = str(error)
     if told.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         # The traceback names code, never the request's content; the message could hold content.
         _log.error("request %s failed unexpectedly: %s", context.request_id, type(error).__name__, exc_info=error)

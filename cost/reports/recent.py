@@ -208,6 +208,8 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
     reached_us: int | None = None
     has_more: bool = False
     """True if another order than by time has a next page."""
+    places: tuple[Place, ...] = ()
+    """Where each of the requests stands, by its newest matching attempt; empty in another order than by time."""
 
 
 class RecentReader:
@@ -232,15 +234,17 @@ class RecentReader:
             shown = places[: query.rows]
             found = await _read_requests(connection, query.scope, [request_id for _, request_id in shown])
             # A request is shown on the page of its newest matching attempt; leave it out on later pages.
-            requests = tuple(found[each] for _, each in shown if each in found and not _was_shown(found[each], query))
+            there = tuple(each for each in shown if each[1] in found and not _was_shown(found[each[1]], query))
+            requests = tuple(found[request_id] for _, request_id in there)
             if len(places) > query.rows:
-                return RecentPage(requests=requests, next_place=shown[-1])
+                return RecentPage(requests=requests, next_place=shown[-1], places=there)
             if len(matching) == most:
-                return RecentPage(requests=requests, next_place=matching[-1])
+                return RecentPage(requests=requests, next_place=matching[-1], places=there)
         # The place where a search hit its bound; None if there is nothing more.
         last = found_rows[0]
         bound = (int(last.last_us), str(last.last_id)) if last.looked_at == depth else None
-        return RecentPage(requests=requests, next_place=bound, reached_us=None if bound is None else bound[0])
+        reached_us = None if bound is None else bound[0]
+        return RecentPage(requests=requests, next_place=bound, reached_us=reached_us, places=there)
 
     async def _ordered(self, query: RecentQuery) -> RecentPage:
         async with self._engine.connect() as connection:

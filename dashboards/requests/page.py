@@ -36,6 +36,16 @@ from cost.reports.recent import (
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, start_of
 from dashboards.requests.considered import considered_of, considered_table, deciding
+from dashboards.requests.refused import (
+    REFUSED,
+    Found,
+    advice,
+    merged,
+    read_refused,
+    reason_words,
+    refused_query,
+    refused_row,
+)
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, outcome, reason_label
 from dashboards.web.access import allowed
@@ -44,6 +54,7 @@ from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
+from proxy.refusals.counting import SHOWN, RefusedRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -123,25 +134,25 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
     sought = _plain(view.query.get("id", ""))
     if sought:
         async with reading(view.gateway, on=True):
-            found = await reader.one(query.scope, sought)
-        if found is not None:
+            is_there = await reader.one(query.scope, sought) is not None or await _refused(view, sought) is not None
+        if is_there:
             return view.redirect(_href(team.team_id, sought))
     if view.query.get("format") == "csv":
         text, is_whole = await _csv(view, reader, query)
         return view.csv(f"{team.team_id}-requests{'' if is_whole else '-newest'}.csv", text)
     async with reading(view.gateway, on=True):
         names = await key_names(view)
-        page = await reader.page(query)
+        page, found = await _merged_page(view, reader, query)
     kept = {key: value for key, value in view.query.items() if key in _KEPT and value}
     previous, following = _pages(kept, query, page)
     table = Table.paged(
         _COLUMNS,
-        rows_of(page.requests, team.team_id, names),
+        rows_of(found, team.team_id, names),
         caption="Requests",
         previous_href=previous,
         next_href=following,
         csv_href=f"?{urlencode({**kept, **_before(query.before), 'format': 'csv'})}",
-        empty=_empty(query, page),
+        empty="No request was refused in this time." if _wants_refused(view) else _empty(query, page),
         query=kept,
     )
     catalog = view.gateway.rules().catalog
@@ -153,14 +164,16 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
         csv_rows=_CSV_PAGES * MAX_ROWS,
         page=page,
         query=query,
-        outcomes=[(each, OUTCOME_WORDS[each]) for each in OUTCOMES],
+        outcomes=[*((each, OUTCOME_WORDS[each]) for each in OUTCOMES), (REFUSED, "Refused before a model")],
+        outcome=REFUSED if _wants_refused(view) else query.outcome,
+        shown_a_minute=SHOWN,
         targets=_choices(sorted(catalog.targets), query.target),
         keys=_key_choices(names, query.key),
         tiers=[("", "Any"), ("interactive", "Interactive"), ("batch", "Batch")],
         statuses=_choices(_STATUSES, query.status, words=_STATUS_WORDS),
         asked={name: _plain(view.query.get(name, "")) for name in ("from", "to", "slower", "dearer")},
         sought=sought,
-        is_filtered=query.filtered or query.since_us is not None or query.until_us is not None,
+        is_filtered=query.filtered or _wants_refused(view) or query.since_us is not None or query.until_us is not None,
         columns=kept.get("columns", ""),
         searched=SEARCHED,
     )
@@ -168,12 +181,14 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 @router.get("/dashboard/teams/{team_id}/requests/{request_id:path}")
 async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], request_id: str) -> Response:
-    """One request: its decision, its attempts, its cost, and the cost of the alternatives. Raises RequestNotFound."""
+    """One request: its decision, its attempts, its cost, and the cost of the alternatives; or what refused it. Raises
+    RequestNotFound.
+    """
     team, gateway = view.the_team, view.gateway
     async with reading(gateway, on=True):
         found = await RecentReader(gateway.database).one(_scope(view), request_id)
         if found is None:
-            raise RequestNotFound(f"There is no request `{request_id[:80]}` of this team in the ledger.")
+            return await _refused_page(view, request_id)
         prompt = await _prompt(view, request_id)
         names = await key_names(view)
     told = found.told
@@ -204,6 +219,48 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
     )
 
 
+async def _refused(view: PageRequest, request_id: str) -> RefusedRequest | None:
+    team = view.the_team
+    return await view.gateway.refusals.requests.one(team.organisation_id, team.team_id, request_id)
+
+
+async def _refused_page(view: PageRequest, request_id: str) -> Response:
+    """What refused a request that reached no model, and what to do. Raises RequestNotFound."""
+    refused = await _refused(view, request_id)
+    if refused is None:
+        raise RequestNotFound(
+            f"There is no request `{request_id[:80]}` of this team: neither in the ledger nor among the latest refused ones."
+        )
+    names = await key_names(view)
+    return view.page(
+        "requests/refused.html",
+        title="A refused request",
+        team=view.the_team,
+        refused=refused,
+        reason=reason_words(refused.reason),
+        advice=advice(refused),
+        key=names.get(refused.key_id, refused.key_id),
+    )
+
+
+def _wants_refused(view: PageRequest) -> bool:
+    return view.query.get("outcome", "") == REFUSED
+
+
+async def _merged_page(
+    view: PageRequest, reader: RecentReader, query: RecentQuery
+) -> tuple[RecentPage, Sequence[Found]]:
+    """A page of the ledger's requests and the refused ones between them; its next place is that of both."""
+    wanted = view.query.get("outcome", "")
+    page = RecentPage(requests=()) if wanted == REFUSED else await reader.page(query)
+    if query.order:
+        return page, page.requests
+    refused = await read_refused(view.gateway.refusals.requests, refused_query(query, wanted))
+    found = merged(page, refused, query.rows)
+    reached_us = page.reached_us if found.next_place == page.next_place else None
+    return msgspec.structs.replace(page, next_place=found.next_place, reached_us=reached_us), found.requests
+
+
 def _unmeasured(gateway: Gateway, told: Entry) -> list[str]:
     """A sentence where a target was chosen for a prompt that nobody knows it to be good at."""
     classifier = gateway.classifier
@@ -219,9 +276,14 @@ async def key_names(view: PageRequest) -> dict[str, str]:
     return {key.key_id: key.name for key in keys}
 
 
-def rows_of(requests: Sequence[RecentRequest], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def rows_of(requests: Sequence[Found], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
     """Table and CSV rows, one for each request."""
-    return [_row(each, team_id, names) for each in requests]
+    return [
+        refused_row(each, _href(team_id, each.request_id), names)
+        if isinstance(each, RefusedRequest)
+        else _row(each, team_id, names)
+        for each in requests
+    ]
 
 
 def _row(found: RecentRequest, team_id: str, names: Mapping[str, str]) -> dict[str, Any]:
@@ -271,7 +333,8 @@ def _query(view: PageRequest) -> RecentQuery:
     fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
     wanted, order = asked.get("outcome", ""), asked.get("sort", "")
     chosen: Outcome = next((each for each in OUTCOMES if each == wanted), "")
-    ordered: Order = next((each for each in ORDERS if each == order), "")
+    # Refused ones have no other order than that of time.
+    ordered: Order = next((each for each in ORDERS if each == order and wanted != REFUSED), "")
     last = _day_us(asked.get("to", ""))
     status = asked.get("status", "")
     page = asked.get("page", "")
@@ -348,8 +411,8 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> t
     query = msgspec.structs.replace(query, rows=MAX_ROWS, order="", page=1)
     for _ in range(_CSV_PAGES):
         async with reading(view.gateway, on=True):
-            page = await reader.page(query)
-        rows += rows_of(page.requests, view.the_team.team_id, names)
+            page, found = await _merged_page(view, reader, query)
+        rows += rows_of(found, view.the_team.team_id, names)
         if page.next_place is None:
             return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), True
         query = msgspec.structs.replace(query, before=page.next_place)
@@ -446,7 +509,7 @@ def _counterfactuals(found: RecentRequest) -> list[tuple[str, str, int | None, i
     """Counterfactual costs of the same tokens as (target, price, cost, difference to the actual cost). Nano-dollars."""
     told, cost = found.told, found.cost_nanousd
     compared = (
-        ("The reference", told.baseline_price, told.baseline_nanousd),
+        ("The baseline model", told.baseline_price, told.baseline_nanousd),
         ("The cheapest bought one that is good enough", told.cheapest_price, told.cheapest_nanousd),
         ("A host of the same weights", told.hosted_price, told.hosted_nanousd),
     )

@@ -298,7 +298,7 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "stream": outcome.stream,
         "status": outcome.status,
         "error_code": safe_name(outcome.error_code),
-        "error_message": _told(outcome.error_message, says_names=bool(outcome.attempts)),
+        "error_message": told_message(outcome.error_message, says_names=bool(outcome.attempts)),
         "target_id": safe_name(outcome.target_id),
         "reason": safe_name(outcome.reason),
         "complexity": outcome.complexity,
@@ -320,9 +320,9 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
     }
 
 
-def _told(message: str | None, *, says_names: bool) -> str | None:
-    """What a caller was told, without what only looks like a name, and without any quoted name where no attempt was made: it
-    may be whatever the caller typed.
+def told_message(message: str | None, *, says_names: bool) -> str | None:
+    """What a caller was told, without what only looks like a name, and without any quoted name unless `says_names`: where no
+    attempt was made it may be whatever the caller typed.
     """
     pattern = _LONG_NAME if says_names else _QUOTED
     return None if message is None else clean(pattern.sub("`…`", message), _MOST_TOLD_CHARS)

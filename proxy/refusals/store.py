@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.times import DAY_US, HOUR_US
 from proxy.refusals.counting import RefusalsTold
+from proxy.refusals.refused_requests import RefusedRequestStore
 from proxy.refusals.tables import RefusalCount
 
 KEPT_US: Final = 92 * DAY_US
@@ -38,14 +39,16 @@ class RefusalSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalStore:
-    """The only writer and reader of `refusal_count`."""
+    """The only writer and reader of `refusal_count`; `requests` are those told one by one."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        self.requests: Final = RefusedRequestStore(engine)
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def keep(self, told: RefusalsTold) -> None:
-        """Keeps a process's counts. A count that is kept already is replaced by a larger one, so twice is once."""
+        """Keeps a process's counts and requests. A count that is kept already is replaced by a larger one, so twice is once."""
+        await self.requests.keep(told.requests)
         rows = [
             {
                 "span": "minute",
@@ -73,7 +76,8 @@ class RefusalStore:
             await connection.execute(larger, sorted(rows, key=lambda row: [str(row[name]) for name in _KEY]))
 
     async def roll_up(self, now_us: int) -> None:
-        """Adds minutes that are long over to their hours, and forgets hours after three months."""
+        """Adds minutes that are long over to their hours, and forgets hours after three months, requests before."""
+        await self.requests.forget(now_us)
         over = (_table.c.span == "minute", _table.c.start_us < now_us - _MINUTES_FOR_US)
         names = [_table.c[name] for name in ("start_us", *_WHO, "refusals")]
         async with self._engine.begin() as connection:

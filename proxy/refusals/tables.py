@@ -1,4 +1,4 @@
-"""Table of refusals: by minute as processes told them, and by hour once they are over."""
+"""Tables of refusals: counts by minute and by hour, and the latest refused requests of each team."""
 
 from typing import ClassVar
 
@@ -40,3 +40,24 @@ class RefusalCount(SQLModel, table=True):
     reason: str = Field(sa_column=Column(String(64), nullable=False))
     status: int = Field(sa_column=Column(Integer, nullable=False))
     refusals: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class RefusedRequestRow(SQLModel, table=True):
+    """One request that was refused before a model was asked. Nothing of its prompt is here."""
+
+    __tablename__: ClassVar[str] = "refused_request"
+    __table_args__ = (
+        PrimaryKeyConstraint("team_id", "request_id", name="pk_refused_request"),
+        Index("ix_refused_request_team_id_at_us", "team_id", "at_us"),
+    )
+
+    team_id: str = Field(sa_column=Column(String(64), nullable=False))
+    request_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    at_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
+    key_id: str = Field(sa_column=Column(String(64), nullable=False))
+    model: str = Field(sa_column=Column(String(_ID), nullable=False))
+    reason: str = Field(sa_column=Column(String(64), nullable=False))
+    status: int = Field(sa_column=Column(Integer, nullable=False))
+    message: str = Field(sa_column=Column(String(500), nullable=False))
+    """What the caller was told, without what it may have typed itself."""

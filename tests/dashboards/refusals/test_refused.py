@@ -1,11 +1,14 @@
 """Who floods takes one look: refusals are on the operators' pages, the API, metrics and the team's page, and stay."""
 
 import asyncio
+import html
 from pathlib import Path
 
 import aiohttp
 
 from gateway.database import make_engine
+from proxy.refusals.counting import SHOWN
+from proxy.refusals.refused_requests import RefusedQuery, RefusedRequestStore
 from proxy.refusals.store import RefusalStore
 from tests.dashboards.api.finance import SCRIPTED
 from tests.running_gateway import Running, model, running_gateway
@@ -51,6 +54,17 @@ async def test_who_floods_is_on_every_surface(tmp_path: Path) -> None:
         async with signed_in(running, "lead@default.test", teams={"team_a": "admin"}) as lead:
             team = (await lead.get("/dashboard/teams/team_a")).text
             file = (await lead.get("/dashboard/teams/team_a?format=csv&table=refusals")).text
+            listed = (await lead.get("/dashboard/teams/team_a/requests")).text
+            only = (await lead.get("/dashboard/teams/team_a/requests?status=429&outcome=refused&format=csv")).text
+            (request_id, *_) = only.splitlines()[1].split(",")
+            opened = (await lead.get(f"/dashboard/teams/team_a/requests/{request_id}")).text
+            sought = await lead.get(f"/dashboard/teams/team_a/requests?id={request_id}")
+        assert "Refused (429)" in listed
+        assert "Answered" in listed
+        assert SHOWN <= only.count("Rate limit exceeded") <= 3 * SHOWN
+        assert "Rate limit reached for requests per minute of team `team_a`: Limit 3" in html.unescape(opened)
+        assert "retry-after" in opened
+        assert sought.location == f"/dashboard/teams/team_a/requests/{request_id}"
         assert f"{refused} requests in the last 24 hours" in team
         assert f"tests,only,rate limit exceeded,429,{refused}" in file
         async with aiohttp.ClientSession() as session, session.get(f"{running.url}/metrics") as reply:
@@ -68,6 +82,8 @@ async def test_counts_survive_the_control_plane_and_the_worker(tmp_path: Path) -
     engine = make_engine(engine_path.render_as_string(hide_password=False))
     try:
         found = await RefusalStore(engine).read(0)
+        rows = await RefusedRequestStore(engine).read(RefusedQuery(organisation_id="default", team_id="team_a"))
     finally:
         await engine.dispose()
     assert sum(each.refusals for each in found) == refused
+    assert len({each.request_id for each in rows}) == refused

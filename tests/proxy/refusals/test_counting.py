@@ -4,7 +4,7 @@ import pytest
 
 from cost.times import MINUTE_US
 from proxy.outcome import RequestOutcome
-from proxy.refusals.counting import MOST_KEPT, Refusals, RefusalsTold, is_refusal
+from proxy.refusals.counting import MOST_KEPT, SHOWN, Refusals, RefusalsTold, is_refusal
 
 NOW_US = 1_750_000_020_000_000
 
@@ -90,3 +90,28 @@ def test_a_flood_of_names_has_bounds() -> None:
     assert len(told.counts) <= MOST_KEPT
     assert total(told) + counted.uncounted == MOST_KEPT + 1_000
     assert counted.uncounted == 0
+
+
+def test_of_a_flood_the_first_of_each_minute_are_told_one_by_one() -> None:
+    """Once: what was read is let go of. What reached a model is in the ledger, and nobody's has no page."""
+    clock = [NOW_US]
+    counted = Refusals(lambda: clock[0])
+    for number in range(SHOWN + 5):
+        counted.finished(outcome(request_id=f"r{number}", error_message="Rate limit of team `a` reached."))
+    counted.finished(outcome(request_id="anonymous", team_id=""))
+    told = counted.changed_after(0, "b")
+    assert [each.request_id for each in told.requests] == [f"r{number}" for number in range(SHOWN)]
+    assert told.requests[0].message == "Rate limit of team `a` reached."
+    assert counted.changed_after(told.mark, "b").requests == ()
+    clock[0] += MINUTE_US
+    counted.finished(outcome(request_id="later"))
+    assert [each.request_id for each in counted.changed_after(told.mark, "b").requests] == ["later"]
+
+
+def test_what_a_caller_may_have_typed_is_not_kept() -> None:
+    """Of a wrong request the quoted parts are left out; of a limit they are our own names."""
+    counted = Refusals(lambda: NOW_US)
+    counted.finished(outcome(status=400, error_code="model_not_found", error_message="There is no model `my secret`."))
+    (kept,) = counted.changed_after(0, "b").requests
+    assert "secret" not in kept.message
+    assert (kept.status, kept.reason) == (400, "model_not_found")
