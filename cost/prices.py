@@ -2,6 +2,7 @@
 
 import hashlib
 import operator
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Final, Literal, cast, get_args
 
@@ -90,10 +91,14 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Price of the service tier flex; None where that is not sold, or costs the same."""
     priority: "Price | None" = None
     """Price of the service tier priority; None where that is not sold, or costs the same."""
+    tool_calls: tuple[tuple[str, int], ...] = ()
+    """Nano-dollars for a call of each tool that the provider runs, by its name; what is not named has no known price."""
 
     def __post_init__(self) -> None:
         _refuse_figures(self)
         _refuse_long_prompts(self.long_prompts)
+        if any(type(figure) is not int or not 0 <= figure <= _MOST_NANOUSD for _, figure in self.tool_calls):
+            raise ValueError(f"a call of a tool costs a whole number of nano-dollars from 0 to {_MOST_NANOUSD}")
         for other in (self.batch, self.flex, self.priority):
             if other is not None and (other.batch is not None or other.flex is not None or other.priority is not None):
                 raise ValueError(
@@ -152,6 +157,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
             parts.append(rounded - before)
         return cast("Meters", tuple(parts))
+
+    def calls_nanousd(self, calls: Iterable[tuple[str, int]]) -> tuple[int, tuple[str, ...]]:
+        """Return the cost of so many calls of provider-run tools, and the names of those without a price."""
+        known = dict(self.tool_calls)
+        told = list(calls)
+        return (
+            sum(known.get(name, 0) * count for name, count in told),
+            tuple(name for name, _ in told if name not in known),
+        )
 
     def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
         """Return the most that up to so many tokens can cost, whichever meters they turn out to be; rounded up."""

@@ -30,6 +30,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Part of `cache_write_tokens` that is kept for an hour."""
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    tool_calls: tuple[tuple[str, int], ...] = ()
+    """How often each tool was called that the provider runs, by name, where the upstream says so."""
     source: UsageSource = "none"
     flags: tuple[str, ...] = ()
 
@@ -38,6 +40,8 @@ ABSURD: Final = "absurd_usage"
 MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
 REASONING_ADDED: Final = "reasoning_added"
+UNPRICED_CALLS: Final = "tool_calls_unpriced"
+"""The cost is without calls of tools that the provider ran, whose price is not known."""
 MOST_TOKENS: Final = 1_000_000_000
 """Most tokens that one request can have, whatever the limits given."""
 
@@ -51,6 +55,7 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
     written: int = 0
     written_1h: int = 0
     reasoning: int = 0
+    tool_calls: tuple[tuple[str, int], ...] = ()
     flags: tuple[str, ...] = ()
 
 
@@ -89,6 +94,7 @@ def from_openai(
         cache_write_1h_tokens=counts.written_1h,
         output_tokens=counts.output_tokens,
         reasoning_tokens=counts.reasoning,
+        tool_calls=counts.tool_calls,
         source="upstream",
         flags=_union(flags, counts.flags),
     )
@@ -129,9 +135,9 @@ _PLAIN_FIELDS: Final = attrgetter(
     "prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"
 )
 _BESIDE_PLAIN: Final = attrgetter(
-    "total_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation"
+    "total_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation", "server_tool_use"
 )
-_NOTHING: Final = (None, None, None)
+_NOTHING: Final = (None, None, None, None)
 _CACHE_WRITES: Final = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_token_details"})
 
 
@@ -150,6 +156,7 @@ def _estimate_missing(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) 
         cache_write_1h_tokens=counts.written_1h,
         output_tokens=max(estimate.output_tokens, counts.reasoning) if told_output is None else told_output,
         reasoning_tokens=counts.reasoning,
+        tool_calls=counts.tool_calls,
         source="estimated",
         flags=_union(estimate.flags, (*flags, *counts.flags, PARTIAL)),
     )
@@ -184,8 +191,24 @@ def _openai_counts(raw: Any) -> _Counts:
         written=written,
         written_1h=written_1h,
         reasoning=reasoning,
+        tool_calls=_tool_calls(_field(raw, "server_tool_use")),
         flags=flags,
     )
+
+
+def _tool_calls(told: Any) -> tuple[tuple[str, int], ...]:
+    """Return calls by tool from Anthropic's counts, such as `web_search_requests`. Raises _AbsurdError."""
+    if told is None:
+        return ()
+    inner = told if isinstance(told, dict) else getattr(told, "__dict__", {})
+    names = sorted(name for name in inner if isinstance(name, str) and name.endswith(_REQUESTS))[:_MOST_TOOLS]
+    counts = ((name.removesuffix(_REQUESTS)[:_MOST_TOOL_CHARACTERS], _count(inner, name)) for name in names)
+    return tuple((name, count) for name, count in counts if count)
+
+
+_REQUESTS: Final = "_requests"
+_MOST_TOOLS: Final = 32
+_MOST_TOOL_CHARACTERS: Final = 64
 
 
 def _openai_completion(

@@ -14,6 +14,7 @@ from cost.prices import SERVICE_TIERS, Price
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.model_facts import Known, bundled_table, facts_of, names_under
 from providers.parameters import lacking
+from providers.provider_tools import common_dialect, known_tools
 from providers.target import (
     ASSUMED_OUTPUT_TOKENS,
     CHAT_CAPABILITIES,
@@ -323,6 +324,8 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
         assumed=frozenset(fact for fact, value in given.items() if value is None),
         answer_beside=model.max_context_tokens is None,
         lacks=lacking(target.deployments),
+        dialect=common_dialect(target.deployments),
+        provider_tools=known_tools(target.deployments) if model.provider_tools is None else model.provider_tools,
         service_tiers=frozenset(tiers) | (facts.service_tiers if facts is not None else frozenset()),
     )
 

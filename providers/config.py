@@ -38,6 +38,9 @@ SecretRef = Annotated[str, AfterValidator(_check_reference)]
 """A reference to a secret: `env:NAME`, LiteLLM's `os.environ/NAME`, or `file:PATH`. Never the secret."""
 
 
+ProviderTool = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+
+
 class DeploymentConfig(Section):
     """One address at which a model can be called."""
 
@@ -139,6 +142,12 @@ class ModelConfig(Section):
         max_length=256,
         pattern=r"^\S*$",
         description="Its name in litellm's table, where provider and `upstream_model` do not tell it; empty to look nothing up.",
+    )
+    provider_tools: frozenset[ProviderTool] | None = Field(
+        default=None,
+        max_length=64,
+        description="The tools that its provider runs for it, such as web_search, by the names in docs/wires.md. Left out, "
+        "they are those that OpenAI and Anthropic have at their own addresses, and none elsewhere.",
     )
     capability: Share = Field(default=0.5, description="The highest complexity it is trusted with.")
     ability: str | None = Field(

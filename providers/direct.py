@@ -31,10 +31,12 @@ from providers.errors import (
     UpstreamTimeout,
 )
 from providers.media_links import refuse_media_links
+from providers.provider_tools import address_of_dialect
+from providers.replies_as_written import ReplyReader, reader_of
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
-from providers.upstream_faults import error_of_status
+from providers.upstream_faults import error_of_status, original_of
 from providers.wire import (
     EMPTY_OBJECT,
     Event,
@@ -121,7 +123,8 @@ class DirectUpstream:
         deployment_id = call.deployment.deployment_id
         call.reaches(False)
         head = self._head(call.deployment, path_of(call.request, call.deployment))
-        own = fields([*call.headers.items(), ("x-request-id", call.request_id)])
+        dialect = call.request.as_written.headers if call.request.as_written is not None else ()
+        own = fields([*call.headers.items(), *dialect, ("x-request-id", call.request_id)])
         try:
             return await self._pool.send(
                 head.address,
@@ -148,7 +151,7 @@ class DirectUpstream:
 
     async def _opened(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
         if connection.status != HTTPStatus.OK:
-            raise await _error_of(connection, call.deployment)
+            raise await _error_of(connection, call)
         return self._stream_of(connection, call)
 
     def _stream_of(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
@@ -171,14 +174,14 @@ class DirectUpstream:
             return _Body(self._pool, connection, call, self._limits, as_chunk=False)
         # The first token may take longer than any later pause.
         connection.limit_silence(call.idle_timeout_s)
-        if "json" in kind:
+        if "json" in kind and call.request.as_written is None:
             # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
             return _Body(self._pool, connection, call, self._limits, as_chunk=True)
         return _Stream(self._pool, connection, call, self._limits)
 
 
 def _url_of(deployment: Deployment, path: str) -> str:
-    base = deployment.base_url.rstrip("/")
+    base = address_of_dialect(deployment).rstrip("/")
     if not deployment.api_version:
         return f"{base}/{path}"
     model, version = quote(deployment.upstream_model, safe=""), deployment.api_version
@@ -199,28 +202,36 @@ def _head_of(deployment: Deployment, path: str) -> _Head:
         ("user-agent", "weighbridge"),
     ]
     if deployment.api_key is not None:
-        azure = deployment.kind == "azure"
-        headers.append(("api-key", deployment.api_key) if azure else ("authorization", f"Bearer {deployment.api_key}"))
+        name = _KEY_HEADERS.get(deployment.kind)
+        headers.append((name, deployment.api_key) if name else ("authorization", f"Bearer {deployment.api_key}"))
     try:
         return _Head(address, fields(headers))
     except ValueError as error:
         raise UpstreamRefusedUs("The deployment's key has a line end in it.", deployment_id=deployment_id) from error
 
 
-async def _error_of(connection: Connection, deployment: Deployment) -> UpstreamError:
+_KEY_HEADERS: Final = {"azure": "api-key", "litellm": "x-api-key"}
+"""Behind litellm, only Anthropic is called from here."""
+
+
+async def _error_of(connection: Connection, call: UpstreamCall) -> UpstreamError:
     """The error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
+    deployment = call.deployment
     try:
         async with asyncio.timeout(_ERROR_BODY_S):
             body = await _read_bounded(connection, _MAX_ERROR_BYTES)
     except _READ_ERRORS:
         body = b""
-    return error_of_status(
+    error = error_of_status(
         connection.status,
         body or b"",
         connection.headers,
         deployment_id=deployment.deployment_id,
         secret=deployment.api_key,
     )
+    if call.request.as_written is not None and call.request.as_written.dialect == "messages":
+        error.original = original_of([body or b""], deployment.api_key)
+    return error
 
 
 async def _read_bounded(connection: Connection, limit: int) -> bytes | None:
@@ -247,6 +258,7 @@ class _Body:
         self._deployment = call.deployment
         self._limits = limits
         self._as_chunk = as_chunk
+        self._reader = reader_of(call)
         self._decode = decode_event if call.request.operation == "chat" else decode_embeddings
         self._is_text = completes_text(call.request, call.deployment)
         self._ended = False
@@ -264,6 +276,8 @@ class _Body:
         self._ended = True
         if self._is_text:
             body = text_as_chat(body, stream=self._as_chunk)
+        if self._reader is not None:
+            return [self._reader.whole(body)]
         event = self._decode(body, deployment_id, self._deployment.api_key)
         if event.choices == 0:
             raise MalformedReply("The upstream's answer has no content.", deployment_id=deployment_id)
@@ -294,6 +308,7 @@ class _Stream:
         "_left",
         "_parser",
         "_pool",
+        "_reader",
         "_secret",
     )
 
@@ -304,6 +319,7 @@ class _Stream:
         self._deployment_id = call.deployment.deployment_id
         self._secret = call.deployment.api_key
         self._is_text = completes_text(call.request, call.deployment)
+        self._reader: ReplyReader | None = reader_of(call)
         self._parser = SseParser(limits.max_event_bytes)
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
@@ -359,8 +375,13 @@ class _Stream:
                     continue
             if self._is_text:
                 payload = text_as_chat(payload, stream=True)  # noqa: PLW2901  # From here on it is a chat's.
+            reader = self._reader
             try:
-                event = decode_event(payload, self._deployment_id, self._secret)
+                event = (
+                    decode_event(payload, self._deployment_id, self._secret)
+                    if reader is None
+                    else reader.event(payload)
+                )
             except UpstreamError as error:
                 self._failure = error
                 break
@@ -368,6 +389,9 @@ class _Stream:
                 self._finished = True
             if event.payload != EMPTY_OBJECT:
                 events.append(event)
+            if reader is not None and reader.ended:
+                self._ended = True
+                break
         return events
 
     def _end_at_eof(self) -> None:

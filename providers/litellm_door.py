@@ -22,7 +22,6 @@ from providers.errors import (
     CannotCarry,
     ConnectFailed,
     MalformedReply,
-    Original,
     StreamCut,
     UpstreamError,
     UpstreamRefusedUs,
@@ -33,7 +32,7 @@ from providers.media_links import refuse_links_in
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
-from providers.upstream_faults import LOST_STATUSES, error_of_status, retry_after_s
+from providers.upstream_faults import LOST_STATUSES, error_of_status, original_of, retry_after_s
 from providers.wire import Event, decode_event, field_of, speaks_anthropic
 
 # What of a caller's body goes to litellm, as it is. Anything else is refused by name.
@@ -74,27 +73,6 @@ PASSED_FIELDS = frozenset(
 _DROPPED_FIELDS = frozenset(
     {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
 )
-
-_MOST_READ = 64 * 1024
-_ANTHROPIC_STATUS: Mapping[str, int] = {
-    "invalid_request_error": 400,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""Anthropic's errors that are its callers' to read, and the status of each."""
-
-
-class _Error(msgspec.Struct):
-    type: str
-    message: str
-
-
-class _Said(msgspec.Struct):
-    error: _Error
-
 
 _JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
 _LITELLM_PREFIX = re.compile(r"^(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*[:-]\s*")
@@ -317,22 +295,10 @@ def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun:
             status, _body_of(error), _headers_of(error), deployment_id=deployment_id, secret=deployment.api_key
         )
     if speaks_anthropic(deployment):
-        translated.original = _original_of(error, deployment.api_key)
+        # litellm's message repeats it, at times as Python would write bytes, so the reply itself comes first.
+        bodies = (*map(_content_of, _causes(error)), _body_of(error))
+        translated.original = original_of(bodies, deployment.api_key)
     return translated
-
-
-def _original_of(error: Exception, secret: str | None) -> Original | None:
-    """Anthropic's own error. None where it says none, or where it is about our key or account."""
-    # litellm's message repeats it, at times as Python would write bytes, so the reply itself comes first.
-    for body in (*(_content_of(cause) for cause in _causes(error)), _body_of(error)):
-        told = body[:_MOST_READ]
-        try:
-            said = msgspec.json.decode(told.replace(secret.encode(), b"***") if secret else told, type=_Said).error
-        except msgspec.MsgspecError:
-            continue
-        status = _ANTHROPIC_STATUS.get(said.type)
-        return None if status is None else Original(status, said.type, said.message)
-    return None
 
 
 def _content_of(cause: BaseException) -> bytes:

@@ -172,12 +172,12 @@ def _choices(script: Script) -> Iterator[list[dict[str, Any]]]:
             for piece in _APOLOGY:
                 yield [_choice({"refusal": piece})]
         case _:
-            for piece in _pieces(script):
+            for piece in pieces(script):
                 yield [_choice({"content": piece}, logprobs=_logprobs(script, [piece]))]
     yield [_choice({}, finish=_finish(script))]
 
 
-def _pieces(script: Script) -> list[str]:
+def pieces(script: Script) -> list[str]:
     """The content, one token in each piece."""
     match script.shape:
         case "json":
@@ -224,8 +224,8 @@ def completion(script: Script, model: str, request_id: str) -> bytes:
         case "refusal":
             message["refusal"] = "".join(_APOLOGY)
         case _:
-            message["content"] = "".join(_pieces(script))
-            logprobs = _logprobs(script, _pieces(script))
+            message["content"] = "".join(pieces(script))
+            logprobs = _logprobs(script, pieces(script))
     answer: dict[str, Any] = {
         "id": f"chatcmpl-{request_id}",
         "object": "chat.completion",

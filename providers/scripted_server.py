@@ -13,13 +13,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
 
+from providers import scripted_dialects as dialects
 from providers.scripted import (
     Script,
     ScriptUnknown,
@@ -91,7 +92,23 @@ def make_app(write: Write) -> web.Application:
     async def health(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
+    async def response(request: web.Request) -> web.StreamResponse:
+        return await _in_dialect(request, write, dialects.response, dialects.response_events)
+
+    async def message(request: web.Request) -> web.StreamResponse:
+        return await _in_dialect(request, write, dialects.message, dialects.message_events)
+
+    async def tokens_of_message(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"input_tokens": dialects.count_of(await request.read())})
+
+    async def tokens_of_chat(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"count": dialects.count_of(await request.read()), "max_model_len": 32_000})
+
     app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_post("/v1/responses", response)
+    app.router.add_post("/v1/messages", message)
+    app.router.add_post("/v1/messages/count_tokens", tokens_of_message)
+    app.router.add_post("/tokenize", tokens_of_chat)
     app.router.add_post("/v1/completions", text)
     app.router.add_get("/health", health)
     return app
@@ -141,6 +158,51 @@ async def _chat(request: web.Request, write: Write, shape: Shape) -> web.StreamR
         return web.Response()
     finally:
         write(line("ended" if progress.ended else "cut"))
+
+
+async def _in_dialect(
+    request: web.Request,
+    write: Write,
+    whole: Callable[[Script, dialects.Asked], dialects.Fields],
+    events: Callable[[Script, dialects.Asked], Iterator[dialects.Fields]],
+) -> web.StreamResponse:
+    """A reply in another dialect than chat's. Positions of a script count that dialect's events."""
+    try:
+        asked = msgspec.json.decode(await request.read(), type=dialects.Asked)
+        script = script_named(asked.model)
+    except (msgspec.DecodeError, ScriptUnknown):
+        return _error(400, {})
+
+    def line(event: Literal["arrived", "ended", "cut"]) -> LogLine:
+        return LogLine(
+            event=event,
+            request_id=request.headers.get("x-request-id", ""),
+            model=asked.model,
+            stream=bool(asked.stream),
+            prompt_tokens=script.prompt_tokens,
+            completion_tokens=script.tokens,
+        )
+
+    write(line("arrived"))
+    if script.error_status is not None:
+        write(line("ended"))
+        return _error(script.error_status, retry_headers(script))
+    if not asked.stream:
+        write(line("ended"))
+        return web.json_response(whole(script, asked))
+    reply = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-store"})
+    await reply.prepare(request)
+    for index, event in enumerate(events(script, asked)):
+        await pace(script, index, asyncio.sleep)
+        if index == script.cut_at:
+            write(line("cut"))
+            if request.transport is not None:
+                request.transport.close()
+            return web.Response()
+        await reply.write(f"event: {event['type']}\ndata: ".encode() + msgspec.json.encode(event) + b"\n\n")
+    await reply.write_eof()
+    write(line("ended"))
+    return reply
 
 
 async def _answer(

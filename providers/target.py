@@ -17,6 +17,8 @@ ASSUMED_OUTPUT_TOKENS = 4_096
 Fact = Literal["capabilities", "max_context_tokens", "max_output_tokens"]
 CacheIsolation = Literal["none", "organisation", "team"]
 """Scope within which callers share an engine's prefix cache."""
+Dialect = Literal["responses", "messages"]
+"""A dialect beside chat's that a provider is asked in: OpenAI's responses, Anthropic's messages."""
 OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
 DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
 
@@ -88,6 +90,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's parameters that it cannot take."""
     hedged_tiers: frozenset[Tier] = frozenset()
     """The tiers in which a late first token is answered by a second attempt beside the first."""
+    dialect: Dialect | None = None
+    """The dialect that it can be asked in where chat does not do."""
+    provider_tools: frozenset[str] = frozenset()
+    """The tools that its provider runs for it, by the names of `providers.provider_tools`."""
     pattern: str = ""
     """The wildcard entry that it follows from, such as `openai/*`; empty for a model with an entry of its own."""
     own: bool = False

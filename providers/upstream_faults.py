@@ -10,6 +10,7 @@ import msgspec
 
 from providers.errors import (
     AnswerLost,
+    Original,
     PromptTooLong,
     RequestRejected,
     UpstreamError,
@@ -48,6 +49,7 @@ _ECHO_CHARS = 16
 """So many characters in a row that the request has too are taken for a repetition of it."""
 _MOST_ECHOED = 128 * 1024
 _SERVER_FAULT = 500
+_MOST_OF_ORIGINAL = 64 * 1024
 
 # Error objects in a stream often name their kind and carry no status.
 _STATUS_OF_KIND: Mapping[str, int] = {
@@ -69,6 +71,26 @@ _STATUS_OF_KIND: Mapping[str, int] = {
     "requests": 429,
     "tokens": 429,
 }
+
+
+_ANTHROPIC_STATUS: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Anthropic's errors that are its callers' to read, and the status of each."""
+
+
+class _Error(msgspec.Struct):
+    type: str
+    message: str
+
+
+class _Said(msgspec.Struct):
+    error: _Error
 
 
 class _Fault(msgspec.Struct, frozen=True):
@@ -102,6 +124,21 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
     if status in _REJECTED:
         return _rejection(status, fault, deployment_id, secret)
     return _gateway_error(status, deployment_id, None, clean(fault.message, secret=secret))
+
+
+def original_of(bodies: Iterable[bytes], secret: str | None) -> Original | None:
+    """Anthropic's own error out of the first of these bodies that has one. None where none has, or where it is about our
+    key or account.
+    """
+    for body in bodies:
+        told = body[:_MOST_OF_ORIGINAL]
+        try:
+            said = msgspec.json.decode(told.replace(secret.encode(), b"***") if secret else told, type=_Said).error
+        except msgspec.MsgspecError:
+            continue
+        status = _ANTHROPIC_STATUS.get(said.type)
+        return None if status is None else Original(status, said.type, said.message)
+    return None
 
 
 def without_echo(text: str, sent: Iterable[bytes]) -> str:

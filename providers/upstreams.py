@@ -18,7 +18,9 @@ class Upstreams:
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
-        upstream = self._by_kind.get(call.deployment.kind)
+        # What is passed on as its caller wrote it needs no translation, whichever client translates for this kind.
+        kind = call.deployment.kind if call.request.as_written is None else "openai"
+        upstream = self._by_kind.get(kind)
         if upstream is None:
             raise UpstreamRefusedUs(
                 f"This gateway was started without an upstream of kind {call.deployment.kind}.",

@@ -14,6 +14,7 @@ import msgspec
 
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
+from providers.provider_tools import AsWritten, model_of_dialect
 from providers.target import OWN_ENGINES, Deployment, Tier
 from providers.upstream_faults import error_in_reply
 
@@ -101,6 +102,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What only some of those engines do, of `providers.parameters.TEXT`."""
     given_tokens: int = 0
     """Tokens of a prompt that came as numbers."""
+    as_written: AsWritten | None = None
+    """The request in its caller's own dialect, where it has what chat cannot say; `fields` are then for nobody but us."""
     service_tier: ServiceTier | None = None
     """The provider's service tier that the caller asked for; None for the usual one."""
 
@@ -116,6 +119,8 @@ class WireUsage(msgspec.Struct, frozen=True):
     cache_creation_input_tokens: Any = None
     cache_read_input_tokens: Any = None
     cache_creation: Any = None
+    server_tool_use: Any = None
+    """Anthropic's: how often each tool was called that the provider runs."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -141,6 +146,8 @@ class Event(msgspec.Struct, frozen=True):
     """The text of an event that says nothing but a piece of one answer's text, as most do: a writer needs no more of it.
     Empty for all others.
     """
+    kind: str = ""
+    """The type of an event in another dialect than chat's; empty in chat's."""
 
 
 class _Function(msgspec.Struct):
@@ -222,7 +229,9 @@ def completes_text(request: ChatRequest, deployment: Deployment) -> bool:
 
 
 def path_of(request: ChatRequest, deployment: Deployment) -> str:
-    """URL path of a call, below the deployment's `base_url`."""
+    """URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
+    if request.as_written is not None:
+        return request.as_written.dialect
     return _TEXT_PATH if completes_text(request, deployment) else PATHS[request.operation]
 
 
@@ -250,7 +259,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
         payload = payload.removeprefix(_BOM)
         reply = _decode_leniently(_without_lone_surrogates(payload), deployment_id)
     if payload[:2] != b'{"' or _LF in payload or _CR in payload:
-        payload = _on_one_line(payload)
+        payload = on_one_line(payload)
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
     usage = reply.usage if isinstance(reply.usage, WireUsage) else None
@@ -303,8 +312,7 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
         raise MalformedReply("The upstream's answer is not one of embeddings.", deployment_id=deployment_id) from error
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
-    if payload[:2] != b'{"' or _LF in payload or _CR in payload:
-        payload = _on_one_line(payload)
+    payload = on_one_line(payload)
     usage = reply.usage if isinstance(reply.usage, dict) else {}
     total, prompt = usage.get("total_tokens"), usage.get("prompt_tokens")
     # Nothing is generated, and most hosts do not say so; some tell the total alone.
@@ -324,8 +332,10 @@ def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyAnyU
         ) from error
 
 
-def _on_one_line(payload: bytes) -> bytes:
+def on_one_line(payload: bytes) -> bytes:
     """The payload on one line: JSON strings have no raw line ends, so all of them may become spaces."""
+    if payload[:2] == b'{"' and _LF not in payload and _CR not in payload:
+        return payload
     text = payload.translate(_SPACES_FOR_LINE_ENDS).strip()
     return b"{" + text[1:].lstrip()
 
@@ -437,6 +447,8 @@ def upstream_body(
     Raw values are copied as they came: messages are not decoded and encoded again. `engine_fields` stand in the place of
     the caller's, and `dropped` are left out.
     """
+    if request.as_written is not None:
+        return _body_as_written(request, request.as_written, deployment, engine_fields, dropped)
     given: Mapping[str, msgspec.Raw] = request.fields
     if completes_text(request, deployment) and request.for_text is not None:
         given = request.for_text
@@ -453,6 +465,29 @@ def upstream_body(
     return msgspec.json.encode(fields)
 
 
+def _body_as_written(
+    request: ChatRequest,
+    written: AsWritten,
+    deployment: Deployment,
+    own_fields: Mapping[str, int | str],
+    dropped: Collection[str],
+) -> bytes:
+    """The body in the caller's own dialect. `own_fields` and `dropped` go by chat's names."""
+    fields: dict[str, Any] = {**written.fields, "model": model_of_dialect(deployment), "stream": request.stream}
+    if _REASONER.match(deployment.upstream_model):
+        fields.update(written.for_reasoners)
+    for name in dropped:
+        fields.pop(name, None)
+    longest = next((own_fields[name] for name in (_MAX_TOKENS, _MAX_COMPLETION_TOKENS) if name in own_fields), None)
+    if longest is not None:
+        fields[_LONGEST[written.dialect]] = longest
+    if "service_tier" in own_fields and written.dialect == "responses":
+        fields["service_tier"] = own_fields["service_tier"]
+    return msgspec.json.encode(fields)
+
+
+_LONGEST: Final = {"responses": "max_output_tokens", "messages": "max_tokens"}
+_MAX_COMPLETION_TOKENS: Final = "max_completion_tokens"
 # Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
 _MAX_TOKENS: Final = "max_tokens"
 _OPENAI_HOST: Final = "//api.openai.com/"
@@ -484,7 +519,7 @@ def speaks_anthropic(deployment: Deployment) -> bool:
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
     """What a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
-    if not request.translated:
+    if not request.translated or request.as_written is not None:
         return ()
     if speaks_anthropic(deployment):
         return request.left_out + tuple(sorted({"verbosity"} & request.for_reasoners.keys()))

@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 
 from cost.claim.comparators import NO_BASELINES, Baselines, Work
-from cost.prices import Meters, ServiceTier
-from cost.usage import MISSING, Usage, estimated, from_openai, plain_usage
+from cost.prices import Meters, Price, ServiceTier
+from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
 from providers.target import Target
 from providers.wire import WireUsage
 from proxy.comparisons import comparator_of
@@ -21,6 +21,9 @@ _CHARS_PER_TOKEN: Final = 4
 _MARKS: Final = 16
 _PLAUSIBLE: Final = 2
 """Times the target's configured context length; an upstream's token count above that is not believed."""
+
+_ROUNDS: Final = 32
+"""Rounds of provider-run tools in one answer whose tokens are still believed."""
 
 NO_METERS: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
 
@@ -49,7 +52,19 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     if price is not None:
         price = price.of_tier(_tier(routed, target, served_tier))
     costs = None if price is None else price.costs_nanousd(usage)
+    if usage.tool_calls and target.price is not None and costs is not None:
+        usage, costs = _with_tool_calls(target.price, usage, costs)
     return Money(usage, costs, _baselines(routed, target, usage, None if costs is None else sum(costs)))
+
+
+def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, Meters]:
+    """The cost with the calls of tools that the provider ran, as part of what the request itself costs; where one of them
+    has no price, the usage says that the cost is without it.
+    """
+    called, unpriced = price.calls_nanousd(usage.tool_calls)
+    if unpriced:
+        usage = flagged(usage, (UNPRICED_CALLS,))
+    return usage, (*costs[:-1], costs[-1] + called)
 
 
 def _most_output(target: Target, facts: Facts, plausible: int) -> int:
@@ -83,6 +98,9 @@ def usage_of(
     facts = routed.facts
     # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
     most = _PLAUSIBLE * max(target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0)
+    if facts.dialect is not None:
+        # Each round of a tool that the provider runs reads the prompt again.
+        most *= _ROUNDS
     if "max_context_tokens" in target.assumed and facts.most_input_tokens:
         # Where nobody knows the context, no more than the body can come to.
         most = _PLAUSIBLE * facts.most_input_tokens
@@ -111,6 +129,9 @@ def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
 def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int | None) -> Baselines:
     # What has no price has no saving: its baseline beside no cost would be one whole.
     if routed.comparators is None or cost_nanousd is None:
+        return NO_BASELINES
+    if routed.facts.dialect is not None:
+        # Whoever it is compared with need not have the tool, nor its price.
         return NO_BASELINES
     work = Work(
         usage=usage,

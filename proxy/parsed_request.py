@@ -8,7 +8,7 @@ from providers.wire import ChatRequest
 from proxy.context import RequestContext
 from proxy.deadlines.deadline import CLIENT_HEADERS, Deadline, client_timeout, deadline_of, own_timeout_s
 from proxy.errors import WrongTeam
-from proxy.policy import AUTO
+from proxy.policy import AUTO, refuse_unrun_tools
 from proxy.request import (
     RequestHeaders,
     input_tokens,
@@ -45,6 +45,8 @@ def parsed_request(
         context.asked_model = request.model
     if request.model in context.config.policy.autos and request.operation != "embeddings":
         request = msgspec.structs.replace(request, model=AUTO, alias=request.model)
+    if request.as_written is not None:
+        refuse_unrun_tools(request.as_written, context.config.catalog)
     if request.team_id is not None and request.team_id != caller.team_id:
         raise WrongTeam(
             "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"

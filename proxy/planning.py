@@ -49,6 +49,8 @@ def facts_of(
         allowed_models=_allowed(caller, rules),
         service_tier=request.service_tier,
         decisive=decisive_parameters(request),
+        dialect=None if request.as_written is None else request.as_written.dialect,
+        provider_tools={} if request.as_written is None else request.as_written.tools,
         bounded=bounded,
         longest_tokens=request.longest_tokens or None,
         tolerance=tolerance.by_average,
@@ -101,7 +103,8 @@ def routed_request(
     # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
     if prediction is not None and not downgraded:
         arm, route = _draw_arm(context.request_id, config, route, facts, prediction, fleet)
-    escalates = may_escalate(
+    # What another dialect says is not judged.
+    escalates = request.as_written is None and may_escalate(
         route,
         alias=facts.alias,
         stream=request.stream,

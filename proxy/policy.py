@@ -19,9 +19,11 @@ from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from providers.catalog import Catalog
-from providers.target import Capability, Deployment, Target, Tier
+from providers.provider_tools import AsWritten
+from providers.target import Capability, Deployment, Dialect, Target, Tier
 from proxy.affinity import Kept, Sticky, TurnChoice
 from proxy.errors import (
+    BadRequest,
     ContextTooLong,
     ModelNotFound,
     NoEligibleTarget,
@@ -71,6 +73,7 @@ Obstacle = Literal[
     "context",
     "output",
     "parameter",
+    "provider-tool",
     "unpriced",
     "weight-zero",
     "unavailable",
@@ -164,6 +167,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters sent that an answer must do justice to, such as `n`: who cannot take them is not asked."""
     bounded: bool = False
     """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
+    dialect: Dialect | None = None
+    """The dialect that the target must be asked in; None where chat does."""
+    provider_tools: Mapping[str, str] = {}
+    """The tools that the target's provider must run, by name, and where the request asks for each."""
     opening_tokens: int | None = None
     """The estimated tokens up to the last user message, by which prices are compared within its tool loop: what the loop
     has added since must not move it. None where no loop is under way.
@@ -416,6 +423,8 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
     room = int(at_once * _ESTIMATE_SLACK) + (1 if target.answer_beside else facts.max_output_tokens or 1)
     if needed and not needed <= target.capabilities and "capabilities" not in target.assumed:
         return "capability-missing", f"cannot do {', '.join(sorted(needed - target.capabilities))}"
+    if facts.dialect is not None and (missing := _not_run(target, facts)):
+        return "provider-tool", missing
     if "embeddings" in target.capabilities and "embeddings" not in needed:
         return "capability-missing", "makes embeddings, and answers nothing"
     if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
@@ -423,6 +432,14 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
     if room > target.max_context_tokens:
         return "context", f"{room} tokens do not fit its {target.max_context_tokens}"
     return None
+
+
+def _not_run(target: Target, facts: Facts) -> str:
+    """Returns what stands in the way of the provider-run tools that are asked for; empty for nothing."""
+    if target.dialect != facts.dialect:
+        return f"is not asked in the dialect of {facts.dialect}, in which {', '.join(sorted(facts.provider_tools))} is asked for"
+    missing = facts.provider_tools.keys() - target.provider_tools
+    return f"its provider does not run {', '.join(sorted(missing))}" if missing else ""
 
 
 def _is_too_long(wanted_tokens: int, target: Target) -> bool:
@@ -449,8 +466,29 @@ def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
             f"that could serve it ({reasons}). Shorten the messages or lower max_tokens.",
             param="messages",
         )
+    if "provider-tool" in obstacles:
+        return _nobody_runs(facts.provider_tools, f" that this request may go to ({reasons})")
     return NoEligibleTarget(
         f"No target can serve this request ({reasons or 'no target is configured for it'}).", param="model"
+    )
+
+
+def refuse_unrun_tools(written: AsWritten, catalog: Catalog) -> None:
+    """Raises BadRequest for tools that no model here has, so that nothing is asked, or put off, in vain."""
+    if not any(
+        target.dialect == written.dialect and written.tools.keys() <= target.provider_tools for target in catalog
+    ):
+        raise _nobody_runs(written.tools, " here")
+
+
+def _nobody_runs(tools: Mapping[str, str], where: str) -> BadRequest:
+    names = ", ".join(f"`{name}`" for name in tools)
+    return BadRequest(
+        f"Tools that a provider runs itself are asked for ({names}), and no model{where} has all of them. Leave them out "
+        '(Codex: `web_search = "disabled"`) and send tools that you run yourself, or have the gateway\'s operators add a '
+        "model whose `provider_tools` have them.",
+        param=next(iter(tools.values())),
+        code="unsupported_parameter",
     )
 
 

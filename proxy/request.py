@@ -161,6 +161,8 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     claude_session: str | None = msgspec.field(default=None, name="x-claude-code-session-id")
     codex_session: str | None = msgspec.field(default=None, name="session_id")
     codex_session_id: str | None = msgspec.field(default=None, name="session-id")
+    anthropic_version: str | None = msgspec.field(default=None, name="anthropic-version")
+    anthropic_beta: str | None = msgspec.field(default=None, name="anthropic-beta")
     traceparent: str | None = None
     escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
     tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
@@ -485,7 +487,8 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
     The estimate is added for the chat template's framing. A picture's tokens follow from its size in pixels, so a
     maximum is taken. For a file or unknown content only the target's context is a bound.
     """
-    if not all(_measurable(message) for message in request.messages):
+    if request.as_written is not None or not all(_measurable(message) for message in request.messages):
+        # What a provider's tools find is part of the prompt, too.
         return _UNBOUNDED_TOKENS
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
     return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * request.images + tools

@@ -75,7 +75,9 @@ class Routing:
             turn_choice=None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn),
             downgraded=downgraded,
             in_flight=in_flight,
-            keep_bytes=kept_bytes(caller, prediction, in_flight, compared=compared),
+            keep_bytes=0
+            if request.as_written is not None
+            else kept_bytes(caller, prediction, in_flight, compared=compared),
             reuse=self._reuse(config, caller.team_id, parsed, sticky),
         )
         self._tell_overflow(routed)

@@ -9,7 +9,8 @@ generate nothing (embeddings and the like) have a true 0 for output, and those t
 true 0 for input. A cache without a figure costs what input costs. A batch's figure that is left out has the discount of
 the others.
 
-Not read: what a Usage does not count (audio, images, searches).
+Searches have a price where they cost the same whatever context they bring. Not read: what a Usage does not count (audio,
+images).
 """
 
 import difflib
@@ -188,10 +189,17 @@ def _price(row: Row, version: str) -> Price | None:
             for field, terms in _TERMS.items()
             if _has_figures(row, terms)
         }
-        return msgspec.structs.replace(base, **others)
+        return msgspec.structs.replace(base, **others, tool_calls=_tool_calls(row))
     except ValueError:
         # A figure beyond any price, or more lengths than a price has: what makes no sense is not known.
         return None
+
+
+def _tool_calls(row: Row) -> tuple[tuple[str, int], ...]:
+    told = row.get("search_context_cost_per_query")
+    figures = {_positive(each) for each in told.values()} if isinstance(told, dict) else set()
+    figure = figures.pop() if len(figures) == 1 else None
+    return () if figure is None else (("web_search", nanousd(figure.quantize(_NANO, ROUND_HALF_UP))),)
 
 
 def _price_with_tiers(figures: _Figures, version: str, request: Decimal, terms: str = "") -> Price | None:

@@ -38,6 +38,9 @@ Usd = Annotated[
 ]
 
 
+ToolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+
+
 class MeterPrices(Section):
     """US dollars per million tokens. Cached and cache-written tokens cost the input price unless told otherwise."""
 
@@ -108,6 +111,11 @@ class PricesConfig(MeterPrices):
     priority: BatchPrices | None = Field(
         default=None, description="What `service_tier: priority` costs; with it such requests reach the provider so."
     )
+    tool_calls: dict[ToolName, Usd] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="A call of a tool that the provider runs, by its name, such as web_search; in US dollars.",
+    )
     version: str = Field(
         default="",
         max_length=64,
@@ -160,7 +168,8 @@ class PricesConfig(MeterPrices):
         else:
             batch = _discounted(base, 1 - self.batch_discount)
         flex, priority = self._other(self.flex, version), self._other(self.priority, version)
-        return msgspec.structs.replace(base, batch=batch, flex=flex, priority=priority)
+        calls = tuple(sorted((name, nanousd(amount)) for name, amount in self.tool_calls.items()))
+        return msgspec.structs.replace(base, batch=batch, flex=flex, priority=priority, tool_calls=calls)
 
     def _other(self, prices: BatchPrices | None, version: str) -> Price | None:
         """Return the price of a batch or a service tier."""

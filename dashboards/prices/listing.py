@@ -53,11 +53,17 @@ def entry_told(entry: DatedPrice | None) -> dict[str, Any]:
 def figures_told(price: Price | None) -> dict[str, Any]:
     """A price's figures by meter; None without a price."""
     if price is None:
-        nothing: dict[str, Any] = {"usd_per_million_tokens": None, "usd_per_request": None, "long_prompts": []}
+        nothing: dict[str, Any] = {
+            "usd_per_million_tokens": None,
+            "usd_per_request": None,
+            "usd_per_tool_call": {},
+            "long_prompts": [],
+        }
         return {**nothing, "batch": None, "flex": None, "priority": None}
     return {
         "usd_per_million_tokens": _per_million(price),
         "usd_per_request": exact(usd(price.request_nanousd)),
+        "usd_per_tool_call": {name: exact(usd(figure)) for name, figure in price.tool_calls},
         "long_prompts": [
             {"above_tokens": each.above_tokens, "usd_per_million_tokens": _per_million(each.price)}
             for each in price.long_prompts

@@ -17,6 +17,7 @@ OBSTACLE_WORDS: Final[Mapping[str, str]] = {
     "context": "too long for it",
     "output": "its answers are too short",
     "parameter": "cannot take a parameter",
+    "provider-tool": "does not run a tool that was asked for",
     "unpriced": "without a price",
     "weight-zero": "weight 0",
     "unavailable": "not available",

@@ -3,17 +3,20 @@
 from typing import Any
 
 from cost.prices import NANO_PER_USD
+from cost.usage import UNPRICED_CALLS
 from proxy.wires.wire import Served, Tally
 
 
 def own_fields(served: Served, tally: Tally) -> dict[str, Any]:
-    """`model_used`, and under `weighbridge` what the answer cost."""
+    """`model_used`, and under `weighbridge` what the answer cost, and what of it has no known price."""
+    without = {"cost_without": "tool_calls"} if UNPRICED_CALLS in tally.usage.flags else {}
     return {
         "model_used": served.target_id,
         "weighbridge": {
             "cost_usd": dollars(tally.cost_nanousd),
             "baseline_usd": dollars(tally.baseline_nanousd),
             "usage_source": tally.usage.source,
+            **without,
         },
     }
 

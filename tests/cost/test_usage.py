@@ -76,6 +76,7 @@ def nearly_plain(draw: st.DrawFn) -> WireUsage:
         cache_creation_input_tokens=draw(st.none() | small),
         cache_read_input_tokens=draw(st.none() | small),
         cache_creation=draw(st.none() | details),
+        server_tool_use=draw(st.none() | details),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.request import RequestHeaders, parse_chat
+from proxy.wires.messages.as_written import MessagesAsWritten, message_as_written, tools_asked, without_tools
 from proxy.wires.messages.conversation import chat_messages
 from proxy.wires.messages.dialect import MessagesDialect
 from proxy.wires.messages.tools import chat_tool_choice, chat_tools, given_names
@@ -30,13 +31,9 @@ _AUTO: Final = "auto"
 _SAME: Final = ("temperature", "top_p", "stream")
 """Fields that chat has under the same name, with the same meaning."""
 _READ: Final = frozenset(
-    {"cache_control", "inference_geo", "max_tokens", "messages", "metadata", "model", "output_config", "service_tier",
+    {"cache_control", "container", "inference_geo", "mcp_servers", "max_tokens", "messages", "metadata", "model", "output_config", "service_tier",
      "stop_sequences", "system", "thinking", "tool_choice", "tools", "top_k", *_SAME}
 )  # fmt: skip
-_ASKED_ELSEWHERE: Final = {
-    "container": "Code runs in containers of one provider alone, and this gateway reaches none",
-    "mcp_servers": "Servers of tools are called by one provider alone, and this gateway reaches none",
-}
 _GLOBAL: Final = (None, "global")
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Anthropic's efforts in the words that every engine knows."""
@@ -48,7 +45,7 @@ def read_messages(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
     fields = object_of(body)
     if "max_tokens" not in fields:
         raise wrong("max_tokens", "the most tokens that the answer may have")
-    return _read(fields, headers, is_model)
+    return _read(body, fields, headers, is_model)
 
 
 def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
@@ -56,7 +53,7 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
     fields = object_of(body)
     for name in ("max_tokens", "stream"):
         fields.pop(name, None)
-    return _read(fields, headers, is_model)
+    return _read(body, fields, headers, is_model)
 
 
 def model_named(name: str, is_model: IsModel) -> str:
@@ -67,8 +64,16 @@ def model_named(name: str, is_model: IsModel) -> str:
     return rest if is_model(rest) else _AUTO
 
 
-def _read(fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) -> Understood:
-    _refuse_what_is_elsewhere(fields)
+def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) -> Understood:
+    if fields.get("inference_geo") not in _GLOBAL:
+        raise unsupported(
+            "inference_geo",
+            "Where a model runs is not chosen by a request here: name a model of the region that you need.",
+        )
+    run = tools_asked(body, fields)
+    if run:
+        # What Anthropic alone can read is weighed as if it were not there.
+        fields = without_tools(fields)
     model = model_named(text(fields.get("model"), "model"), is_model)
     chat: dict[str, Any] = {
         **own_fields_of(fields),
@@ -95,20 +100,10 @@ def _read(fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) ->
             for_engines=raw({**_for_engines(fields), "messages": with_system_first(chat["messages"])}),
             for_reasoners=raw({"reasoning_effort": _effort(fields)}),
             for_anthropic=lambda: _for_anthropic(fields),
+            as_written=message_as_written(body, headers, run) if run else None,
         ),
-        MessagesDialect(thinks=thinks, names=given_names(fields.get("tools"))),
+        MessagesAsWritten() if run else MessagesDialect(thinks=thinks, names=given_names(fields.get("tools"))),
     )
-
-
-def _refuse_what_is_elsewhere(fields: Mapping[str, Any]) -> None:
-    for name, why in _ASKED_ELSEWHERE.items():
-        if fields.get(name):
-            raise unsupported(name, f"{why}: leave out `{name}`.")
-    if fields.get("inference_geo") not in _GLOBAL:
-        raise unsupported(
-            "inference_geo",
-            "Where a model runs is not chosen by a request here: name a model of the region that you need.",
-        )
 
 
 def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:

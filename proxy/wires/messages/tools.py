@@ -2,24 +2,17 @@
 
 from typing import Any, Final
 
-from proxy.wires.reading import an_object, objects, text, unsupported, wrong
+from proxy.wires.reading import an_object, objects, text, wrong
 from proxy.wires.tool_names import short_name
 
 _MARK: Final = "cache_control"
-_CUSTOM: Final = (None, "custom")
 
 
 def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
-    """Function tools. Raises BadRequest for a tool that only a provider can run."""
+    """Function tools, of those with a schema. Raises BadRequest."""
     found = []
     for index, tool in enumerate(objects(tools, "tools")):
         where = f"tools.{index}"
-        if tool.get("type") not in _CUSTOM:
-            raise unsupported(
-                f"{where}.type",
-                f"The tool {str(tool.get('type'))[:64]!r} is run by one provider alone, and `auto` may choose any: send "
-                "tools with a `name` and an `input_schema`.",
-            )
         name = text(tool.get("name"), f"{where}.name")
         function: dict[str, Any] = {
             "name": name if marked else short_name(name),

@@ -86,6 +86,28 @@ def _thinking_of(item: Item) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
+def chat_kind(kind: str) -> bool:
+    """True for the types of items that chat can say."""
+    return kind in _ADDERS
+
+
+def is_ours(sealed: str) -> bool:
+    """True for encrypted content that this gateway wrote."""
+    return sealed.startswith((_SIGNED, COMPACTED))
+
+
+def unsealed_summary(item: Item) -> str | None:
+    """The words that stand for a compaction of ours; None for that of another."""
+    content = item.get("encrypted_content")
+    if not isinstance(content, str) or not content.startswith(COMPACTED):
+        return None
+    try:
+        summary = base64.urlsafe_b64decode(content.removeprefix(COMPACTED)).decode()
+    except (binascii.Error, ValueError):
+        return None
+    return _BEFORE + summary if summary else None
+
+
 class _Talk:
     """Messages so far. What the assistant says and calls between two others' messages is one message."""
 
@@ -141,17 +163,14 @@ class _Talk:
 
     def compaction(self, item: Item, where: str) -> None:
         """As a user's message: a system message would have to come first at many engines."""
-        content = text(item.get("encrypted_content"), f"{where}.encrypted_content")
-        try:
-            summary = base64.urlsafe_b64decode(content.removeprefix(COMPACTED)).decode()
-        except (binascii.Error, ValueError):
-            summary = ""
-        if not content.startswith(COMPACTED) or not summary:
+        text(item.get("encrypted_content"), f"{where}.encrypted_content")
+        summary = unsealed_summary(item)
+        if summary is None:
             raise unsupported(
                 f"{where}.encrypted_content",
                 "This compaction is none of this gateway's, and only who wrote it can read it: send the items that it stands for.",
             )
-        self.messages.append({"role": "user", "content": _BEFORE + summary})
+        self.messages.append({"role": "user", "content": summary})
 
     def _call(self, item: Item, where: str, arguments: str) -> None:
         name = chat_name(text(item.get("name"), f"{where}.name"), item.get("namespace"))

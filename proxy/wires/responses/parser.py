@@ -19,9 +19,10 @@ from proxy.wires.reading import (
     whole_number,
     wrong,
 )
+from proxy.wires.responses.as_written import ResponsesAsWritten, response_as_written, tools_of_items
 from proxy.wires.responses.dialect import ResponsesDialect
-from proxy.wires.responses.items import Item, chat_messages, items_of
-from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of
+from proxy.wires.responses.items import Item, chat_kind, chat_messages, items_of
+from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
 from proxy.wires.system_turns import with_system_first
 from proxy.wires.wire import IsModel, Kept, Later, Understood
 
@@ -43,7 +44,7 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
     """Parses a request whose earlier turns stand in its `input`. Raises BadRequest."""
     del is_model
-    return _understood(object_of(body), headers)
+    return _understood(body, headers)
 
 
 def read_again(response_id: str, events: int, body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
@@ -52,25 +53,31 @@ def read_again(response_id: str, events: int, body: bytes, headers: RequestHeade
     `events` is the number of those that were written by whoever began it before.
     """
     del is_model
-    fields = {**object_of(body), "stream": True}
-    understood = _understood(fields, headers, number=response_id.removeprefix("resp_"), events=events)
+    number = response_id.removeprefix("resp_")
+    understood = _understood(body, headers, streams=True, number=number, events=events)
     return msgspec.structs.replace(understood, later=None)
 
 
 def _understood(
-    fields: dict[str, Any], headers: RequestHeaders, *, number: str | None = None, events: int = 0
+    body: bytes, headers: RequestHeaders, *, streams: bool = False, number: str | None = None, events: int = 0
 ) -> Understood:
+    fields = object_of(body)
+    if streams:
+        fields["stream"] = True
     for name, why in _ELSEWHERE.items():
         if fields.get(name):
             raise unsupported(name, f"{why}.")
     items = items_of(fields.get("input"))
     box = toolbox_of(fields.get("tools") or [])
-    choice, offered = chat_tool_choice(fields.get("tool_choice") or "auto", box)
+    run = {**tools_of_items(items), **tools_run_by_providers(fields.get("tools") or [])}
+    # What a provider alone can read is weighed as if it were not there.
+    said = [item for item in items if chat_kind(item.get("type") or "message")] if run else items
+    choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     instructions = fields.get("instructions")
     chat: dict[str, Any] = {
         **own_fields_of(fields),
         "model": text(fields.get("model"), "model"),
-        "messages": chat_messages(instructions, items, signed=False),
+        "messages": chat_messages(instructions, said, signed=False),
         **{name: fields[name] for name in _SAME if fields.get(name) is not None},
         **_asked(fields),
         **_tools(offered, choice),
@@ -83,7 +90,8 @@ def _understood(
     request = parse_chat(encoded(chat), headers)
     request.fields.pop("prompt_cache_key", None)
     effort = _effort(fields)
-    dialect = ResponsesDialect(fields, items, box, number=number, events=events)
+    kind = ResponsesAsWritten if run else ResponsesDialect
+    dialect = kind(fields, items, box, number=number, events=events)
     return Understood(
         msgspec.structs.replace(
             request,
@@ -94,7 +102,8 @@ def _understood(
             ),
             for_openai=raw({name: fields.get(name) for name in _OPENAI_ONLY}),
             for_reasoners=raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
-            for_anthropic=lambda: _for_anthropic(instructions, items, effort),
+            for_anthropic=lambda: _for_anthropic(instructions, said, effort),
+            as_written=response_as_written(body, fields, items, run) if run else None,
         ),
         dialect,
         _later(fields, dialect),
@@ -114,7 +123,7 @@ def _later(fields: Mapping[str, Any], dialect: ResponsesDialect) -> Later | None
 
 def read_warming(body: bytes, headers: RequestHeaders, request_id: str, created_at: int) -> tuple[Understood, Kept]:
     """Parses a request that nobody is to answer yet, and what is to be remembered of it. Raises BadRequest."""
-    understood = _understood(object_of(body), headers)
+    understood = _understood(body, headers)
     assert isinstance(understood.dialect, ResponsesDialect)  # noqa: S101  # It was made here.
     return understood, understood.dialect.warmed(request_id, created_at)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from providers.provider_tools import tool_name
 from proxy.wires.reading import an_object, objects, text, unsupported, wrong
 from proxy.wires.tool_names import short_name
 
@@ -20,6 +21,7 @@ _CUSTOM_PARAMETERS: Final[Mapping[str, Any]] = {
     "required": [INPUT],
     "additionalProperties": False,
 }
+_CHATS: Final = ("function", "custom", "namespace")
 _CHOICES: Final = ("auto", "none", "required")
 
 
@@ -42,11 +44,23 @@ class Toolbox(msgspec.Struct, frozen=True):
         return self.tools.get(name) or Tool(name)
 
 
+def tools_run_by_providers(tools: Any) -> dict[str, str]:
+    """The tools that only a provider can run, by name and each with its place. Raises BadRequest."""
+    found: dict[str, str] = {}
+    for index, tool in enumerate(objects(tools, "tools")):
+        kind = tool.get("type")
+        if kind not in _CHATS:
+            found.setdefault(tool_name(text(kind, f"tools.{index}.type")[:64]), f"tools.{index}.type")
+    return found
+
+
 def toolbox_of(tools: Any) -> Toolbox:
-    """Raises BadRequest for a tool that only a provider can run."""
+    """The tools that chat can say. Raises BadRequest."""
     box = Toolbox([], {})
     for index, tool in enumerate(objects(tools, "tools")):
         where = f"tools.{index}"
+        if tool.get("type") not in _CHATS:
+            continue
         if tool.get("type") != "namespace":
             _add(box, tool, where)
             continue
@@ -120,6 +134,6 @@ def _description(tool: Mapping[str, Any], where: str) -> str:
 
 def _elsewhere(kind: Any) -> str:
     return (
-        f"The tool {str(kind)[:64]!r} is run by one provider alone, and `auto` may choose any: send tools of the types "
-        '`function`, `custom` or `namespace`, and switch off what your client adds (Codex: `web_search = "disabled"`).'
+        f"The tool {str(kind)[:64]!r} is none that can be chosen, or stand in a namespace, here: name one of the types "
+        "`function` or `custom`."
     )

@@ -8,7 +8,7 @@ import pytest
 from providers.litellm_door import litellm_arguments
 from providers.wire import untaken, upstream_body
 from proxy.errors import BadRequest
-from proxy.request import input_tokens, prompt_of
+from proxy.request import RequestHeaders, input_tokens, prompt_of
 from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
 from tests.providers.calls import deployment, upstream_call
 from tests.proxy.wires.reading import chat_fields, read
@@ -199,11 +199,8 @@ def test_each_kind_of_target_gets_the_fields_that_it_takes() -> None:
             "messages.0.content.0.source.type",
         ),
         ({"system": [{"type": "image"}]}, "system.0.type"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
         ({"tools": [{"name": "weigh"}]}, "tools.0.input_schema"),
         ({"tools": [WEIGH], "tool_choice": {"type": "some"}}, "tool_choice.type"),
-        ({"container": "c"}, "container"),
-        ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers"),
         ({"inference_geo": "eu"}, "inference_geo"),
         ({"output_config": {"format": {"type": "regex"}}}, "output_config.format.type"),
     ],
@@ -213,6 +210,38 @@ def test_what_cannot_be_passed_on_is_refused_by_name(body: dict[str, Any], param
     with pytest.raises(BadRequest) as refused:
         read(MESSAGES, HI | body)
     assert refused.value.param == param
+
+
+def test_tools_of_anthropics_pass_as_they_were_written() -> None:
+    """Unknown fields and the betas with them; what chat can say is there for weighing."""
+    call = {"type": "server_tool_use", "id": "s", "name": "bash_code_execution", "input": {}}
+    found = {"type": "bash_code_execution_tool_result", "tool_use_id": "s", "content": []}
+    talk = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [call, found, {"type": "text", "text": "a"}]},
+    ]
+    body = HI | {
+        "messages": talk,
+        "tools": [{"type": "text_editor_20250728", "name": "edit"}, WEIGH],
+        "tool_choice": {"type": "tool", "name": "edit"},
+        "mcp_servers": [{"url": "http://a"}],
+        "tomorrow": 1,
+        "service_tier": "standard_only",
+    }
+    headers = RequestHeaders(anthropic_beta="mcp-client-2025-11-20", anthropic_version="2023-06-01")
+    request = MESSAGES.read(msgspec.json.encode(body), headers, lambda _: True).request
+    assert request.as_written is not None
+    assert request.as_written.tools == {
+        "text_editor": "tools.0.type",
+        "mcp": "mcp_servers",
+        "code_execution": "messages.1.content.0.type",
+    }
+    assert dict(request.as_written.headers)["anthropic-beta"] == "mcp-client-2025-11-20"
+    assert (request.tools, [message.content for message in request.messages]) == (1, ["hi", "a"])
+    claude = deployment("litellm", upstream_model="anthropic/claude-x", base_url="")
+    assert msgspec.json.decode(upstream_body(request, claude)) == body | {"model": "claude-x", "stream": False}
+    with pytest.raises(BadRequest):
+        MESSAGES.read(msgspec.json.encode(body), RequestHeaders(anthropic_beta="a\nb"), lambda _: True)
 
 
 def test_fields_that_nobody_here_knows_are_no_reason_to_refuse() -> None:

@@ -174,10 +174,9 @@ def test_reasoning_goes_back_to_the_claude_that_signed_it() -> None:
         ({"input": 7}, "input"),
         ({"input": []}, "messages"),
         ({"input": [{"role": "judge", "content": "hi"}]}, "input.0.role"),
-        ({"input": [{"type": "web_search_call"}]}, "input.0.type"),
+        ({"input": [{"type": "sonnet"}]}, "input.0.type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input.0.content.0"),
         ({"input": [{"role": "user", "content": [{"type": "video"}]}]}, "input.0.content.0.type"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"tools": [{"type": "function"}]}, "tools.0.name"),
         ({"tool_choice": "some"}, "tool_choice"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
@@ -192,6 +191,39 @@ def test_what_cannot_be_passed_on_is_refused_by_name(body: dict[str, Any], param
     with pytest.raises(BadRequest) as refused:
         read(RESPONSES, HI | body)
     assert refused.value.param == param
+
+
+def test_tools_that_a_provider_runs_pass_as_they_were_written() -> None:
+    """With what chat can say of them for weighing; what is the gateway's own is taken out, and its state goes along."""
+    search = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "q"},
+    }
+    ours = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed_thinking([SIGNED])}
+    theirs = {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "gAAAA"}
+    said = {"type": "message", "id": "msg_0_0", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+    tools = [{"type": "web_search_preview_2025_03_11", "search_context_size": "low"}, WEIGH]
+    body = {"input": [USER, ours, theirs, search, said], "tools": tools, "x-tier": "batch", "conversation": "conv_1"}
+    request = read(RESPONSES, HI | body | {"tool_choice": {"type": "web_search_preview"}, "max_output_tokens": 9})
+    assert request.as_written is not None
+    assert request.as_written.tools == {"web_search": "tools.0.type"}
+    assert (request.tools, request.tier) == (1, "batch")
+    assert [message.role for message in request.messages] == ["user", "assistant"]
+    sent = msgspec.json.decode(upstream_body(request, deployment(upstream_model="gpt-5")))
+    assert sent == {
+        "model": "gpt-5",
+        "stream": False,
+        "store": False,
+        "input": [USER, theirs, search, {name: value for name, value in said.items() if name != "id"}],
+        "tools": tools,
+        "tool_choice": {"type": "web_search_preview"},
+        "max_output_tokens": 9,
+        "include": ["reasoning.encrypted_content"],
+    }
+    with pytest.raises(BadRequest, match="configuration"):
+        read(RESPONSES, HI | body | {"api_base": "http://a"})
 
 
 def test_logprobs_are_asked_for() -> None:
