@@ -171,6 +171,7 @@ class LiveLine:
             responses=self.responses,
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
+            counter=upstreams,
         )
         self._is_open = True
         self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)

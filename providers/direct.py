@@ -5,11 +5,12 @@ This is the hot path: one read returns all events of one network read.
 
 import asyncio
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
+from cost.usage import MOST_TOKENS
 from providers.connections.address import Address, AddressInvalid, address_of
 from providers.connections.connection import Connection
 from providers.connections.errors import (
@@ -35,6 +36,7 @@ from providers.provider_tools import address_of_dialect
 from providers.replies_as_written import ReplyReader, reader_of
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
+from providers.token_counts import Question
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import (
@@ -55,7 +57,14 @@ _ERROR_BODY_S = 5.0
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
 _MAX_CACHED_HEADS: Final = 4_096
+_COUNT_S: Final = 5.0
+_MAX_COUNT_BYTES: Final = 4 * 1024 * 1024
+"""vLLM tells the tokens with their count."""
 _READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
+
+
+def _ignored() -> None:
+    """A question may reach its deployment or not: nothing is booked for it."""
 
 
 class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +124,26 @@ class DirectUpstream:
             self._pool.release(connection)
             raise
 
+    async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
+        """Puts the question as `TokenCounter.count_tokens` does."""
+        try:
+            head = self._head(deployment, question.url)
+            own = fields([*question.headers, ("x-request-id", request_id)])
+            connection = await self._pool.send(
+                head.address, head.fields + own, question.body, connect_s=_COUNT_S, total_s=_COUNT_S, connected=_ignored
+            )
+        except (UpstreamError, ConnectionFailed, ConnectionTimeout):
+            return None
+        try:
+            await connection.reply_begins()
+            body = await _read_bounded(connection, _MAX_COUNT_BYTES) if connection.status == HTTPStatus.OK else None
+            found = None if body is None else msgspec.json.decode(body, type=dict[str, Any]).get(question.field)
+        except (*_READ_ERRORS, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        finally:
+            self._pool.release(connection)
+        return found if type(found) is int and 0 <= found <= MOST_TOKENS else None
+
     async def aclose(self) -> None:
         """Closes the pool's connections."""
         await self._pool.aclose()
@@ -122,7 +151,7 @@ class DirectUpstream:
     async def _sent(self, call: UpstreamCall, body: bytes) -> Connection:
         deployment_id = call.deployment.deployment_id
         call.reaches(False)
-        head = self._head(call.deployment, path_of(call.request, call.deployment))
+        head = self._head(call.deployment, _url_of(call.deployment, path_of(call.request, call.deployment)))
         dialect = call.request.as_written.headers if call.request.as_written is not None else ()
         own = fields([*call.headers.items(), *dialect, ("x-request-id", call.request_id)])
         try:
@@ -139,14 +168,14 @@ class DirectUpstream:
         except ConnectionFailed as error:
             raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
 
-    def _head(self, deployment: Deployment, path: str) -> _Head:
-        key = _url_of(deployment, path), deployment.kind, deployment.api_key
+    def _head(self, deployment: Deployment, url: str) -> _Head:
+        key = url, deployment.kind, deployment.api_key
         head = self._heads.get(key)
         if head is None:
             # Replicas come and go for months, each at an address of its own.
             if len(self._heads) >= _MAX_CACHED_HEADS:
                 self._heads.clear()
-            head = self._heads[key] = _head_of(deployment, path)
+            head = self._heads[key] = _head_of(deployment, url)
         return head
 
     async def _opened(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
@@ -188,10 +217,10 @@ def _url_of(deployment: Deployment, path: str) -> str:
     return f"{base.removesuffix('/openai')}/openai/deployments/{model}/{path}?api-version={version}"
 
 
-def _head_of(deployment: Deployment, path: str) -> _Head:
+def _head_of(deployment: Deployment, url: str) -> _Head:
     deployment_id = deployment.deployment_id
     try:
-        address = address_of(_url_of(deployment, path))
+        address = address_of(url)
     except AddressInvalid as error:
         raise UpstreamRefusedUs("The deployment's address is not valid.", deployment_id=deployment_id) from error
     headers = [

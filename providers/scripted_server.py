@@ -108,6 +108,7 @@ def make_app(write: Write) -> web.Application:
     app.router.add_post("/v1/responses", response)
     app.router.add_post("/v1/messages", message)
     app.router.add_post("/v1/messages/count_tokens", tokens_of_message)
+    app.router.add_post("/v1/responses/input_tokens", tokens_of_message)
     app.router.add_post("/tokenize", tokens_of_chat)
     app.router.add_post("/v1/completions", text)
     app.router.add_get("/health", health)

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from providers.direct import DirectUpstream
 from providers.errors import UpstreamRefusedUs
-from providers.target import DeploymentKind
+from providers.target import Deployment, DeploymentKind
+from providers.token_counts import Question
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 
 OPENAI_SHAPED: tuple[DeploymentKind, ...] = ("openai", "azure", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp")
@@ -27,6 +29,15 @@ class Upstreams:
                 deployment_id=call.deployment.deployment_id,
             )
         return await upstream.open(call)
+
+    async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
+        """Puts the question as `TokenCounter.count_tokens` does."""
+        counter = self._by_kind.get("openai")
+        return (
+            await counter.count_tokens(deployment, question, request_id)
+            if isinstance(counter, DirectUpstream)
+            else None
+        )
 
     async def aclose(self) -> None:
         """Closes every client once."""

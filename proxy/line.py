@@ -12,6 +12,7 @@ from accounts.directory import Directory
 from classifier.prediction import Classifier, Prediction
 from cost.errors import BudgetExceeded
 from providers.breaker import Breakers
+from providers.token_counts import TokenCounter
 from proxy.admitting import BudgetGate, is_downgraded, take_from_limits
 from proxy.affinity import Affinity
 from proxy.authenticating import caller_by_key
@@ -20,6 +21,7 @@ from proxy.batch.answering import Answered, Asked
 from proxy.better_answer import BetterAnswers
 from proxy.context import RequestContext, new_context
 from proxy.continuing import body_with_earlier
+from proxy.counting_tokens import Counted, counted
 from proxy.dispatch import Committed, Dispatcher
 from proxy.errors import Draining, Overloaded, ReadsOnly, error_reply
 from proxy.failing import tell_failure
@@ -76,6 +78,7 @@ class RequestPipeline:
         responses: StoredResponses | None = None,
         turned_away: Callable[[], None] = lambda: None,
         background: BackgroundResponses | None = None,
+        counter: TokenCounter | None = None,
     ) -> None:
         self.config = config
         self.draining = False
@@ -97,6 +100,7 @@ class RequestPipeline:
         self._habits = habits
         self._responses = responses
         self._background = background
+        self._counter = counter
         self._tags = TagBounds()
         self._under_way: set[RequestContext] = set()
 
@@ -196,10 +200,8 @@ class RequestPipeline:
                 retry_after_s=1.0,
             )
         parsed = await self.parse(context, caller, headers, exchange)
-        if context.wire.answer is not None:
-            await take_from_limits(self._limiter, context, caller, parsed)
-            body, told = context.wire.answer(parsed.request, parsed.input_tokens)
-            await context.reply.whole(200, body, told)
+        if context.wire.answer is not None or context.wire.count is not None:
+            await self._tell(context, caller, parsed)
             return
         watch_caller(context, exchange)
         if parsed.idempotency_key is not None:
@@ -225,6 +227,18 @@ class RequestPipeline:
             routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=True)
             committed = await self.dispatch(context, routed)
         await self.relay(context, committed)
+
+    async def _tell(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
+        """Answers what no model is asked."""
+        await take_from_limits(self._limiter, context, caller, parsed)
+        wire = context.wire
+        if wire.count is not None:
+            found = await self.count(context, caller, parsed)
+            body, told = wire.count(found.tokens), found.headers
+        else:
+            assert wire.answer is not None  # noqa: S101  # The one caller looked.
+            body, told = wire.answer(parsed.request, parsed.input_tokens)
+        await context.reply.whole(200, body, told)
 
     async def authenticate(self, headers: RequestHeaders) -> Caller:
         """The key's owner. Raises NotAuthenticated or an accounts error."""
@@ -260,6 +274,12 @@ class RequestPipeline:
         prediction = self._classifier.classify(parsed.prompt, caller.team_id, learns=learns(caller))
         context.classify_s = self._clock() - before
         return prediction
+
+    async def count(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> Counted:
+        """The prompt's tokens, as the target counts that would answer it; our estimate where it does not."""
+        prediction = self.classify(context, caller, parsed, downgraded=False)
+        target, fleet = self._routing.first_choice(context, caller, parsed, prediction) or (None, ())
+        return await counted(self._counter, parsed, target, fleet, context.request_id)
 
     def plan(
         self,

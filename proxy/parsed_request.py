@@ -4,6 +4,7 @@ import msgspec
 
 from accounts.caller import Caller
 from classifier.prediction import Prompt
+from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest
 from proxy.context import RequestContext
 from proxy.deadlines.deadline import CLIENT_HEADERS, Deadline, client_timeout, deadline_of, own_timeout_s
@@ -33,6 +34,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None
     later: Later | None = None
     """How it is put off, where its caller does not wait for the answer."""
+    to_count: AsWritten | None = None
+    """The body for a target that counts in its dialect, where tokens are all that is asked for."""
 
 
 def parsed_request(
@@ -71,4 +74,5 @@ def parsed_request(
         wants_escalation=wanted,
         idempotency_key=headers.idempotency_key,
         later=understood.later,
+        to_count=understood.to_count,
     )

@@ -7,16 +7,18 @@ import msgspec
 from accounts.caller import Caller
 from classifier.prediction import Prediction
 from providers.breaker import Breakers
+from providers.target import Deployment, Target
 from proxy.affinity import CACHE_MIN_TOKENS, Affinity, Sticky
 from proxy.cache_marks import Reuse, ReuseShares
 from proxy.context import RequestContext
 from proxy.dispatch import Dispatcher
+from proxy.errors import Refused
 from proxy.kept_answer import kept_bytes
 from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
 from proxy.planning import facts_of, routed_request, turn_of
-from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent, names_behind
+from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent, names_behind, plan
 from proxy.queues.work import Work
 from proxy.request import conversation_key
 from proxy.routed_request import RoutedRequest
@@ -82,6 +84,23 @@ class Routing:
         )
         self._tell_overflow(routed)
         return routed
+
+    def first_choice(
+        self, context: RequestContext, caller: Caller, parsed: ParsedRequest, prediction: Prediction | None
+    ) -> tuple[Target, tuple[Deployment, ...]] | None:
+        """The target that the request would go to now, and its deployments that may be called. Nobody is told, and nothing is
+        remembered. None where there is none.
+        """
+        config = _with_names(context.config, parsed.request.model)
+        facts = facts_of(parsed, caller, config, downgraded=False)
+        fleet = {name: self._breakers.available(target) for name, target in config.catalog.targets.items()}
+        rooms = self._rooms(context, caller, parsed, prediction, fleet, downgraded=False)
+        sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
+        try:
+            found = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms).candidates[0].target
+        except Refused:
+            return None
+        return found, fleet.get(found.target_id, ())
 
     def _reuse(
         self, config: PipelineConfig, team_id: str, parsed: ParsedRequest, sticky: Sticky | None

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from cost.usage import Usage
+from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest, Event, Operation
 from proxy.errors import ErrorReply
 from proxy.request import RequestHeaders
@@ -122,6 +123,8 @@ class Understood(msgspec.Struct, frozen=True):
     request: ChatRequest
     dialect: Dialect
     later: Later | None = None
+    to_count: AsWritten | None = None
+    """The body for a target that counts in its dialect, where tokens are all that is asked for."""
 
 
 class Continuing(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,3 +154,5 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """A second header with the request id, for clients that look for it there."""
     answer: Callable[[ChatRequest, int], tuple[bytes, tuple[Header, ...]]] | None = None
     """The reply, made of the request and its estimated tokens alone, for a wire that asks no model."""
+    count: Callable[[int], bytes] | None = None
+    """The reply that tells a prompt's tokens, for a wire on which nothing else is asked."""

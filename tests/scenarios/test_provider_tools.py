@@ -124,3 +124,34 @@ async def test_failures_are_told_in_the_callers_dialect(tmp_path: Path, upstream
         numbers = [event.sequence_number for event in events]
         assert numbers == list(range(len(events)))
         assert len(await gateway.rows("entry IN ('settle', 'void')")) == 2
+
+
+async def test_tokens_are_counted_by_who_would_answer(tmp_path: Path, upstream: Upstream) -> None:
+    """Anthropic, OpenAI and vLLM count; of who does not, or of another's dialect, it is our estimate, and said so."""
+    vllm = {**upstream.deployment("ok"), "kind": "vllm"}
+    claude = house(upstream)[2]["deployments"][0]
+    models = [
+        model("claude-house", [claude]),
+        model("own", [vllm]),
+        model("openai-house", [upstream.deployment("ok")], provider_tools=["web_search"]),
+        model("plain", [upstream.deployment("ok")]),
+        model("away", [{**claude, "base_url": "http://127.0.0.1:9"}]),
+    ]
+    hi: Any = [{"role": "user", "content": "one two three"}]
+    async with serving(tmp_path, models) as (gateway, caller, other):
+        for name, told in (
+            ("claude-house", "counted"),
+            ("own", "counted"),
+            ("openai-house", "estimated"),
+            ("away", "estimated"),
+        ):
+            raw = await other.messages.with_raw_response.count_tokens(model=name, messages=hi)
+            assert raw.headers["x-weighbridge-token-count"] == told
+            # The upstream counts words of the decoded body, which no estimate does.
+            assert raw.headers.get("x-weighbridge-target") == (name if told == "counted" else None)
+        for name, told in (("openai-house", "counted"), ("own", "counted"), ("plain", "estimated")):
+            found = await caller.responses.input_tokens.with_raw_response.count(model=name, input="one two three")
+            assert found.headers["x-weighbridge-token-count"] == told
+        assert found.parse().input_tokens > 3
+        assert await gateway.rows() == []
+    assert upstream.log == []

@@ -53,7 +53,8 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
     fields = object_of(body)
     for name in ("max_tokens", "stream"):
         fields.pop(name, None)
-    return _read(body, fields, headers, is_model)
+    understood = _read(body, fields, headers, is_model)
+    return msgspec.structs.replace(understood, to_count=message_as_written(body, headers, {}))
 
 
 def model_named(name: str, is_model: IsModel) -> str:

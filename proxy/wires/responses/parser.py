@@ -133,7 +133,10 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
     fields = object_of(body)
     fields.pop("stream", None)
     fields.setdefault("model", "auto")
-    return read_response(encoded(fields), headers, is_model)
+    understood = read_response(encoded(fields), headers, is_model)
+    return msgspec.structs.replace(
+        understood, to_count=response_as_written(body, fields, items_of(fields.get("input")), {})
+    )
 
 
 def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:

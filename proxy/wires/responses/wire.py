@@ -1,25 +1,23 @@
-"""The wire of POST /v1/responses, and that of its token count, which asks no model."""
+"""The wire of POST /v1/responses, and that of its token count, for which no model answers."""
 
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from providers.wire import ChatRequest
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import sse
 from proxy.wires.openai_errors import as_told
 from proxy.wires.responses.compaction import read_compaction
 from proxy.wires.responses.continuing import continued, names_in
 from proxy.wires.responses.parser import read_again, read_for_counting, read_response
-from proxy.wires.wire import Continuing, Header, Wire
+from proxy.wires.wire import Continuing, Wire
 
-_ESTIMATED: Final[tuple[Header, ...]] = ((b"x-weighbridge-token-count", b"estimated"),)
 _CONTINUING: Final = Continuing(names=names_in, continued=continued)
 
 
-def _count(_request: ChatRequest, input_tokens: int) -> tuple[bytes, tuple[Header, ...]]:
-    return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": input_tokens}), _ESTIMATED
+def _count(tokens: int) -> bytes:
+    return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 def error_event(told: ErrorReply, _request_id: str) -> bytes:
@@ -51,7 +49,7 @@ INPUT_TOKENS: Final = Wire(
     error=as_told,
     error_event=error_event,
     continuing=_CONTINUING,
-    answer=_count,
+    count=_count,
 )
 
 
