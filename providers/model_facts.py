@@ -76,7 +76,9 @@ class Known(msgspec.Struct, frozen=True):
 
 @functools.cache
 def bundled_table() -> LitellmTable:
-    """The installed litellm's table, read once a process. Raises PriceTableMissing."""
+    """The installed litellm's table, or the part that comes with the gateway, read once a process. Raises
+    PriceTableMissing.
+    """
     return read_table()
 
 
@@ -96,7 +98,7 @@ def facts_of(model: ModelConfig, name: str | None = None) -> Known:
         if row is not None and row.get("mode") in _MODES and _is_of(row, provider):
             return Known(_facts(candidate, row, table))
     tried = " or ".join(f"`{candidate}`" for candidate in dict.fromkeys(candidate for _, candidate in names))
-    return Known(None, f"the table of litellm {table.release} has no {tried}")
+    return Known(None, f"the table of litellm {table.release} has no {tried}{table.lacks}")
 
 
 def needs_facts(model: ModelConfig) -> bool:

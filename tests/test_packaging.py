@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("base", "demo", "dev", "weights")
+LOCKS = ("base", "demo", "dev", "extras", "weights")
 
 
 def pinned(name: str) -> dict[str, str]:
@@ -45,5 +45,5 @@ def test_the_malicious_litellm_releases_cannot_come_back() -> None:
 def test_smaller_locks_agree_with_the_largest() -> None:
     """One environment serves the demo and development."""
     largest = pinned("dev")
-    for name in ("base", "demo"):
+    for name in ("base", "demo", "extras"):
         assert {package: version for package, version in pinned(name).items() if largest.get(package) != version} == {}

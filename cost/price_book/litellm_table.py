@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from cost.errors import PriceTableMissing, UnknownPrice
+from cost.price_book.shipped_table import PATH, read_shipped, reduced
 from cost.prices import MOST_USD_PER_MILLION, LongPrompt, Price, nanousd
 
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -80,6 +81,18 @@ class LitellmTable(msgspec.Struct, frozen=True):
 
     release: str
     rows: Mapping[str, Row]
+    whole: bool = True
+    """False for the part that comes with the gateway."""
+
+    @property
+    def lacks(self) -> str:
+        """Why a name may be missing, to stand behind the message that says so."""
+        if self.whole:
+            return ""
+        return (
+            ". That is the part of it which comes with the gateway, of providers with OpenAI's API; "
+            "`pip install 'weighbridge[litellm]'` brings all of it"
+        )
 
     @property
     def version(self) -> str:
@@ -93,10 +106,13 @@ class LitellmTable(msgspec.Struct, frozen=True):
 
 
 def read_table(package: str = "litellm") -> LitellmTable:
-    """Read the table of the installed litellm. Raises PriceTableMissing."""
+    """Read the table of the installed litellm, or without one the part that comes with the gateway. Raises
+    PriceTableMissing.
+    """
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        raise PriceTableMissing("litellm is not installed; `pip install 'weighbridge[litellm]'` brings its table")
+        shipped = read_shipped()
+        return LitellmTable(shipped.release, _RowsOnDemand(shipped.rows), whole=False)
     try:
         release = metadata.version(package)
     except metadata.PackageNotFoundError as missing:
@@ -135,7 +151,7 @@ def priced(table: LitellmTable, name: str) -> Price:
         )
     near = difflib.get_close_matches(name, table.rows, n=1)
     hint = f"; did you mean `{near[0]}`?" if near else ""
-    raise UnknownPrice(f"the table of litellm {table.release} has no `{name[:80]}`{hint}")
+    raise UnknownPrice(f"the table of litellm {table.release} has no `{name[:80]}`{hint or table.lacks}")
 
 
 class _Figures(msgspec.Struct, frozen=True):
@@ -272,3 +288,8 @@ def _per_million(usd_per_token: Decimal) -> int:
     if amount > MOST_USD_PER_MILLION:
         raise ValueError(f"{amount} USD per million tokens is beyond any price")
     return nanousd(amount.quantize(_NANO, ROUND_HALF_UP))
+
+
+if __name__ == "__main__":
+    _installed = read_table()
+    PATH.write_bytes(reduced(_installed.release, _installed.rows))

@@ -201,7 +201,7 @@ class EnteredPrices(PricesConfig):
 class LitellmPrices(Section):
     """A price taken from litellm's packaged table by name."""
 
-    source: Literal["litellm"] = Field(description="In place of figures: take them from the installed litellm's table.")
+    source: Literal["litellm"] = Field(description="In place of figures: take them from litellm's table.")
     name: str = Field(
         min_length=1, max_length=MOST_NAME_CHARACTERS, description="The model's name in that table, such as gpt-4o."
     )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from gateway.configuration.settings import Environment, GatewayConfig
 
-_READY_TIMEOUT_S = 60.0
+_READY_TIMEOUT_S = 180.0
 _REQUEST_TIMEOUT_S = 120.0
 _TRIES = 3
 _OURS_FROM = 500

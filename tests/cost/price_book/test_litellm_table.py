@@ -1,5 +1,6 @@
 """litellm's table, read as data."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from cost.errors import PriceTableMissing, UnknownPrice
 from cost.price_book.litellm_table import MOST_ROWS, LitellmTable, priced, read_table, table_in
+from cost.price_book.shipped_table import PATH, PROVIDERS, reduced
 from cost.prices import Price, usd
+from providers.model_facts import _HOSTS
 
 
 def table(tmp_path: Path, **rows: Any) -> LitellmTable:
@@ -211,10 +214,34 @@ def test_the_installed_table_is_read_without_importing_litellm() -> None:
     assert (known, sample, imported) == ("True", "None", "False")
 
 
-def test_without_litellm_it_is_told_how_to_install_it() -> None:
-    """Neither a package that is not there nor one that was never installed has a table."""
-    with pytest.raises(PriceTableMissing, match=r"not installed; `pip install 'weighbridge\[litellm\]'`"):
-        read_table("litellm_elsewhere")
+def test_without_litellm_there_is_the_part_that_comes_with_the_gateway() -> None:
+    """Models that are called without litellm, at the same prices; a missing name says how to have all of them."""
+    part, whole = read_table("litellm_elsewhere"), read_table()
+    assert (part.whole, whole.whole, part.version) == (False, True, whole.version)
+    for name in (
+        "gpt-4o",
+        "azure/gpt-4o",
+        "mistral/mistral-large-latest",
+        "claude-sonnet-4-5",
+        "text-embedding-3-small",
+    ):
+        assert part.price(name) == whole.price(name) is not None
+    with pytest.raises(UnknownPrice, match=r"no `zzz`\. .* `pip install 'weighbridge\[litellm\]'` brings all"):
+        priced(part, "zzz")
+
+
+def test_the_part_that_comes_with_the_gateway_is_of_the_pinned_litellm() -> None:
+    """Of the same release, with every figure that is read: `python -m cost.price_book.litellm_table` makes it anew."""
+    whole, part = read_table(), read_table("litellm_elsewhere")
+    assert gzip.decompress(PATH.read_bytes()) == gzip.decompress(reduced(whole.release, whole.rows))
+    assert len(part.rows) > 1_000
+    # Whatever address tells a provider, its models are there.
+    assert set(_HOSTS.values()) <= PROVIDERS
+    assert all(part.price(name) == whole.price(name) for name in part.rows)
+
+
+def test_a_package_that_was_never_installed_has_no_table() -> None:
+    """It has no version that its prices could be told by."""
     with pytest.raises(PriceTableMissing, match="no version"):
         read_table("cost")
 
