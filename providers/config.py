@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from cost.price_book.price_config import ModelPrices
-from providers.target import OWN_ENGINES, Capability, DeploymentKind, Tier
+from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKind, Tier
 from settings.types import Finite, Section, Share
 
 _REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
@@ -64,6 +64,12 @@ class DeploymentConfig(Section):
         description="Kind azure: calls `/openai/deployments/{upstream_model}/…?api-version=` below `base_url`, as resources "
         "without Azure's v1 API need it. Left out, `base_url` ends in /openai/v1.",
     )
+    batch_api: BatchApiKind | None = Field(
+        default=None,
+        description="The provider's own batch API, where it has one at this address: `openai` for `/files` and `/batches` (kind "
+        "openai), `anthropic` for `/v1/messages/batches` (kind litellm, a model of anthropic/). Lines of batches go there while "
+        "`batch.providers` allows it; the price needs a `batch` price or a `batch_discount`.",
+    )
     allow_media_links: bool = Field(
         default=False,
         description="Lets callers link to images and other media, which an engine of one's own fetches from inside "
@@ -90,6 +96,14 @@ class DeploymentConfig(Section):
         for name, value in self.options.items():
             if _SECRET_OPTION.search(name) and not is_reference(value):
                 raise ValueError(f"option {name[:64]} looks like a secret; write where it is found, such as env:NAME")
+        return self
+
+    @model_validator(mode="after")
+    def _check_batch_api(self) -> Self:
+        if self.batch_api == "openai" and self.kind != "openai":
+            raise ValueError(f"batch_api openai is for kind openai; kind {self.kind} has none that is known")
+        if self.batch_api == "anthropic" and not (self.upstream_model or "").startswith("anthropic/"):
+            raise ValueError("batch_api anthropic needs kind litellm and an upstream_model such as anthropic/<model>")
         return self
 
 

@@ -2,7 +2,7 @@
 
     python -m providers.scripted_server --port 9000 --log seen.jsonl
 
-The script is named by the request's `model` (see providers.scripted). The log gets one line when a
+The script is named by the request's `model` (see providers.scripted). It has the batch APIs of OpenAI and Anthropic, too. The log gets one line when a
 request arrives and one when its reply is over, each appended in one write, so that it holds when
 several servers share it and when the gateway is killed.
 """
@@ -33,19 +33,10 @@ from providers.scripted import (
     retry_headers,
     script_named,
 )
+from providers.scripted_batches import ScriptedBatches
+from providers.scripted_log import LogLine, Write
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
-
-
-class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the log: `arrived` when the request was read, `ended` or `cut` when its reply was over."""
-
-    event: Literal["arrived", "ended", "cut"]
-    request_id: str
-    model: str
-    stream: bool
-    prompt_tokens: int
-    completion_tokens: int
 
 
 class _RequestBody(msgspec.Struct):
@@ -56,9 +47,6 @@ class _RequestBody(msgspec.Struct):
 
 class _Cut(Exception):
     """The script cuts the connection here."""
-
-
-Write = Callable[[LogLine], None]
 
 
 @contextlib.contextmanager
@@ -72,11 +60,6 @@ def _log_file(path: Path | None) -> Any:
         yield lambda line: os.write(descriptor, msgspec.json.encode(line) + b"\n")
     finally:
         os.close(descriptor)
-
-
-def read_log(path: Path) -> list[LogLine]:
-    """The log's lines so far."""
-    return [msgspec.json.decode(line, type=LogLine) for line in path.read_bytes().splitlines()]
 
 
 def make_app(write: Write) -> web.Application:
@@ -112,6 +95,7 @@ def make_app(write: Write) -> web.Application:
     app.router.add_post("/tokenize", tokens_of_chat)
     app.router.add_post("/v1/completions", text)
     app.router.add_get("/health", health)
+    ScriptedBatches(write).add_to(app)
     return app
 
 

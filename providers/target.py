@@ -21,6 +21,7 @@ Dialect = Literal["responses", "messages"]
 """A dialect beside chat's that a provider is asked in: OpenAI's responses, Anthropic's messages."""
 OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
 DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
+BatchApiKind = Literal["openai", "anthropic"]
 
 OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
 """Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
@@ -46,6 +47,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """The engine may fetch media that callers link to; only checked for engines of one's own."""
     api_version: str = ""
     """Of a deployment at Azure's older addresses, which have the model in their path; empty elsewhere."""
+    batch_api: BatchApiKind | None = None
+    """The provider's own batch API at this address; None where there is none, or none is to be used."""
     adapter: str | None = None
     """The LoRA adapter that `upstream_model` names, which may have to be loaded first."""
     priority_scheduling: bool = False

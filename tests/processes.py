@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.store import AccountStore
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
-from providers.scripted_server import LogLine, read_log
+from providers.scripted_log import LogLine, read_log
 from tests.nursery import Child, nursery
 from tests.running_gateway import PEPPER
 from tests.sqlite import newest_sqlite

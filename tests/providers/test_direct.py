@@ -24,7 +24,8 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from providers.scripted_server import LogLine, make_app
+from providers.scripted_log import LogLine
+from providers.scripted_server import make_app
 from providers.target import DeploymentKind
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event

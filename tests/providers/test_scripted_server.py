@@ -9,7 +9,7 @@ import pytest
 
 from providers.direct import DirectUpstream
 from providers.errors import RequestRejected
-from providers.scripted_server import read_log
+from providers.scripted_log import read_log
 from tests.providers.calls import chat_request, deployment, talk, text_of, upstream_call
 
 

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 import classifier
-from providers.scripted_server import LogLine, make_app
+from providers.scripted_log import LogLine
+from providers.scripted_server import make_app
 
 PACKAGED: Final = Path(classifier.__file__).parent / "artifacts"
 """The trained model that is shipped."""

@@ -1,4 +1,4 @@
-"""Flex only for what has time for it, and the body that asks for it."""
+"""The cheapest way that still makes it, and flex only for what has time for it."""
 
 import msgspec
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.batch.scheduler import EASY, Standing, laxities
-from proxy.batch.ways import MOST_FLEX, in_flex, takes_flex
+from proxy.batch.ways import MOST_FLEX, Way, cheapest_way, in_flex, takes_flex, times
 from tests.proxy.batch.test_lines import claimed
 
 CHAT = "/v1/chat/completions"
@@ -56,3 +56,47 @@ def test_a_body_asks_for_flex_and_is_the_same_otherwise() -> None:
 def test_a_body_that_names_a_service_tier_keeps_it(named: bytes) -> None:
     body = b'{"model":"auto","service_tier":' + named + b"}"
     assert in_flex(body) == body
+
+
+_WAYS = st.lists(
+    st.builds(
+        Way,
+        name=st.sampled_from(["own", "flex", "provider", "calls"]),
+        cost_nanousd=st.none() | st.integers(0, 5),
+        takes_s=st.floats(0, 10),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ways=_WAYS, left_s=st.none() | st.floats(-1, 12))
+def test_no_way_in_time_is_cheaper_than_the_one_chosen(ways: list[Way], left_s: float | None) -> None:
+    """And where none is in time, none is quicker."""
+    chosen = cheapest_way(ways, left_s)
+    in_time = [way for way in ways if left_s is None or way.takes_s <= left_s]
+    if in_time:
+        assert chosen in in_time
+        known = [way.cost_nanousd for way in in_time if way.cost_nanousd is not None]
+        assert chosen.cost_nanousd == min(known, default=None)
+    else:
+        assert chosen.takes_s == min(way.takes_s for way in ways)
+
+
+@given(ways=_WAYS, left_s=st.floats(-1, 12), less_s=st.floats(0, 5))
+def test_less_time_never_leads_to_a_slower_way(ways: list[Way], left_s: float, less_s: float) -> None:
+    assert cheapest_way(ways, left_s - less_s).takes_s <= cheapest_way(ways, left_s).takes_s
+
+
+@given(
+    left_s=st.none() | st.floats(1, 86_400), needed=st.none() | st.floats(0, 86_400), turnaround=st.floats(0, 86_400)
+)
+def test_what_is_handed_over_can_still_be_taken_back(
+    left_s: float | None, needed: float | None, turnaround: float
+) -> None:
+    """A provider's batch is in time only where all of it could be answered by other ways after it has failed."""
+    found = times(left_s, needed, turnaround)
+    if left_s is not None and found.provider_s <= left_s:
+        after_s = left_s - turnaround
+        assert after_s >= found.turn_back_s - 1e-6
+        assert needed is None or after_s >= needed / EASY - 1e-6

@@ -1,0 +1,182 @@
+"""Anthropic's batch API: requests in one body, results in one stream. Its batches carry no name of ours."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from providers.batch_apis.batch_api import MOST_PAGES, BatchCall, BatchHttp, CallOutcome, HandedBatch
+from providers.errors import MalformedReply, RequestRejected, UpstreamError, UpstreamRefusedUs
+from providers.target import Deployment
+
+_HOST: Final = "https://api.anthropic.com"
+_VERSION: Final = "2023-06-01"
+_PATH: Final = "v1/messages/batches"
+_PAGE: Final = "1000"
+_CLOCKS_S: Final = 300.0
+_STATUS: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_FAULT: Final = 500
+
+AsChat = Callable[[bytes, Deployment], Awaitable[bytes]]
+"""Turns a message of Anthropic's into a chat completion of OpenAI's."""
+
+
+class AnthropicBatches:
+    """The API of `/v1/messages/batches`."""
+
+    names_batches = False
+
+    def __init__(self, http: BatchHttp, as_chat: AsChat) -> None:
+        self._http = http
+        self._as_chat = as_chat
+
+    async def create(self, deployment: Deployment, name: str, path: str, calls: Sequence[BatchCall]) -> str:  # noqa: ARG002  Batches have no name, and one path.
+        """Sends all calls in one body."""
+        asked = [{"custom_id": call.custom_id, "params": msgspec.Raw(call.body)} for call in calls]
+        made = await self._ask(deployment, "POST", _PATH, body=msgspec.json.encode({"requests": asked}))
+        return _text(made, "id", deployment)
+
+    async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:  # noqa: ARG002  Batches have no name.
+        """Batches with so many requests that were made since then, ours among them if it was made at all."""
+        found: list[str] = []
+        after: str | None = None
+        for _ in range(MOST_PAGES):
+            params = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after_id": after}
+            page = await self._ask(deployment, "GET", _PATH, params=params)
+            data = page.get("data") or []
+            made = [each for each in data if _seconds(each.get("created_at")) >= since_s - _CLOCKS_S]
+            found += [_text(each, "id", deployment) for each in made if _requests(each) == calls]
+            if not page.get("has_more") or len(made) < len(data):
+                break
+            after = str(page.get("last_id") or "")
+        return found
+
+    async def look(self, deployment: Deployment, batch_id: str) -> HandedBatch:
+        """How it stands; its counts are told once it has ended."""
+        found = await self._ask(deployment, "GET", f"{_PATH}/{batch_id}")
+        if found.get("processing_status") != "ended":
+            return HandedBatch(batch_id=batch_id)
+        counts = found.get("request_counts") or {}
+        expired, cancelled = counts.get("expired") or 0, counts.get("canceled") or 0
+        return HandedBatch(
+            batch_id=batch_id,
+            outcome="expired" if expired else "cancelled" if cancelled else "completed",
+            answered=int(counts.get("succeeded") or 0),
+        )
+
+    async def cancel(self, deployment: Deployment, batch_id: str) -> None:
+        """Begins no more of its requests."""
+        with contextlib.suppress(RequestRejected):
+            # It may have ended meanwhile.
+            await self._ask(deployment, "POST", f"{_PATH}/{batch_id}/cancel")
+
+    async def results(self, deployment: Deployment, batch: HandedBatch) -> AsyncIterator[CallOutcome]:
+        """What became of its requests; an answer as a chat completion."""
+        url = _url(deployment, f"{_PATH}/{batch.batch_id}/results")
+        async for line in self._http.lines(deployment, url, _headers(deployment)):
+            if line.strip():
+                yield await self._outcome(line, deployment)
+
+    async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
+        """Deletes it, with what it holds."""
+        with contextlib.suppress(RequestRejected, UpstreamRefusedUs):
+            await self._ask(deployment, "DELETE", f"{_PATH}/{batch.batch_id}")
+
+    async def _outcome(self, line: bytes, deployment: Deployment) -> CallOutcome:
+        try:
+            read = _decode_line(line)
+        except msgspec.DecodeError as error:
+            raise _malformed(deployment) from error
+        result = read.result
+        if result.type == "succeeded":
+            body = await self._as_chat(bytes(result.message), deployment)
+            return CallOutcome(custom_id=read.custom_id, status=200, body=body)
+        if result.type == "errored":
+            kind = result.error.error.type if result.error is not None and result.error.error is not None else ""
+            return CallOutcome(custom_id=read.custom_id, status=_STATUS.get(kind, _FAULT))
+        return CallOutcome(custom_id=read.custom_id, status=0)
+
+    async def _ask(
+        self,
+        deployment: Deployment,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        params: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        found = await self._http.asked(
+            deployment, method, _url(deployment, path), _headers(deployment), body=body, params=params
+        )
+        if not isinstance(found, dict):
+            raise _malformed(deployment)
+        return found
+
+
+class _Fault(msgspec.Struct):
+    type: str = ""
+
+
+class _Error(msgspec.Struct):
+    error: _Fault | None = None
+
+
+class _Result(msgspec.Struct):
+    type: str
+    message: msgspec.Raw = msgspec.Raw()
+    error: _Error | None = None
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    result: _Result
+
+
+_decode_line: Final = msgspec.json.Decoder(_Line).decode
+
+
+def _url(deployment: Deployment, path: str) -> str:
+    base = (deployment.base_url or _HOST).rstrip("/").removesuffix("/v1")
+    return f"{base}/{path}"
+
+
+def _headers(deployment: Deployment) -> dict[str, str]:
+    headers = {"anthropic-version": _VERSION, "content-type": "application/json"}
+    return headers if deployment.api_key is None else {**headers, "x-api-key": deployment.api_key}
+
+
+def _requests(batch: dict[str, Any]) -> int:
+    counts = batch.get("request_counts")
+    return sum(each for each in counts.values() if isinstance(each, int)) if isinstance(counts, dict) else 0
+
+
+def _seconds(told: object) -> float:
+    try:
+        return datetime.fromisoformat(str(told)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _text(found: dict[str, Any], name: str, deployment: Deployment) -> str:
+    value = found.get(name)
+    if not isinstance(value, str) or not value:
+        raise _malformed(deployment)
+    return value
+
+
+def _malformed(deployment: Deployment) -> UpstreamError:
+    return MalformedReply(
+        "The provider's batch API answered with something else than Anthropic's.",
+        deployment_id=deployment.deployment_id,
+    )
