@@ -195,8 +195,7 @@ class ControlPlane:
                 keep_batches_going(
                     gateway.batch,
                     accounts=accounts,
-                    answering=LineAnswers(live.line),
-                    rules=lambda: live.line.config,
+                    line=live.line,
                     room=IdleRoom(lambda: live.line.config.catalog, live.gate.queues, fleet, self._queue_looks),
                     metrics=metrics.batch,
                     outbox=gateway.callbacks.outbox,

@@ -835,7 +835,7 @@ def _candidate(option: _Option, facts: Facts, reason: Reason) -> Candidate:
         target=option.target,
         reason=reason,
         expected_nanousd=option.expected,
-        bound_nanousd=_bound(option.target, facts),
+        bound_nanousd=likely_most_nanousd(option.target, facts),
         margin_nanousd=None if led is None else led.nanousd,
         margin_why="" if led is None else led.why,
         adequate=None if option.outlook is None else option.outlook.adequate,
@@ -870,7 +870,7 @@ def _expected_output(
     return min(predicted, facts.max_output_tokens or most, most, room) * facts.choices
 
 
-def _bound(target: Target, facts: Facts) -> int | None:
+def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     """The maximum cost of one attempt by the estimates: nothing cached, everything written to the cache, the longest
     output.
     """
@@ -934,5 +934,5 @@ def costliest_nanousd(facts: Facts, policy: Policy, catalog: Catalog) -> int | N
     # Whoever could serve it if only somebody were there.
     told = ((target, _obstacle(target, facts, {}, policy.unpriced, auto=kind == AUTO)) for target in pool)
     able = [target for target, obstacle in told if obstacle is None or obstacle.obstacle == "unavailable"]
-    bounds = [_bound(target, facts) for target in able]
+    bounds = [likely_most_nanousd(target, facts) for target in able]
     return None if None in bounds else max((bound or 0 for bound in bounds), default=0)

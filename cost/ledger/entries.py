@@ -99,6 +99,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 BOOKS: Final = "books"
 """`boot_id` of entries that no process wrote for a request, such as postings."""
+HANDED: Final = "handed_"
+"""Beginning of the `boot_id` of reserves that no process holds, because a provider's batch may take a day to answer."""
 TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 """Kinds of entry that close a reserve."""
 

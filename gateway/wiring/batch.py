@@ -2,30 +2,40 @@
 
 import contextlib
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import aiohttp
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from accounts.keys import Pepper
 from accounts.store import AccountStore
 from cost.budgets.grants import GrantStore
+from cost.times import wall_us
 from dashboards.webhooks.addresses import CallbackAddresses
 from dashboards.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
 from dashboards.webhooks.outbox import Outbox
 from gateway.configuration.settings import GatewayConfig
+from providers.batch_apis.batch_api import BatchHttp
+from providers.batch_apis.openai import OpenAiBatches
+from providers.catalog import Catalog
+from providers.target import Deployment
 from proxy.background import background, every
-from proxy.batch.answering import Answered, Answering, Asked
+from proxy.batch.answering import Answered, Asked
 from proxy.batch.batch import Batch
 from proxy.batch.batch_metrics import BatchMetrics
 from proxy.batch.blobs import LocalBlobs
 from proxy.batch.database_time import DatabaseTime
 from proxy.batch.files import FileStore
+from proxy.batch.handed_store import HandedStore
+from proxy.batch.handing_over import Handover
 from proxy.batch.money import BatchMoney
 from proxy.batch.parts import BatchTier
-from proxy.batch.runner import BatchRunner, Event, Room, Told, event_id
+from proxy.batch.runner import BatchRunner, Event, Room, Told, event_id, nothing_handed
 from proxy.batch.store import BatchStore
+from proxy.handed_lines import LineOffers
 from proxy.line import RequestPipeline
 from proxy.pipeline_config import PipelineConfig
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
@@ -46,26 +56,25 @@ def open_batch_tier(
     section = config.batch
     if not section.enabled:
         return None
-    time = DatabaseTime(engine)
+    shared = DatabaseTime(engine)
     files = FileStore(
         engine,
         LocalBlobs(section.folder or data_dir / _FOLDER),
-        time,
+        shared,
         max_file_bytes=section.max_file_bytes,
         max_stored_bytes=section.max_stored_bytes,
         keep_us=section.keep_days * _DAY_US,
     )
-    batches = BatchStore(engine, time)
+    batches = BatchStore(engine, shared)
     money = BatchMoney(batches, GrantStore(engine), lambda: (rules().policy, rules().catalog))
-    return BatchTier(section, files, batches, money)
+    return BatchTier(section, shared, files, batches, money)
 
 
 def keep_batches_going(
     tier: BatchTier,
     *,
     accounts: AccountStore,
-    answering: Answering,
-    rules: Callable[[], PipelineConfig],
+    line: RequestPipeline,
     room: Room,
     metrics: BatchMetrics,
     outbox: Outbox,
@@ -73,23 +82,57 @@ def keep_batches_going(
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Starts this process's runner; when the stack closes, its lines are given back."""
-    batches = tier.batches
+    """Starts this process's runner; when the stack closes, its lines are given back. Where it is allowed, lines are handed over to
+    providers' batch APIs, too.
+    """
+    holder = f"{boot_id[:48]}-{secrets.token_hex(4)}"
+    handover: Handover | None = None
+    handed = HandedStore(tier.batches, tier.time)
     runner = BatchRunner(
         section=tier.section,
-        batches=batches,
+        batches=tier.batches,
         files=tier.files,
-        answering=answering,
+        answering=LineAnswers(line),
         callers=accounts,
         room=room,
         money=tier.money,
         told=telling(outbox),
-        holder=f"{boot_id[:48]}-{secrets.token_hex(4)}",
-        max_line_bytes=rules().max_body_bytes,
+        holder=holder,
+        max_line_bytes=line.config.max_body_bytes,
         observer=metrics,
+        handed=handed.out if tier.section.providers else nothing_handed,
+        bound=lambda batch: None if handover is None else handover.bound(batch),
     )
+    if tier.section.providers:
+        session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        stack.push_async_callback(session.close)
+        handover = Handover(
+            section=tier.section,
+            batches=tier.batches,
+            store=handed,
+            line=LineOffers(line, _WIRES.__getitem__, time.monotonic, wall_us),
+            apis={"openai": OpenAiBatches(BatchHttp(session))},
+            deployments=lambda: _with_batch_api(line.config.catalog),
+            caller_of=accounts.caller_of,
+            body_of=runner.body_of,
+            laxities=lambda: runner.laxities,
+            money=tier.money,
+            holder=holder,
+            clock=time.monotonic,
+            observer=metrics,
+        )
+        background(stack, handover.run(is_draining))
     background(stack, runner.run(is_draining))
     background(stack, every(_FORGET_S, runner.forget))
+
+
+def _with_batch_api(catalog: Catalog) -> dict[str, Deployment]:
+    return {
+        deployment.deployment_id: deployment
+        for target in catalog
+        for deployment in target.deployments
+        if deployment.batch_api is not None
+    }
 
 
 class LineAnswers:

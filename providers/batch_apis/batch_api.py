@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol
 import aiohttp
 import msgspec
 
-from providers.errors import ConnectFailed, MalformedReply, UpstreamError, UpstreamTimeout
+from providers.errors import AnswerLost, ConnectFailed, MalformedReply, UpstreamError, UpstreamTimeout
 from providers.target import Deployment
 from providers.upstream_faults import error_of_status
 
@@ -159,9 +159,13 @@ class _Translated:
             raise UpstreamTimeout(
                 "The provider's batch API took too long.", deployment_id=self._deployment_id
             ) from error
-        if isinstance(error, aiohttp.ClientError):
+        if isinstance(error, aiohttp.ClientConnectorError):
             raise ConnectFailed(
                 "The provider's batch API cannot be reached.", deployment_id=self._deployment_id
+            ) from error
+        if isinstance(error, aiohttp.ClientError):
+            raise AnswerLost(
+                "The provider's batch API broke off its answer.", deployment_id=self._deployment_id
             ) from error
 
 

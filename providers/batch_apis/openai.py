@@ -15,7 +15,13 @@ from providers.batch_apis.batch_api import (
     HandedBatch,
     Outcome,
 )
-from providers.errors import MalformedReply, RequestRejected, UpstreamError, UpstreamRefusedUs
+from providers.errors import (
+    MalformedReply,
+    RequestRejected,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+)
 from providers.target import Deployment
 
 _NAME: Final = "weighbridge"
@@ -52,13 +58,18 @@ class OpenAiBatches:
             content_type="application/jsonl",
         )
         file = await self._ask(deployment, "POST", "files", body=form)
+        file_id = _text(file, "id", deployment)
         asked = {
-            "input_file_id": _text(file, "id", deployment),
+            "input_file_id": file_id,
             "endpoint": url,
             "completion_window": "24h",
             "metadata": {_NAME: name},
         }
-        made = await self._ask(deployment, "POST", "batches", body=msgspec.json.encode(asked))
+        try:
+            made = await self._ask(deployment, "POST", "batches", body=msgspec.json.encode(asked))
+        except (RequestRejected, UpstreamRefusedUs, UpstreamRateLimited):
+            await self._delete(deployment, file_id)
+            raise
         return _text(made, "id", deployment)
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:  # noqa: ARG002  Names suffice.

@@ -1,11 +1,13 @@
-"""What the tier asks of the request line: an answer to one line, as if its caller had sent it."""
+"""What the tier asks of the request line: an answer to one line, as if its caller had sent it, or what it would cost where."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import msgspec
 
 from accounts.caller import Caller
-from providers.target import Tier
+from cost.ledger.entries import Entry
+from providers.target import Deployment, Tier
 from providers.wire import Priority
 
 
@@ -42,4 +44,44 @@ class Answering(Protocol):
 
     async def answer(self, asked: Asked) -> Answered:
         """Answers one request. Never raises but a cancellation."""
+        ...
+
+
+WayName = Literal["own", "flex", "provider", "calls"]
+"""The ways by which a line may be answered: our own engines, a provider's slower service tier, its batch API, plain calls."""
+
+
+class Handing(msgspec.Struct, frozen=True, kw_only=True):
+    """A line as a provider's batch API takes it."""
+
+    target_id: str
+    deployment: Deployment
+    path: str
+    """The API's, such as `chat/completions`."""
+    body: bytes
+    reserve: Entry
+    """Its reservation. It is booked under a request id and a process that are known once the line is claimed."""
+    most_nanousd: int | None
+    """What budgets have to hold for it."""
+
+
+class Offers(msgspec.Struct, frozen=True, kw_only=True):
+    """The expected cost of a line by each way that there is for it, in nano-dollars; None where it is not known."""
+
+    costs: Mapping[WayName, int | None]
+    handing: Handing | None = None
+    """With the way `provider` alone."""
+
+
+class HandedOver(Protocol):
+    """The request line, as far as lines concern it that a provider's batch API answers."""
+
+    async def offers(self, asked: Asked, *, flex: bool) -> Offers:
+        """What the ways cost for one request, as it would be planned now. Raises a Refused for one that cannot be asked."""
+        ...
+
+    async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
+        """The answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
+        batch. Raises a Refused or an UpstreamError where none can be made of it.
+        """
         ...

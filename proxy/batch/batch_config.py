@@ -53,6 +53,14 @@ class BatchSection(Section):
         description="Whether lines of chats and responses ask for the service tier flex while their batch has time to spare. It "
         "reaches providers that sell it, at its price.",
     )
+    providers: bool = Field(
+        default=False,
+        description="Whether lines are handed over to providers' own batch APIs, at the price of a batch, where that is the "
+        "cheapest way that still makes it. It reaches deployments with a `batch_api`.",
+    )
+    provider_poll_s: Finite = Field(
+        default=60.0, ge=0.05, le=3_600, description="How often a batch at a provider is looked at."
+    )
     poll_s: Finite = Field(default=1.0, ge=0.05, le=60, description="How often a process looks for batches to work on.")
     keep_days: int = Field(
         default=30, ge=1, le=3_650, description="How long an ended batch is kept, and files whose upload did not say."

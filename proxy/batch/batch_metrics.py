@@ -5,17 +5,25 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.batch.batch import Batch
+from proxy.batch.handing_over import HandedCount, HandingObserver
 from proxy.batch.runner import BatchObserver, Event, LineCount
 from proxy.batch.scheduler import Laxity
 
 
-class BatchMetrics(BatchObserver):
+class BatchMetrics(BatchObserver, HandingObserver):
     """Counters of lines and batches, and gauges of what is in progress. No label names a team or a batch."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lines = Counter(
             "weighbridge_batch_lines",
             "Lines of batches: answered, failed, repeated (begun again) and lost (answered after their lease had ended).",
+            ("outcome",),
+            registry=registry,
+        )
+        self._handed = Counter(
+            "weighbridge_batch_handed_lines",
+            "Lines at providers' batch APIs: handed (over), answered, returned (to other ways), unneeded (paid for, and answered "
+            "otherwise meanwhile) and estimated (perhaps paid for, with no answer: booked at the most that they may cost).",
             ("outcome",),
             registry=registry,
         )
@@ -48,6 +56,11 @@ class BatchMetrics(BatchObserver):
         """Counts lines by what became of them."""
         if number:
             self._lines.labels(what).inc(number)
+
+    def count_handed(self, what: HandedCount, number: int = 1) -> None:
+        """Counts lines at providers by what became of them."""
+        if number:
+            self._handed.labels(what).inc(number)
 
     def count_batch(self, event: Event) -> None:
         """Counts a batch that ended."""

@@ -13,7 +13,7 @@ from sqlmodel import col
 
 from accounts.caller import Caller
 from cost.budgets.budget import Budget
-from cost.budgets.grants import GrantStore
+from cost.budgets.grants import GrantNeed, GrantRequest, GrantStore
 from cost.prices import usd
 from cost.times import wall_us
 from providers.catalog import Catalog
@@ -63,6 +63,31 @@ class BatchMoney:
             return costliest_nanousd(facts, policy, catalog_with(size.model))
 
         return bound
+
+    async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
+        """Holds money of the caller's hard budgets under a name that outlives this process; False where one has too little, or
+        where the amount is not known. `free` gives back what is held.
+        """
+        now_us = wall_us()
+        ids = [
+            status.budget.budget_id
+            for status in await self._grants.standings(now_us)
+            if status.budget.hard and _applies(status.budget, caller)
+        ]
+        if not ids or amount_nanousd is None:
+            return not ids
+        want = GrantRequest(amount_nanousd=amount_nanousd, budget_ids=tuple(ids))
+        given = await self._grants.regrant(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=0)), [want], now_us)
+        if any(grant.lacking for grant in given.values()):
+            await self.free(name)
+            return False
+        # What was granted ahead is for a process that asks again and again.
+        await self._grants.regrant(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=amount_nanousd)), [], now_us)
+        return True
+
+    async def free(self, name: str) -> None:
+        """Gives back what is held under a name."""
+        await self._grants.forget_boot(name)
 
     async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
         """Why the whole batch does not fit; None where every hard budget of its caller has room for it. `batch_id` is its own,

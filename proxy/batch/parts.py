@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from proxy.batch.batch_config import BatchSection
+from proxy.batch.database_time import DatabaseTime
 from proxy.batch.files import FileStore
 from proxy.batch.money import BatchMoney
 from proxy.batch.store import BatchStore
@@ -12,6 +13,7 @@ class BatchTier(NamedTuple):
     """Files and batches of one gateway. Its lines may be answered in another process."""
 
     section: BatchSection
+    time: DatabaseTime
     files: FileStore
     batches: BatchStore
     money: BatchMoney

@@ -24,6 +24,7 @@ from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
 from proxy.batch.estimate import estimated
 from proxy.batch.files import FileStore, Owner
+from proxy.batch.handed_store import Out
 from proxy.batch.lines import meaning_of, request_id, wait_s
 from proxy.batch.output import write_files
 from proxy.batch.scheduler import Laxity, Standing, laxities, left_until_due_s, shares
@@ -64,6 +65,23 @@ class Callers(Protocol):
     async def caller_of(self, key_id: str) -> Caller | None:
         """The caller of a key that still works; None of one that does not."""
         ...
+
+
+Handed = Callable[[], Awaitable[Mapping[str, Out]]]
+"""What of each batch is at providers."""
+
+
+LineBound = Callable[[Batch], int | None]
+"""The last place of a batch whose lines may be begun here, because those after it may go to a provider; None for all."""
+
+
+def _everything(_batch: Batch) -> None:
+    return None
+
+
+async def nothing_handed() -> Mapping[str, Out]:
+    """What is at providers where lines are never handed over."""
+    return {}
 
 
 class Money(Protocol):
@@ -119,6 +137,8 @@ class BatchRunner:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         observer: BatchObserver | None = None,
+        handed: Handed = nothing_handed,
+        bound: LineBound = _everything,
     ) -> None:
         self._section = section
         self._batches = batches
@@ -133,6 +153,10 @@ class BatchRunner:
         self._clock = clock
         self._jitter = jitter
         self._observer = observer or BatchObserver()
+        self._handed = handed
+        self._bound = bound
+        self._nothing_up_to: dict[str, int | None] = {}
+        """By batch, the bound up to which the last claim found nothing."""
         self._lease_us = int(section.lease_s * 1_000_000)
         self._running: dict[tuple[str, int], _Running] = {}
         self._ahead = Ahead(clock)
@@ -144,6 +168,8 @@ class BatchRunner:
         self._duty_at = 0.0
         self._is_draining: Callable[[], bool] = lambda: False
         self.speed = Speed(clock)
+        self.laxities: Mapping[str, Laxity] = {}
+        """The laxity of each batch in progress, as it was found last."""
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
         """Works for ever. When it is cancelled, lines that run are given back."""
@@ -198,15 +224,20 @@ class BatchRunner:
 
     async def _fill(self) -> None:
         live = await self._batches.live()
-        await self._let_go({batch.batch_id for batch in live})
-        self.speed.look({batch.batch_id: batch.tokens_left for batch in live})
+        names = {batch.batch_id for batch in live}
+        self._nothing_up_to = {name: bound for name, bound in self._nothing_up_to.items() if name in names}
+        await self._let_go(names)
+        out = await self._handed()
+        # What providers answer says nothing of how fast the rest is.
+        self.speed.look({each.batch_id: each.tokens_left + _out_of(out, each).answered_tokens for each in live})
         running: dict[str, int] = {}
         for batch_id, _ in self._running:
             running[batch_id] = running.get(batch_id, 0) + 1
         standings = [
-            await self._standing(each, order, running.get(each.batch_id, 0)) for order, each in enumerate(live)
+            await self._standing(each, order, running.get(each.batch_id, 0), _out_of(out, each))
+            for order, each in enumerate(live)
         ]
-        found = laxities(standings, self.speed.tokens_per_s)
+        found = self.laxities = laxities(standings, self.speed.tokens_per_s)
         self._observer.set_live(live, found, self.speed.tokens_per_s)
         wanted = shares(standings, found, self._section.at_once)
         free = self._section.at_once - len(self._running)
@@ -222,9 +253,12 @@ class BatchRunner:
         """Up to `more` lines of a batch that are this process's to begin."""
         wanted = self._ahead.wanted(batch.batch_id, more, batch.left)
         if wanted > 0:
-            self._ahead.add(
-                batch.batch_id, await self._batches.claim(batch.batch_id, wanted, self._holder, self._lease_us)
-            )
+            up_to = self._bound(batch)
+            lines = await self._batches.claim(batch.batch_id, wanted, self._holder, self._lease_us, up_to)
+            self._ahead.add(batch.batch_id, lines)
+            self._nothing_up_to.pop(batch.batch_id, None)
+            if not lines and up_to is not None:
+                self._nothing_up_to[batch.batch_id] = up_to
         return self._ahead.begin(batch.batch_id, more)
 
     async def _let_go(self, live: Collection[str]) -> None:
@@ -234,7 +268,7 @@ class BatchRunner:
         await self._batches.give_back([(line, 0) for line in self._returning], self._holder)
         self._returning.clear()
 
-    async def _standing(self, batch: Batch, order: int, running: int) -> Standing:
+    async def _standing(self, batch: Batch, order: int, running: int, out: Out) -> Standing:
         caller = await self._caller(batch.key_id)
         return Standing(
             batch_id=batch.batch_id,
@@ -242,12 +276,18 @@ class BatchRunner:
             weight=1.0 if caller is None else caller.settings.weight,
             priority=batch.priority,
             left_s=self._left_s(batch),
-            tokens_left=max(0, batch.tokens_left),
-            lines_left=batch.left,
+            tokens_left=max(0, batch.tokens_left - out.tokens),
+            # What waits for a provider shall not keep a share from other batches.
+            lines_left=running if self._waits(batch) else max(0, batch.left - out.lines),
             running=running,
             idle=self._room.idle(batch.model),
             order=order,
         )
+
+    def _waits(self, batch: Batch) -> bool:
+        """Whether the last claim found nothing that may be begun here, and nothing has changed since."""
+        found = self._nothing_up_to.get(batch.batch_id)
+        return found is not None and found == self._bound(batch)
 
     def _left_s(self, batch: Batch) -> float | None:
         """Seconds until the batch is due; None without a deadline."""
@@ -295,7 +335,7 @@ class BatchRunner:
             caller = await self._caller(batch.key_id)
             if caller is None:
                 raise NotAuthenticated("The key that made this batch was revoked or has expired.")
-            body = await self._body_of(batch, line)
+            body = await self.body_of(batch, line)
             if self._section.flex and takes_flex(laxity, line, batch.endpoint):
                 body = in_flex(body)
         except Refused as error:
@@ -311,7 +351,8 @@ class BatchRunner:
         )
         return await self._answering.answer(asked)
 
-    async def _body_of(self, batch: Batch, line: ClaimedLine) -> bytes:
+    async def body_of(self, batch: Batch, line: ClaimedLine) -> bytes:
+        """The request of a line, as JSON. Raises FileNotFound."""
         pieces = self._files.blobs.reading(batch.input_file_id, line.start, line.start + line.size)
         raw = b"".join([piece async for piece in pieces])
         try:
@@ -536,6 +577,13 @@ EVENTS: Final[Mapping[str, Event]] = {
 def event_id(batch_id: str, event: Event) -> str:
     """The id of a batch's event: the same however often it is told."""
     return f"evt_{blake2b(f'{batch_id}:{event}'.encode(), digest_size=12).hexdigest()}"
+
+
+def _out_of(out: Mapping[str, Out], batch: Batch) -> Out:
+    return out.get(batch.batch_id, _NOTHING_OUT)
+
+
+_NOTHING_OUT: Final = Out(lines=0, tokens=0, answered_tokens=0)
 
 
 class _Line(msgspec.Struct):

@@ -250,8 +250,12 @@ class BatchStore:
         async with self.engine.connect() as connection:
             return int(await connection.scalar(query) or 0)
 
-    async def claim(self, batch_id: str, limit: int, holder: str, lease_us: int) -> list[ClaimedLine]:
-        """Begins up to `limit` waiting lines of a batch in progress, and returns them in the order of their places."""
+    async def claim(
+        self, batch_id: str, limit: int, holder: str, lease_us: int, up_to: int | None = None
+    ) -> list[ClaimedLine]:
+        """Begins up to `limit` waiting lines of a batch in progress, and returns them in the order of their places. `up_to` is
+        the last place to be begun; None for all.
+        """
         if limit < 1:
             return []
         now = self._time.now()
@@ -263,6 +267,7 @@ class BatchStore:
                 col(BatchLine.state) == LineState.WAITING,
                 col(BatchLine.held_until_us) <= now,
                 is_open,
+                *(() if up_to is None else (col(BatchLine.place) <= up_to,)),
             )
             .order_by(col(BatchLine.place))
             .limit(limit)
@@ -304,18 +309,44 @@ class BatchStore:
         """
         if not results:
             return []
+        async with self.engine.begin() as connection:
+            return await self.answer_within(connection, results)
+
+    async def answer_within(self, connection: AsyncConnection, results: Sequence[LineResult]) -> list[LineResult]:
+        """The same within the transaction of a caller whose own rows must commit or fail with these."""
         by_batch: dict[str, list[LineResult]] = {}
         for each in results:
             by_batch.setdefault(each.line.batch_id, []).append(each)
         now_us = self.now_us()
         written: list[LineResult] = []
-        async with self.engine.begin() as connection:
-            # In one order, so that processes that write at once never wait for each other in a circle.
-            for batch_id, some in sorted(by_batch.items()):
-                # Taken first: nobody else changes these lines' answers until the end of the transaction.
-                await connection.execute(_locked(batch_id))
-                written += await self._answer_batch(connection, batch_id, some, now_us)
+        # In one order, so that processes that write at once never wait for each other in a circle.
+        for batch_id, some in sorted(by_batch.items()):
+            # Taken first: nobody else changes these lines' answers until the end of the transaction.
+            await connection.execute(_locked(batch_id))
+            written += await self._answer_batch(connection, batch_id, some, now_us)
         return written
+
+    async def release_within(self, connection: AsyncConnection, batch_id: str, holder: str, *, failed: bool) -> int:
+        """Lets all lines of a batch wait again that `holder` has begun, within a caller's transaction; returns how many."""
+        mine = and_(
+            col(BatchLine.batch_id) == batch_id,
+            col(BatchLine.state) == LineState.RUNNING,
+            col(BatchLine.holder) == holder,
+        )
+        change = (
+            update(BatchLine)
+            .where(mine)
+            .values(
+                state=self._waiting_again(),
+                holder="",
+                held_until_us=0,
+                failures=col(BatchLine.failures) + int(failed),
+            )
+        )
+        released = (await connection.execute(change)).rowcount
+        if failed and released:
+            await connection.execute(_repeated(batch_id, released))
+        return released
 
     async def give_back(self, lines: Sequence[tuple[ClaimedLine, int]], holder: str, *, failed: bool = False) -> None:
         """Lets lines wait again, each for some microseconds more. With `failed` it counts as a failure of the line."""

@@ -1,4 +1,4 @@
-"""The tables of the batch tier: files, batches, their lines, and answers that no file holds yet."""
+"""The tables of the batch tier: files, batches, their lines, answers that no file holds yet, and what was handed over."""
 
 from typing import ClassVar
 
@@ -139,3 +139,46 @@ class BatchResult(SQLModel, table=True):
     batch_id: str = Field(sa_column=Column(String(64), primary_key=True))
     number: int = Field(sa_column=Column(Integer, primary_key=True))
     body: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class HandedBatchRow(SQLModel, table=True):
+    """Lines of one batch that were handed over together to a provider's batch API. Times are microseconds since 1970."""
+
+    __tablename__: ClassVar[str] = "handed_batch"
+    __table_args__ = (
+        Index("ix_handed_batch_batch_id", "batch_id"),
+        Index("ix_handed_batch_look", "state", "look_us"),
+    )
+
+    handed_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    """Our name for it. It holds its lines, and its reservations in the ledger are of the process of this name."""
+    batch_id: str = Field(sa_column=Column(String(64), nullable=False))
+    target_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
+    deployment_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
+    state: str = Field(sa_column=Column(String(16), nullable=False))
+    """`making` until the provider's id for it is known, `running`, `ended`."""
+    outcome: str = Field(sa_column=Column(String(16), nullable=False))
+    """How it ended: as the provider says, or `late`, `refused` or `lost`; empty before."""
+    upstream_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
+    """The provider's id for it; empty while it is not known."""
+    lines: int = Field(sa_column=Column(Integer, nullable=False))
+    lines_left: int = Field(sa_column=Column(Integer, nullable=False))
+    """Lines that wait for the provider."""
+    tokens_left: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Estimated tokens of those."""
+    tokens_answered: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Estimated tokens of the lines that the provider has answered."""
+    answered: int = Field(sa_column=Column(Integer, nullable=False))
+    unneeded: int = Field(sa_column=Column(Integer, nullable=False))
+    """Answers that were paid for and came when their line was another's already."""
+    estimated: int = Field(sa_column=Column(Integer, nullable=False))
+    """Calls whose cost nobody knows, and that are booked at the most that it may be."""
+    created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    give_up_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """When its lines are taken back."""
+    ended_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    look_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """When to look at it next."""
+    holder: str = Field(sa_column=Column(String(64), nullable=False))
+    """The process that sees to it."""
+    held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))

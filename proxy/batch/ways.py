@@ -7,14 +7,13 @@ what every other way falls back to.
 
 import math
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
+from proxy.batch.answering import WayName
 from proxy.batch.batch import ClaimedLine
 from proxy.batch.scheduler import EASY, TIGHT, Laxity
-
-WayName = Literal["own", "flex", "provider", "calls"]
 
 MOST_FLEX: Final = 3
 """Beginnings of one line that are tried in the tier flex; a provider that has no room there refuses the next one, too."""
