@@ -5,7 +5,7 @@ reservation and its settlement, and a process's death may lie there too. So neit
 entries are given to whoever keeps the line, which writes them with the line itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -39,7 +39,7 @@ FLAG: Final = "provider_batch"
 _AFTER_ALL: Final = frozenset({"fallback", "degraded"})
 """Reasons of candidates that are asked only where better ones fail."""
 
-Params = Callable[[UpstreamCall], bytes]
+Params = Callable[[UpstreamCall], Awaitable[bytes]]
 """Turns a call into the parameters of Anthropic's messages. Raises CannotCarry for what does not go there."""
 
 
@@ -136,7 +136,7 @@ class LineOffers:
             target_id=candidate.target.target_id,
             deployment=deployment,
             path=path_of(routed.request, deployment),
-            body=self._body(attempt),
+            body=await self._body(attempt),
             reserve=_marked(books.entries[-1]),
             most_nanousd=most_nanousd(candidate.target, routed.facts),
         )
@@ -151,7 +151,7 @@ class LineOffers:
         await attempt.reserve()
         return attempt, books
 
-    def _body(self, attempt: Attempt) -> bytes:
+    async def _body(self, attempt: Attempt) -> bytes:
         """The body for the provider's batch API. Raises CannotCarry."""
         routed, target, deployment = attempt.routed, attempt.candidate.target, attempt.deployment
         fields = call_fields(target, deployment, routed)
@@ -159,7 +159,7 @@ class LineOffers:
         if deployment.batch_api == "openai":
             return upstream_body(routed.request, deployment, fields, dropped)
         assert self._as_params is not None  # noqa: S101  # It was looked for.
-        return self._as_params(
+        return await self._as_params(
             UpstreamCall(
                 deployment=deployment,
                 request=routed.request,

@@ -13,7 +13,7 @@ from sqlalchemy import Select, and_, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.ledger.entries import METER_COLUMNS, TERMINAL
+from cost.ledger.entries import HANDED, METER_COLUMNS, TERMINAL
 from cost.ledger.rollups import (
     COST,
     ROLLUP_KEY,
@@ -34,6 +34,8 @@ from cost.times import DAY_US, HOUR_US
 MOST_DIFFERENCES: Final = 1000
 """Most differences that are listed; all are counted."""
 _OPEN_US: Final = HOUR_US
+_HANDED_OPEN_US: Final = 28 * HOUR_US
+_HANDED: Final = "handed"
 _BATCH: Final = 500
 _ZEROS: Final = (0,) * len(ROLLUP_SUMS)
 
@@ -227,11 +229,16 @@ def _unusual_attempts(hour_us: int) -> Select[str, int]:
 async def _read_attempts(
     connection: AsyncConnection, places: list[tuple[Any, ...]]
 ) -> dict[tuple[str, int], dict[str, int]]:
-    """Return each entry's `at_us` by kind, per attempt."""
-    query = select(*_PLACE, col(LedgerEntry.entry), col(LedgerEntry.at_us)).where(tuple_(*_PLACE).in_(places))
+    """Return each entry's `at_us` by kind, per attempt; of a reserve that a provider's batch may keep open for a day, under
+    `handed` as well.
+    """
+    query = select(*_PLACE, col(LedgerEntry.entry), col(LedgerEntry.at_us), col(LedgerEntry.boot_id))
     attempts: dict[tuple[str, int], dict[str, int]] = {}
-    for request_id, attempt, entry, at_us in await connection.execute(query):
-        attempts.setdefault((request_id, attempt), {})[entry] = at_us
+    for request_id, attempt, entry, at_us, boot_id in await connection.execute(query.where(tuple_(*_PLACE).in_(places))):
+        found = attempts.setdefault((request_id, attempt), {})
+        found[entry] = at_us
+        if entry == "reserve" and boot_id.startswith(HANDED):
+            found[_HANDED] = at_us
     return attempts
 
 
@@ -244,7 +251,7 @@ def _check_attempt(
         return
     closings = sorted(TERMINAL & entries.keys())
     if "reserve" in entries and not closings:
-        findings.open_reserves += at_us < now_us - _OPEN_US
+        findings.open_reserves += at_us < now_us - (_HANDED_OPEN_US if _HANDED in entries else _OPEN_US)
     key: dict[str, str | int] = {"request_id": place[0], "attempt": place[1], "entry": " ".join(closings)}
     # A void without a reserve is regular: it cancels a reserve whose write may have failed.
     if "reserve" not in entries and closings != ["void"]:

@@ -333,3 +333,47 @@ def test_embeddings_do_not_pass() -> None:
     with pytest.raises(CannotCarry, match="chats only") as raised:
         litellm_arguments(upstream_call(deployment("litellm"), request))
     assert (raised.value.status, raised.value.param) == (400, "model")
+
+
+async def test_a_call_goes_into_a_batch_as_it_is_called(upstream: LitellmUpstream) -> None:
+    """The same parameters of messages reach Anthropic either way."""
+    fields = {
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+        "max_tokens": 50,
+        "temperature": 0.2,
+        "stop": ["x"],
+        "tools": TOOLS,
+        "tool_choice": "auto",
+    }
+    async with provider(anthropic_whole) as served:
+        call = upstream_call(anthropic(served), chat_request(**fields))
+        await talk(upstream, call)
+    params = json.loads(await upstream.message_params(call))
+    (called,) = served.bodies
+    assert params == {name: value for name, value in called.items() if name != "stream"}
+
+
+async def test_what_is_called_in_another_way_goes_into_no_batch(upstream: LitellmUpstream) -> None:
+    call = upstream_call(
+        deployment("litellm", upstream_model="anthropic/claude-sonnet-4-5"),
+        chat_request(response_format={"type": "json_object"}),
+    )
+    with pytest.raises(CannotCarry, match="response_format"):
+        await upstream.message_params(call)
+
+
+async def test_a_message_of_a_batch_is_a_chat_completion(upstream: LitellmUpstream) -> None:
+    """With the usage of it, what came from caches included; anything else is refused."""
+    message = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
+        "content": [{"type": "text", "text": "hello"}, {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}],
+        "stop_reason": "tool_use", "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2},
+    }  # fmt: skip
+    at = deployment("litellm", upstream_model="anthropic/claude-sonnet-4-5")
+    chat = json.loads(await upstream.as_chat(json.dumps(message).encode(), at))
+    assert chat["choices"][0]["message"]["content"] == "hello"
+    assert chat["choices"][0]["message"]["tool_calls"][0]["function"] == {"arguments": '{"a": 1}', "name": "f"}
+    assert (chat["usage"]["prompt_tokens"], chat["usage"]["completion_tokens"]) == (15, 5)
+    with pytest.raises(MalformedReply):
+        await upstream.as_chat(b"{}", at)
