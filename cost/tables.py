@@ -60,6 +60,14 @@ class LedgerEntry(SQLModel, table=True):
             sqlite_where=text("arm <> ''"),
             postgresql_where=text("arm <> ''"),
         ),
+        # A rollout compares the newest attempts of one pool.
+        Index(
+            "ix_ledger_entry_version",
+            "pool",
+            "at_us",
+            sqlite_where=text("version <> ''"),
+            postgresql_where=text("version <> ''"),
+        ),
     )
 
     request_id: str = Field(sa_column=Column(String(_ID), nullable=False))
@@ -114,6 +122,7 @@ class LedgerEntry(SQLModel, table=True):
     margin_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     margin_why: str = Field(sa_column=Column(String(16), nullable=False, server_default=text("''")))
     considered: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
+    version: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a

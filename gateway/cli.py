@@ -16,6 +16,7 @@ from gateway.commands.focus import focus_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
 from gateway.commands.limits import limits_app
+from gateway.commands.models import models_app
 from gateway.commands.organisations import organisations_app
 from gateway.commands.people import people_app
 from gateway.commands.policy import policy_app
@@ -70,6 +71,7 @@ def _expected(error: Exception) -> str | None:
         "accounts.errors": "AccountsError",
         "cost.errors": "PriceError",
         "selfhosted.registry.store": "RegistryError",
+        "selfhosted.rollouts.versions": "RolloutError",
         "selfhosted.config": "PoolUnfit",
         "cost.ledger.postings": "PostingRefused",
         "cost.budgets.budget_errors": "BudgetError",
@@ -148,6 +150,7 @@ app.command("reconcile")(reconcile)
 app.add_typer(savings_app, name="savings")
 app.command("top")(top)
 app.add_typer(pools_app, name="pools")
+app.add_typer(models_app, name="models")
 app.add_typer(selfhosted_app, name="selfhosted")
 app.add_typer(report_app, name="report")
 app.add_typer(people_app, name="people")

@@ -1,14 +1,17 @@
-"""Database tables of the fleet: registrations, drain orders, hour clocks, scaling targets, and prompt habits."""
+"""Database tables of the fleet: registrations, drain orders, versions, rollouts, hour clocks, scaling targets, and prompt
+habits.
+"""
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, Integer, String, Text
+from sqlalchemy import BigInteger, Column, Integer, String, Text, text
 from sqlmodel import Field, SQLModel
 
 from accounts.tables import ID_CHARS
 
 NAME_CHARS = 64
 URL_CHARS = 2_048
+MODEL_CHARS = 128
 
 
 class RegisteredReplica(SQLModel, table=True):
@@ -27,6 +30,8 @@ class RegisteredReplica(SQLModel, table=True):
     registered_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Last renewal, by the database's clock."""
+    version: str = Field(default="", sa_column=Column(String(NAME_CHARS), nullable=False, server_default=text("''")))
+    """The model's version that it says it runs; empty when it says none."""
 
 
 class DrainOrder(SQLModel, table=True):
@@ -38,6 +43,37 @@ class DrainOrder(SQLModel, table=True):
     name: str = Field(sa_column=Column(String(NAME_CHARS), primary_key=True))
     ordered_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     ordered_by: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
+
+
+class ModelVersionRow(SQLModel, table=True):
+    """One version of a model or of a LoRA adapter. A row is never changed; the fields are those of `ModelVersion`."""
+
+    __tablename__: ClassVar[str] = "model_version"
+
+    model: str = Field(sa_column=Column(String(MODEL_CHARS), primary_key=True))
+    version: str = Field(sa_column=Column(String(NAME_CHARS), primary_key=True))
+    added_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    added_by: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
+    body: str = Field(sa_column=Column(Text, nullable=False))
+    """JSON of the other fields."""
+
+
+class RolloutRow(SQLModel, table=True):
+    """The rollout of a pool's model: the versions that it runs, and the share of the one on trial."""
+
+    __tablename__: ClassVar[str] = "rollout"
+
+    model: str = Field(sa_column=Column(String(MODEL_CHARS), primary_key=True))
+    pool: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    stable: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    candidate: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    share_ppm: int = Field(sa_column=Column(Integer, nullable=False))
+    state: str = Field(sa_column=Column(String(16), nullable=False))
+    since_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    changed_by: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
+    reason: str = Field(sa_column=Column(Text, nullable=False))
+    rule: str = Field(sa_column=Column(Text, nullable=False))
+    """JSON of a `Rule`."""
 
 
 class ReplicaClock(SQLModel, table=True):

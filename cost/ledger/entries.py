@@ -95,6 +95,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     considered: str = ""
     """What the targets were compared by when the gateway chose one, as `proxy.considered` writes it; with a request's
     first attempt alone."""
+    version: str = ""
+    """Version of the model that the pool's replica said it runs; empty where none is known."""
 
 
 BOOKS: Final = "books"

@@ -1,0 +1,240 @@
+"""`weighbridge models add|list|canary|promote|rollback`: versions of our own models, and rollouts of new ones."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print_json, read_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.configuration.settings import GatewayConfig
+    from selfhosted.rollouts.versions import ModelVersion, Rollout
+
+models_app = typer.Typer(
+    help="Our own models' versions, and the share that a new one gets.", no_args_is_help=True, rich_markup_mode=None
+)
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model_id: the first of its pool's targets.")]
+ReasonOption = Annotated[str, typer.Option(help="Why, for the audit log.")]
+_FOLLOWS = "every process follows within 2 s"
+
+
+@models_app.command("add")
+def add(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Its model_id; of an adapter, the adapter's target.")],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The version's name; it never changes.")],
+    *,
+    weights: Annotated[str, typer.Option(help="Where the weights are: a repository, an address or a path.")],
+    digest: Annotated[str, typer.Option(help="sha256:… of the weights, or their repository's commit.")] = "",
+    precision: Annotated[str, typer.Option(help="Such as bf16, fp8 or awq.")] = "",
+    layout: Annotated[str, typer.Option(help="A replica's GPUs, such as tp4 or tp8-pp2.")] = "",
+    tokenizer: Annotated[str, typer.Option(help="Where the tokenizer is, if not with the weights.")] = "",
+    argument: Annotated[
+        list[str] | None, typer.Option(help="An argument of the engine; may be given several times.")
+    ] = None,
+    adapter: Annotated[
+        list[str] | None, typer.Option(help="A LoRA adapter of this version, by its target; several times.")
+    ] = None,
+    base: Annotated[str, typer.Option(metavar="MODEL", help="This is a LoRA adapter of that model.")] = "",
+    note: Annotated[str, typer.Option(help="What is new about it.")] = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register a version of a model or of a LoRA adapter. Nothing is sent there yet."""
+    from selfhosted.rollouts.versions import ModelVersion
+
+    made = ModelVersion(
+        model=model,
+        version=version,
+        kind="adapter" if base else "weights",
+        weights=weights,
+        digest=digest,
+        precision=precision,
+        layout=layout,
+        tokenizer=tokenizer,
+        arguments=tuple(argument or ()),
+        adapters=tuple(adapter or ()),
+        base=base,
+        note=note,
+    )
+    made = asyncio.run(_added(config, made))
+    if as_json:
+        print_json(_plain(made))
+    else:
+        typer.echo(f"{made.model} has the version {made.version}")
+
+
+async def _added(config: "Path | None", version: "ModelVersion") -> "ModelVersion":
+    from dashboards.fleet.rollouts import add_version, check_registrable
+    from gateway.commands.audit import console, log_of
+
+    settings = read_config(config)
+    check_registrable(settings.selfhosted, version)
+    async with open_engine() as engine:
+        return await add_version(log_of(engine), console(settings.accounts.operator), version)
+
+
+@models_app.command("list")
+def list_models(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Only this one.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List versions, the newest first, with what each gets now."""
+    versions, rollouts = asyncio.run(_listed(model))
+    by_model = {each.model: each for each in rollouts}
+    if as_json:
+        print_json(
+            {"versions": [_plain(each) for each in versions], "rollouts": [_told(each) for each in rollouts]},
+        )
+    elif versions:
+        _print(versions, by_model)
+    else:
+        typer.echo("no versions are registered; see weighbridge models add --help", err=True)
+
+
+async def _listed(model: str | None) -> "tuple[tuple[ModelVersion, ...], tuple[Rollout, ...]]":
+    from selfhosted.rollouts.store import RolloutStore
+
+    async with open_engine() as engine:
+        store = RolloutStore(engine)
+        rollouts = await store.rollouts()
+        return await store.versions(model), tuple(each for each in rollouts if model in {None, each.model})
+
+
+@models_app.command("canary")
+def canary(
+    model: ModelArgument,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="A version that was added.")],
+    *,
+    percent: Annotated[float, typer.Option(help="Its share of conversations, such as 5.")],
+    errors: Annotated[
+        bool,
+        typer.Option("--rollback-on-errors/--no-rollback-on-errors", help="When more attempts fail, beyond doubt."),
+    ] = True,
+    ttft_worse: Annotated[
+        float,
+        typer.Option(
+            "--rollback-on-ttft",
+            metavar="PERCENT",
+            min=0,
+            help="When the p95 time to first token is longer by more than this, beyond doubt; 0: never.",
+        ),
+    ] = 50.0,
+    promote_after: Annotated[
+        int | None,
+        typer.Option(metavar="ATTEMPTS", min=100, help="Promote after so many attempts where nothing is worse."),
+    ] = None,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a version a share of conversations, or the one on trial another share. Its replicas must run already."""
+    from selfhosted.rollouts.versions import Rule, share_of
+
+    share_ppm = share_of(percent)
+    rule = Rule(errors=errors, ttft_worse=ttft_worse / 100 if ttft_worse else None, promote_after=promote_after)
+    after = asyncio.run(_canary(read_config(config), model, version, share_ppm, rule, reason))
+    _tell(after, as_json, f"{model}: {percent:g} % of conversations go to {version}; {_FOLLOWS}")
+
+
+async def _canary(
+    settings: "GatewayConfig", model: str, version: str, share_ppm: int, rule: Any, reason: str
+) -> "Rollout":
+    from dashboards.fleet.rollouts import pool_of_model, start_canary
+    from gateway.commands.audit import console, log_of
+
+    pool = pool_of_model(settings.selfhosted, model)
+    async with open_engine() as engine:
+        actor = console(settings.accounts.operator)
+        return await start_canary(
+            log_of(engine), actor, model, pool, version, share_ppm=share_ppm, rule=rule, reason=reason
+        )
+
+
+@models_app.command("promote")
+def promote_version(
+    model: ModelArgument,
+    version: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="Which one; otherwise the version on trial.")
+    ] = None,
+    *,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a version all conversations."""
+    after = asyncio.run(_promoted(read_config(config), model, version, reason))
+    _tell(after, as_json, f"{model}: all conversations go to {after.stable}; {_FOLLOWS}")
+
+
+async def _promoted(settings: "GatewayConfig", model: str, version: str | None, reason: str) -> "Rollout":
+    from dashboards.fleet.rollouts import pool_of_model, promote
+    from gateway.commands.audit import console, log_of
+
+    pool = pool_of_model(settings.selfhosted, model)
+    async with open_engine() as engine:
+        actor = console(settings.accounts.operator)
+        return await promote(log_of(engine), actor, model, pool, version, reason=reason)
+
+
+@models_app.command("rollback")
+def rollback(
+    model: ModelArgument, *, reason: ReasonOption = "", config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Take all conversations from the version on trial."""
+    after = asyncio.run(_rolled_back(read_config(config), model, reason))
+    _tell(after, as_json, f"{model}: no conversations go to {after.candidate} any more; {_FOLLOWS}")
+
+
+async def _rolled_back(settings: "GatewayConfig", model: str, reason: str) -> "Rollout":
+    from dashboards.fleet.rollouts import roll_back
+    from gateway.commands.audit import console, log_of
+
+    async with open_engine() as engine:
+        return await roll_back(log_of(engine), console(settings.accounts.operator), model, reason=reason)
+
+
+def _tell(after: "Rollout", as_json: bool, told: str) -> None:
+    if as_json:
+        print_json(_told(after))
+    else:
+        typer.echo(told)
+
+
+def _plain(version: "ModelVersion") -> dict[str, Any]:
+    from dashboards.fleet.rollouts import version_as_json
+
+    return version_as_json(version)
+
+
+def _told(rollout: "Rollout") -> dict[str, Any]:
+    from dashboards.fleet.rollouts import rollout_as_json
+
+    return rollout_as_json(rollout)
+
+
+def _print(versions: "Sequence[ModelVersion]", rollouts: "dict[str, Rollout]") -> None:
+    from cost.times import iso
+    from dashboards.fleet.rollouts import gets
+    from gateway.table import print_table
+
+    rows = [
+        [
+            each.model,
+            each.version,
+            gets(rollouts.get(each.model), each),
+            each.weights,
+            each.digest[:19] or "-",
+            each.precision or "-",
+            each.layout or "-",
+            iso(each.added_us),
+            each.added_by,
+        ]
+        for each in versions
+    ]
+    headings = ["model", "version", "gets", "weights", "digest", "precision", "layout", "added", "by"]
+    print_table(headings, rows, shrink=3)

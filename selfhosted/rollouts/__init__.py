@@ -1,0 +1,1 @@
+"""Versions of the models that our pools serve, and rollouts from one version to the next."""
