@@ -50,6 +50,16 @@ class Lease(Protocol):
     """A callback for the moment the replica is found dead before its first token."""
 
     @property
+    def version(self) -> str:
+        """The model's version that the replica runs; empty when it is not known."""
+        ...
+
+    @property
+    def other_version(self) -> bool:
+        """True when a rollout meant another version for the conversation, which no replica could serve."""
+        ...
+
+    @property
     def lost(self) -> bool: ...
 
     def first_token(self) -> None:
@@ -348,6 +358,8 @@ class Attempt:
         closing = kind != "reserve"
         usage, baselines = money.usage, money.baselines
         meters = money.costs_nanousd or NO_METERS
+        lease = self.lease
+        stood_in = lease is not None and lease.other_version
         return Entry(
             request_id=routed.request_id,
             attempt=self.number,
@@ -371,7 +383,7 @@ class Attempt:
             cost_nanousd=cost_nanousd,
             baseline_nanousd=baselines.reference_nanousd,
             usage_source=usage.source,
-            flags=usage.flags,
+            flags=(*usage.flags, "other_version") if stood_in else usage.flags,
             status=status,
             stream=routed.request.stream,
             complexity=routed.prediction.complexity if routed.prediction is not None else None,
@@ -399,6 +411,7 @@ class Attempt:
             margin_nanousd=self.candidate.margin_nanousd,
             margin_why=self.candidate.margin_why,
             considered=written(routed.plan) if closing and self.number == 1 and _was_chosen(routed) else "",
+            version="" if lease is None else lease.version,
         )
 
 

@@ -63,6 +63,16 @@ class ReplicaConfig(Section):
 
     name: Name = Field(description="Unique within the pool.")
     url: Origin = Field(description="http(s)://host:port, without a path.")
+    version: Name | None = Field(default=None, description="The model's version that it runs, for rollouts.")
+
+
+class VersionNames(Section):
+    """The version that replicas run by their names, for those that cannot say it themselves, such as pods."""
+
+    version: Name = Field(description="As in `weighbridge models add`.")
+    replicas: str = Field(
+        min_length=1, max_length=128, description="A pattern of replicas' names, such as llama-v2-*; `?` is one letter."
+    )
 
 
 class DnsConfig(Section):
@@ -318,6 +328,9 @@ class LaunchConfig(Section):
     drain_s: Finite = Field(
         default=600.0, ge=0, le=86_400, description="How long one that is drained may finish its work."
     )
+    version: Name | None = Field(
+        default=None, description="The model's version that the command starts, which each engine registers with."
+    )
     keep_asleep: int = Field(
         default=0,
         ge=0,
@@ -371,6 +384,11 @@ class PoolConfig(Section):
     dns: DnsConfig | None = Field(default=None, description="Or behind a name.")
     kubernetes: KubernetesConfig | None = Field(default=None, description="Or behind a Service.")
     registration: RegistrationConfig | None = Field(default=None, description="Or as they say themselves.")
+    versions: tuple[VersionNames, ...] = Field(
+        default=(),
+        max_length=100,
+        description="The version that a replica runs, by its name; the first pattern counts.",
+    )
     priority_scheduling: bool = Field(
         default=False,
         description="The engines run with vLLM's `--scheduling-policy priority`: interactive work overtakes batch inside them.",

@@ -24,6 +24,7 @@ from selfhosted.messages import ToFleet, ToHost
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import PoolFullness, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
+from selfhosted.rollouts.versions import RolloutTold
 from selfhosted.scale.reports import FleetReport
 from selfhosted.watch.messages import ReplicaObserved
 
@@ -90,6 +91,8 @@ class Fleet:
             return
         if isinstance(message, PromptsSent):
             pool.told.hear(message, self._clock())
+        elif isinstance(message, RolloutTold):
+            pool.versions.adopt(message.rollout)
         else:
             pool.judge.hear(message)
 
@@ -169,16 +172,25 @@ class Fleet:
     def pick(
         self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
     ) -> tuple[Deployment, ReplicaChoice] | None:
-        """The best replica among these deployments for the request, or None when none takes requests. Reserves nothing."""
+        """The best replica among these deployments for the request, or None when none takes requests. Reserves nothing.
+
+        During a rollout it is one of the version meant for the conversation; of another, and told so, where none of that
+        version takes requests or all of them are full.
+        """
         pool = self.pools[target.pool or ""]
         known = self._ready.get(target.target_id)
         now, snapshot = self._clock(), pool.snapshot
         if known is not None and known.snapshot is snapshot and len(known.deployments) == len(among):
             # Mostly it is just those that take work.
-            by_name, choice = known.by_name, pool.balancer.pick(ask, snapshot, known.allowed, now)
+            by_name, allowed = known.by_name, known.allowed
         else:
             by_name = {_replica_of(deployment): deployment for deployment in among}
-            choice = pool.balancer.pick(ask, snapshot, by_name, now)
+            allowed = by_name
+        meant = pool.versions.meant(snapshot, ask)
+        if meant is None:
+            choice = pool.balancer.pick(ask, snapshot, allowed, now)
+        else:
+            choice = _pick_meant(pool, snapshot, ask, by_name, meant, now)
         return None if choice is None else (by_name[choice.replica], choice)
 
     def take(
@@ -192,7 +204,10 @@ class Fleet:
         load = pool.balancer.take(choice, ask, now)
         # An answer that is not streamed hides when its first token came; embeddings are computed by the prefill alone.
         streams = request.stream or request.operation == "embeddings"
-        lease = ReplicaLease(load, pool, self._clock, now, streams=streams)
+        version = pool.versions.of(pool.snapshot, choice.replica)
+        lease = ReplicaLease(
+            load, pool, self._clock, now, streams=streams, version=version, other_version=choice.other_version
+        )
         if pool.kv_events is not None and ask.rendered_bytes and request.operation == "chat":
             lease.sample = self._sample(pool, target, choice, ask, request, caller)
         return lease
@@ -300,6 +315,24 @@ class Fleet:
 
     def _pool_of(self, target: Target) -> Pool | None:
         return None if target.pool is None else self.pools.get(target.pool)
+
+
+def _pick_meant(
+    pool: Pool,
+    snapshot: PoolSnapshot,
+    ask: ReplicaRequest,
+    by_name: Mapping[str, Deployment],
+    meant: frozenset[str],
+    now: float,
+) -> ReplicaChoice | None:
+    """The best replica of the version that is meant, or of another where none of these has room."""
+    among = meant & by_name.keys()
+    if pool.balancer.has_room(snapshot, among, now):
+        return pool.balancer.pick(ask, snapshot, among, now)
+    choice = pool.balancer.pick(ask, snapshot, by_name.keys(), now)
+    if choice is None or choice.replica in meant:
+        return choice
+    return msgspec.structs.replace(choice, other_version=True)
 
 
 def _replica_of(deployment: Deployment) -> str:

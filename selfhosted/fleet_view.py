@@ -111,6 +111,7 @@ def told_replica(replica: Replica, now: float, *, ordered: bool) -> dict[str, An
         "name": replica.name,
         "url": replica.address.url,
         "source": replica.address.source,
+        "version": replica.address.version or None,
         "state": replica.state,
         "why": replica.why,
         "since_s": round(max(0.0, now - replica.since), 1),

@@ -6,6 +6,7 @@ import msgspec
 
 from selfhosted.balance.sharing import PromptsSent
 from selfhosted.kv_events.following import KvStates
+from selfhosted.rollouts.versions import RolloutTold
 from selfhosted.scale.reports import FleetReport
 from selfhosted.watch.messages import (
     AdapterChanged,
@@ -16,7 +17,7 @@ from selfhosted.watch.messages import (
     ReplicaObserved,
 )
 
-FromProber = FromPool
+FromProber = FromPool | RolloutTold
 """What the prober tells every process."""
 FromProcess = FromRequests | FleetReport | KvStates
 """What a process tells the prober."""
@@ -26,6 +27,6 @@ ToHost = FromProcess | PromptsSent
 ToFleet = FromProber | PromptsSent
 """What a process's fleet is told."""
 
-FROM_PROBER: Final[tuple[type[msgspec.Struct], ...]] = (PoolMembers, ReplicaObserved)
+FROM_PROBER: Final[tuple[type[msgspec.Struct], ...]] = (PoolMembers, ReplicaObserved, RolloutTold)
 FROM_PROCESS: Final[tuple[type[msgspec.Struct], ...]] = (ReplicaDoubted, AdapterChanged, FleetReport, KvStates)
 TO_FLEET: Final[tuple[type[msgspec.Struct], ...]] = (*FROM_PROBER, PromptsSent)

@@ -13,6 +13,7 @@ from selfhosted.config import PoolConfig
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
 from selfhosted.replica import Address, PoolFullness, PoolSnapshot, Replica, ReplicaState
+from selfhosted.rollouts.sides import PoolVersions
 from selfhosted.scale.reports import FirstTokenCounts, PoolReport, ttft_target_s
 from selfhosted.watch.judging import JudgeObserver, PoolJudge
 
@@ -48,6 +49,7 @@ class Pool(JudgeObserver):
         self.adapters = adapters
         self.kv_events = kv_events
         self._changed = changed
+        self.versions = PoolVersions()
         self.first_tokens = FirstTokenCounts(ttft_target_s(config))
         self.unanswered: dict[str, dict[ReplicaLease, None]] = {}
         """Leases of requests that wait for their first token, by replica name; the inner dict is an ordered set, oldest
@@ -181,10 +183,31 @@ class ReplicaLease:
     that its outcome gives. Ending it twice has no further effect.
     """
 
-    __slots__ = ("_clock", "_ended", "_load", "_name", "_pool", "_streams", "began_at", "lost", "sample", "when_lost")
+    __slots__ = (
+        "_clock",
+        "_ended",
+        "_load",
+        "_name",
+        "_pool",
+        "_streams",
+        "began_at",
+        "lost",
+        "other_version",
+        "sample",
+        "version",
+        "when_lost",
+    )
 
     def __init__(
-        self, load: LoadLease, pool: Pool, clock: Callable[[], float], now: float, *, streams: bool = True
+        self,
+        load: LoadLease,
+        pool: Pool,
+        clock: Callable[[], float],
+        now: float,
+        *,
+        streams: bool = True,
+        version: str = "",
+        other_version: bool = False,
     ) -> None:
         self._load = load
         self._pool = pool
@@ -196,6 +219,8 @@ class ReplicaLease:
         self.sample: Sample | None = None
         """Prompt to tokenize so that the pool's KV events can be mapped to its blocks; offered once the replica has
         cached it."""
+        self.version = version
+        self.other_version = other_version
         self.lost = False
         self.when_lost: Callable[[], None] | None = None
         pool.sent.sent(load)

@@ -32,6 +32,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     kind: DeploymentKind
     source: Source
     draining: bool = False
+    version: str = ""
+    """The model's version that it runs, as it or its configuration says; empty when nobody says."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +148,8 @@ class ReplicaChoice(msgspec.Struct, frozen=True, kw_only=True):
     `load`: the least loaded of those compared; `only`: there was no other candidate."""
     matched_tokens: int
     """Prompt tokens believed to be cached there."""
+    other_version: bool = False
+    """True when a rollout meant another version for the conversation, which no replica could serve now."""
 
 
 class PoolRoom(msgspec.Struct, frozen=True):

@@ -58,6 +58,8 @@ class RegistrationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     instance: Annotated[str, msgspec.Meta(pattern=_INSTANCE)]
     draining: bool = False
+    version: Annotated[str, msgspec.Meta(pattern=r"\A(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?\Z")] = ""
+    """The model's version that it runs; empty when it does not say."""
 
 
 _decoder: Final = msgspec.json.Decoder(RegistrationBody)
@@ -82,6 +84,7 @@ class RegisteredOut(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     instance: str
     draining: bool
+    version: str
     ttl_s: float
     again_s: float
     state: str | None
@@ -184,7 +187,13 @@ async def register(pool: str, name: str, request: Request, trusted: _Trusted) ->
     try:
         async with _database():
             entered = await view.store.register(
-                pool, name, url=url, instance=said.instance, draining=said.draining, ttl_us=ttl_us
+                pool,
+                name,
+                url=url,
+                instance=said.instance,
+                draining=said.draining,
+                ttl_us=ttl_us,
+                version=said.version,
             )
     except NameTaken as error:
         gateway.registry_metrics.count_registration(pool, "taken")
@@ -204,6 +213,7 @@ async def register(pool: str, name: str, request: Request, trusted: _Trusted) ->
             "url": url,
             "instance": said.instance,
             "draining": said.draining or name in view.registry.ordered(pool),
+            "version": said.version,
             "ttl_s": rules.ttl_s,
             "again_s": round(rules.ttl_s / _BEATS, 3),
             "state": state,
@@ -276,7 +286,9 @@ def _checked(name: str, body: bytes, rules: RegistrationConfig) -> tuple[Registr
     try:
         said = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f'The body of `{name}` is not {{"url", "instance", "draining"}}: {error}.') from error
+        raise BadRequest(
+            f'The body of `{name}` is not {{"url", "instance", "draining", "version"}}: {error}.'
+        ) from error
     try:
         return said, checked_origin(said.url, rules.networks)
     except OriginOutside as error:

@@ -100,6 +100,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "discarded": "the answer was the weaker of the two and was not given",
     "hedge_lost": "another attempt was quicker, so this one was cancelled",
     "orphaned": "the gateway's process died meanwhile; it is booked at the most that it may have cost",
+    "other_version": "a rollout meant another version, of which no replica had room",
     "lost_host": "the gateway's machine was lost meanwhile; it is booked at the most that it may have cost",
 }
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import aiohttp
@@ -27,6 +28,7 @@ from selfhosted.registry.lease import Lease
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.registry_metrics import RegistryMetrics
 from selfhosted.registry.store import RegistryStore
+from selfhosted.rollouts.versions import Rollout, RolloutTold
 from selfhosted.watch.messages import Publisher
 from selfhosted.watch.watch import PoolWatch
 
@@ -57,6 +59,7 @@ async def open_prober(
         return OpenProber(Prober({}, time.monotonic), FleetView({}, registry, store), engine, None)
     await registry.refresh()
     session = await stack.enter_async_context(engine_session())
+    _tell_of_rollouts(registry, configs, publisher)
     pools = {each.name: _probed(each, registry, session, metrics, publisher) for each in configs}
     prober = Prober(pools, time.monotonic)
     for pool in pools.values():
@@ -70,6 +73,22 @@ async def open_prober(
     for name, watched in view.pools.items():
         metrics.watch.set_pool_hardware(name, watched.hardware)
     return OpenProber(prober, view, engine, lease)
+
+
+def _tell_of_rollouts(registry: Registry, pools: Sequence[PoolConfig], publisher: Publisher) -> None:
+    """Tells every process of each pool's rollout, now and whenever one changes."""
+    told: dict[str, Rollout | None] = {}
+
+    def tell() -> None:
+        for pool in pools:
+            rollout = registry.rollout(pool.name)
+            # A pool whose rollout is not known, as the database did not answer yet, is not told to have none.
+            if registry.read and (pool.name not in told or told[pool.name] != rollout):
+                told[pool.name] = rollout
+                publisher.publish(("rollout", pool.name), RolloutTold(pool=pool.name, rollout=rollout))
+
+    registry.subscribe(tell)
+    tell()
 
 
 def _probed(

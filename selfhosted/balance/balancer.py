@@ -128,6 +128,13 @@ class Balancer:
             self._adopt_snapshot(snapshot, now)
         return pool_full(self._taking, self.room)
 
+    def has_room(self, snapshot: PoolSnapshot, names: Collection[str], now: float) -> bool:
+        """True when one of these replicas takes requests and is not full."""
+        if snapshot is not self._snapshot:
+            self._adopt_snapshot(snapshot, now)
+        loads = [load for load in self._taking if load.name in names]
+        return bool(loads) and not pool_full(loads, self.room)
+
     def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
         """The room for one more request; None when no replica with statistics takes requests."""
         if snapshot is not self._snapshot:

@@ -9,6 +9,7 @@ never go to the wrong one.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 import aiohttp
@@ -63,9 +64,10 @@ def merged(
     for source, claim in sorted(claims, key=lambda each: not _held_before(before, *each)):
         there = kept.get(claim.name)
         if there is not None and there.url == claim.url:
-            # Two sources know the same replica; it drains when either says so.
-            if claim.draining and not there.draining:
-                kept[claim.name] = msgspec.structs.replace(there, draining=True)
+            # Two sources know the same replica; it drains when either says so, and the first one's version counts.
+            kept[claim.name] = msgspec.structs.replace(
+                there, draining=there.draining or claim.draining, version=there.version or claim.version
+            )
         elif there is not None:
             text = f"{claim.url} claims the name {claim.name}, which {there.url} ({there.source}) has"
             problems.append(Problem(kind="name_conflict", source=source, text=text))
@@ -82,7 +84,13 @@ def merged(
             owners[claim.url] = claim.name
             draining = claim.draining or claim.name in ordered
             kept[claim.name] = Address(
-                pool=pool, name=claim.name, url=claim.url, kind=kind, source=source, draining=draining
+                pool=pool,
+                name=claim.name,
+                url=claim.url,
+                kind=kind,
+                source=source,
+                draining=draining,
+                version=claim.version,
             )
     return Merged(addresses=tuple(kept[name] for name in sorted(kept)), problems=tuple(sorted(problems)))
 
@@ -90,6 +98,14 @@ def merged(
 def _held_before(before: Mapping[str, Address], source: SourceName, claim: DiscoveredReplica) -> bool:
     had = before.get(claim.name)
     return had is not None and (had.source, had.url) == (source, claim.url)
+
+
+def _versioned(config: PoolConfig, replica: DiscoveredReplica) -> DiscoveredReplica:
+    """The replica with the version that its name stands for, where its source says none."""
+    if replica.version:
+        return replica
+    found = next((each.version for each in config.versions if fnmatchcase(replica.name, each.replicas)), "")
+    return msgspec.structs.replace(replica, version=found) if found else replica
 
 
 class Discovery:
@@ -192,7 +208,7 @@ class Discovery:
             *asked,
             ("registered", registered(registry, config.name)),
         ]
-        claims = [(source, each) for source, replicas in told for each in replicas]
+        claims = [(source, _versioned(config, each)) for source, replicas in told for each in replicas]
         before = {address.name: address for address in self.addresses}
         result = merged(config.name, config.engine, claims, before, registry.ordered(config.name))
         self._report_conflicts(frozenset(result.problems))

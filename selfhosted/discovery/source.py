@@ -22,6 +22,8 @@ class DiscoveredReplica(msgspec.Struct, frozen=True, kw_only=True, order=True):
     name: str
     url: str
     draining: bool = False
+    version: str = ""
+    """The model's version that it runs; empty when the source does not say."""
 
 
 class SourceResult(msgspec.Struct, frozen=True, kw_only=True):

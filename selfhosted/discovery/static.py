@@ -6,4 +6,7 @@ from selfhosted.discovery.source import DiscoveredReplica
 
 def configured(config: PoolConfig) -> tuple[DiscoveredReplica, ...]:
     """The replicas listed in the pool's configuration."""
-    return tuple(DiscoveredReplica(name=replica.name, url=replica.url) for replica in config.replicas)
+    return tuple(
+        DiscoveredReplica(name=replica.name, url=replica.url, version=replica.version or "")
+        for replica in config.replicas
+    )

@@ -16,6 +16,7 @@ import msgspec
 from selfhosted.config import PoolConfig
 from selfhosted.registry.origin import OriginRefused, checked_origin
 from selfhosted.registry.store import DATABASE_FAILS, Registration, RegistryStore, ScaleTarget, SharedState
+from selfhosted.rollouts.versions import Rollout
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
@@ -49,6 +50,7 @@ class Registry:
         self._registered: Mapping[str, tuple[Registration, ...]] = {}
         self._ordered: Mapping[str, frozenset[str]] = {}
         self._targets: Mapping[str, ScaleTarget] = {}
+        self._rollouts: Mapping[str, Rollout] = {}
         self._refused: Mapping[str, tuple[str, ...]] = {}
         self._changed: list[Callable[[], None]] = []
         self.now_us = 0
@@ -62,7 +64,9 @@ class Registry:
         return self._read_at is not None
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Adds a callback that is called after the first read, and after registrations or drain orders changed."""
+        """Adds a callback that is called after the first read, and after registrations, drain orders or rollouts
+        changed.
+        """
         self._changed.append(changed)
 
     def registered(self, pool: str) -> tuple[Registration, ...]:
@@ -80,6 +84,10 @@ class Registry:
     def target(self, pool: str) -> ScaleTarget | None:
         """The pool's desired size and lease; None when no process has ever held the lease."""
         return self._targets.get(pool)
+
+    def rollout(self, pool: str) -> Rollout | None:
+        """The rollout of the pool's model; None when no step was ever taken."""
+        return self._rollouts.get(pool)
 
     async def run(self) -> None:
         """Reads every `every_s` seconds until it is cancelled."""
@@ -111,11 +119,13 @@ class Registry:
             (each.pool, each.name): _Renewal(each, self._renewed_at(each, state.now_us, now, blind=blind))
             for each in state.registrations
         }
-        before = (self._registered, self._ordered, self._refused)
+        before = (self._registered, self._ordered, self._refused, self._rollouts)
         self._registered, self._refused = self._unexpired(now)
         self._ordered = {pool: frozenset(name for of, name in state.orders if of == pool) for pool in self._pools}
         self._targets = {wish.pool: wish for wish in state.wishes}
-        if first or before != (self._registered, self._ordered, self._refused):
+        # One of a model that the pool had under another configuration stays in the table, and means nothing now.
+        self._rollouts = {each.pool: each for each in state.rollouts if each.model == self._pools[each.pool].targets[0]}
+        if first or before != (self._registered, self._ordered, self._refused, self._rollouts):
             for changed in self._changed:
                 changed()
 

@@ -1,4 +1,5 @@
-"""The SQL of the fleet's shared state: registrations, drain orders, and the lease on what must happen once.
+"""The SQL of the fleet's shared state: registrations, drain orders, and the lease on what must happen once; rollouts are
+read with them.
 
 Every time is the database's own, so that processes whose clocks differ agree about who is alive and who leads.
 Each transaction that may write begins with writing: on SQLite one that begins with reading can be refused when it writes.
@@ -16,6 +17,8 @@ from sqlmodel import col
 
 from cost.database_clock import DATABASE_US
 from cost.times import DAY_US, HOUR_US, wall_us
+from selfhosted.rollouts.store import rollout_of, rollouts_of
+from selfhosted.rollouts.versions import Rollout
 from selfhosted.tables import DrainOrder, PoolTarget, RegisteredReplica
 
 MOST_PER_POOL: Final = 1_000
@@ -51,6 +54,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     draining: bool
     seen_us: int
+    version: str = ""
 
 
 class ScaleTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +77,7 @@ class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     orders: frozenset[tuple[str, str]] = frozenset()
     """(pool, name) pairs of ordered drains."""
     wishes: tuple[ScaleTarget, ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
 
 
 class RegistryStore:
@@ -95,6 +100,7 @@ class RegistryStore:
             rows = (await connection.execute(registered.limit(_MOST_ROWS))).mappings().all()
             names = (await connection.execute(orders.limit(_MOST_ROWS))).all()
             targets = (await connection.execute(wishes.where(col(PoolTarget.pool).in_(pools)))).mappings().all()
+            rollouts = (await connection.execute(rollouts_of(pools))).mappings().all()
         return SharedState(
             now_us=now_us,
             registrations=tuple(Registration(**row) for row in rows),
@@ -102,19 +108,23 @@ class RegistryStore:
             wishes=tuple(
                 ScaleTarget(**{**row, "desired": row["desired"] if row["decided_us"] else None}) for row in targets
             ),
+            rollouts=tuple(map(rollout_of, rollouts)),
         )
 
-    async def register(self, pool: str, name: str, *, url: str, instance: str, draining: bool, ttl_us: int) -> Entered:
+    async def register(
+        self, pool: str, name: str, *, url: str, instance: str, draining: bool, ttl_us: int, version: str = ""
+    ) -> Entered:
         """Registers the process under the name, or renews its registration. Raises NameTaken or PoolFull."""
         place = (col(RegisteredReplica.pool) == pool, col(RegisteredReplica.name) == name)
         now = self._now()
-        fresh = {"url": url, "instance": instance, "draining": draining, "registered_us": now, "seen_us": now}
+        told = {"draining": draining, "version": version, "seen_us": now}
+        fresh = {"url": url, "instance": instance, "registered_us": now, **told}
         own = update(RegisteredReplica).where(
             *place, col(RegisteredReplica.instance) == instance, col(RegisteredReplica.url) == url
         )
         dead = update(RegisteredReplica).where(*place, self._expired(ttl_us))
         async with self._engine.begin() as connection:
-            if (await connection.execute(own.values(draining=draining, seen_us=now))).rowcount:
+            if (await connection.execute(own.values(**told))).rowcount:
                 return "renewed"
             if (await connection.execute(dead.values(**fresh))).rowcount:
                 return "registered"

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, Select, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
@@ -27,7 +27,7 @@ _MOST_READ: Final = 10_000
 _REASON_CHARS: Final = 1_000
 _OWN_COLUMNS: Final = ("model", "version", "added_us", "added_by")
 _VERSION_COLUMNS: Final = [getattr(ModelVersionRow, name) for name in (*_OWN_COLUMNS, "body")]
-ROLLOUT_COLUMNS: Final = [getattr(RolloutRow, name) for name in Rollout.__struct_fields__]
+_ROLLOUT_COLUMNS: Final = [getattr(RolloutRow, name) for name in Rollout.__struct_fields__]
 
 
 class RolloutStore:
@@ -78,15 +78,13 @@ class RolloutStore:
 
     async def rollouts(self, pools: Collection[str] | None = None) -> tuple[Rollout, ...]:
         """All rollouts, or those of some pools, by model."""
-        query = select(*ROLLOUT_COLUMNS).order_by(col(RolloutRow.model)).limit(_MOST_READ)
-        if pools is not None:
-            query = query.where(col(RolloutRow.pool).in_(pools))
+        query = rollouts_of(pools)
         async with self._engine.connect() as connection:
             return tuple(rollout_of(row) for row in (await connection.execute(query)).mappings())
 
     async def rollout(self, model: str, pool: str) -> Rollout:
         """The model's rollout; one where nothing was decided when there is none yet."""
-        query = select(*ROLLOUT_COLUMNS).where(col(RolloutRow.model) == model)
+        query = select(*_ROLLOUT_COLUMNS).where(col(RolloutRow.model) == model)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
         return Rollout(model=model, pool=pool) if row is None else rollout_of(row)
@@ -112,8 +110,14 @@ class RolloutStore:
                 raise RolloutConflict(f"the rollout of {before.model} was changed meanwhile; look at it again")
 
 
+def rollouts_of(pools: Collection[str] | None = None) -> Select[Any]:
+    """The query of all rollouts, or of those of some pools, by model."""
+    query = select(*_ROLLOUT_COLUMNS).order_by(col(RolloutRow.model)).limit(_MOST_READ)
+    return query if pools is None else query.where(col(RolloutRow.pool).in_(pools))
+
+
 def rollout_of(row: Mapping[Any, Any]) -> Rollout:
-    """The rollout of a row with `ROLLOUT_COLUMNS`."""
+    """The rollout of a row that `rollouts_of` selected."""
     return Rollout(**{**row, "rule": msgspec.json.decode(row["rule"], type=Rule)})
 
 

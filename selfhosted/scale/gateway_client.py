@@ -39,11 +39,11 @@ class Doorbell:
             raise GatewayAway("the gateway's answer has no number of replicas")
         return desired
 
-    async def register(self, name: str, url: str, instance: str, *, draining: bool) -> float:
+    async def register(self, name: str, url: str, instance: str, *, draining: bool, version: str = "") -> float:
         """Registers a replica, or renews its registration. Returns the seconds until the next renewal. Raises
         GatewayAway or GatewayRefused.
         """
-        body = {"url": url, "instance": instance, "draining": draining}
+        body = {"url": url, "instance": instance, "draining": draining, **({"version": version} if version else {})}
         found = await self._request("PUT", f"/replicas/{quote(name, safe='')}", body)
         again_s = found.get("again_s")
         return max(0.1, float(again_s)) if isinstance(again_s, int | float) else 5.0

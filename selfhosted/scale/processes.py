@@ -424,7 +424,11 @@ class Actuator:
             return
         try:
             again_s = await self._door.register(
-                name, engine.origin, engine.instance, draining=child.phase == "draining"
+                name,
+                engine.origin,
+                engine.instance,
+                draining=child.phase == "draining",
+                version=self._launch.version or "",
             )
         except (GatewayAway, GatewayRefused) as error:
             engine.again_at = self._clock() + self._every_s

@@ -127,7 +127,7 @@ async def house() -> AsyncIterator[House]:
 
 async def test_an_engine_comes_says_so_again_drains_and_leaves(house: House, caplog: pytest.LogCaptureFixture) -> None:
     """PUT and POST alike; its coming and going is audited, its signs of life are not."""
-    status, told = await house.ask("PUT", ONE, body=THERE)
+    status, told = await house.ask("PUT", ONE, body={**THERE, "version": "v2"})
     assert (status, told) == (
         200,
         {
@@ -137,6 +137,7 @@ async def test_an_engine_comes_says_so_again_drains_and_leaves(house: House, cap
             "url": "http://10.0.0.1:8000",
             "instance": "i1",
             "draining": False,
+            "version": "v2",
             "ttl_s": 15.0,
             "again_s": 5.0,
             "state": None,

@@ -252,3 +252,25 @@ def test_a_pool_has_so_many_replicas() -> None:
     found = merged("own", "vllm", claims, {})
     assert len(found.addresses) == MOST_REPLICAS
     assert [problem.kind for problem in found.problems] == ["too_many", "too_many"]
+
+
+async def test_versions_are_known_by_word_or_by_name() -> None:
+    """What a replica says itself counts before a pattern of names, and two sources complete each other."""
+    config = pool(
+        replicas=[
+            {"name": "one", "url": "http://one:8000", "version": "v1"},
+            {"name": "two", "url": "http://two:8000"},
+        ],
+        versions=[{"version": "v2", "replicas": "llama-v2-*"}, {"version": "v3", "replicas": "t*"}],
+    )
+    engine = create_async_engine("sqlite+aiosqlite://")
+    process = Process(engine, Clock(), config)
+    found = Discovery(config, registry=process.registry, sources=[Told(spotted("one", "llama-v2-x7k", "other"))])
+    await found.refresh()
+    assert {each.name: each.version for each in found.addresses} == {
+        "llama-v2-x7k": "v2",
+        "one": "v1",
+        "other": "",
+        "two": "v3",
+    }
+    await engine.dispose()

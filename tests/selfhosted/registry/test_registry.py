@@ -1,10 +1,13 @@
 """One process's view: who lives, by a clock that nobody sets, through outages."""
 
+import msgspec
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.database import make_engine
+from selfhosted.rollouts.store import RolloutStore
+from selfhosted.rollouts.versions import Rollout
 from tests.selfhosted.registry.registered import Clock, Process, pool
 
 
@@ -104,3 +107,18 @@ async def test_a_database_that_never_answered_is_a_problem_and_no_failure(caplog
     assert not process.registry.read
     assert len(caplog.records) == 1
     await engine.dispose()
+
+
+async def test_every_process_sees_a_rollout(engine: AsyncEngine) -> None:
+    """With the next look, as a change; one of a model that the pool no longer has means nothing."""
+    process = Process(engine, Clock())
+    await process.sees()
+    assert process.registry.rollout("own") is None
+    canary = Rollout(model="own-model", pool="own", candidate="v2", share_ppm=5, state="canary", since_us=1)
+    for each in (canary, msgspec.structs.replace(canary, model="older-model")):
+        await RolloutStore(engine).save(msgspec.structs.replace(each, since_us=0), each)
+    before = process.changes
+    for _ in range(2):
+        await process.sees()
+    assert process.registry.rollout("own") == canary
+    assert process.changes == before + 1

@@ -1,0 +1,60 @@
+"""Which replicas of a pool serve the version that a conversation gets. Computed once for each snapshot and rollout."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from selfhosted.replica import PoolSnapshot, ReplicaRequest
+from selfhosted.rollouts.versions import Rollout, gets_candidate, serves
+
+_NOBODY: Final[frozenset[str]] = frozenset()
+
+
+class PoolVersions:
+    """The versions of one pool's replicas in one process, and the rollout between them."""
+
+    def __init__(self) -> None:
+        self._rollout: Rollout | None = None
+        self._snapshot: PoolSnapshot | None = None
+        self._of: Mapping[str, str] = {}
+        self._stable = _NOBODY
+        self._candidate = _NOBODY
+
+    @property
+    def rollout(self) -> Rollout | None:
+        """The rollout as it was told last; None before any step."""
+        return self._rollout
+
+    def adopt(self, rollout: Rollout | None) -> None:
+        """Takes over what was told of the rollout."""
+        self._rollout, self._snapshot = rollout, None
+
+    def of(self, snapshot: PoolSnapshot, replica: str) -> str:
+        """The version that the replica runs; empty when nobody says."""
+        if snapshot is not self._snapshot:
+            self._take(snapshot)
+        return self._of.get(replica, "")
+
+    def meant(self, snapshot: PoolSnapshot, ask: ReplicaRequest) -> frozenset[str] | None:
+        """The replicas that take requests and run the version meant for the conversation; None without a rollout.
+
+        An adapter was made for one version of its model, so what asks for one stays with the stable version.
+        """
+        rollout = self._rollout
+        if rollout is None:
+            return None
+        if snapshot is not self._snapshot:
+            self._take(snapshot)
+        return self._candidate if ask.adapter is None and gets_candidate(rollout, ask.root) else self._stable
+
+    def _take(self, snapshot: PoolSnapshot) -> None:
+        self._snapshot = snapshot
+        self._of = {each.name: each.address.version for each in snapshot.replicas if each.address.version}
+        rollout = self._rollout
+        if rollout is None:
+            return
+        self._candidate, self._stable = (
+            frozenset(
+                each.name for each in snapshot.taking if serves(rollout, each.address.version, candidate=is_candidate)
+            )
+            for is_candidate in (True, False)
+        )
