@@ -234,7 +234,9 @@ async def _read_attempts(
     """
     query = select(*_PLACE, col(LedgerEntry.entry), col(LedgerEntry.at_us), col(LedgerEntry.boot_id))
     attempts: dict[tuple[str, int], dict[str, int]] = {}
-    for request_id, attempt, entry, at_us, boot_id in await connection.execute(query.where(tuple_(*_PLACE).in_(places))):
+    for request_id, attempt, entry, at_us, boot_id in await connection.execute(
+        query.where(tuple_(*_PLACE).in_(places))
+    ):
         found = attempts.setdefault((request_id, attempt), {})
         found[entry] = at_us
         if entry == "reserve" and boot_id.startswith(HANDED):
