@@ -534,7 +534,7 @@ def checked_settings(settings: TeamSettings) -> TeamSettings:
     """The settings unchanged; raises BadSetting for a value out of range, NaN included."""
     floor, share = settings.quality_floor, settings.shadow_share
     if floor is not None and not 0 < floor <= 1:
-        raise BadSetting(f"the quality floor is a share of the reference's quality, above 0 and at most 1, not {floor}")
+        raise BadSetting(f"the minimum quality is a share of the baseline model's, above 0 and at most 1, not {floor}")
     if not 0 <= share <= 1:
         raise BadSetting(f"the shadow share is a share of the requests, from 0 to 1, not {share}")
     if not 0 < settings.weight <= MAX_WEIGHT:

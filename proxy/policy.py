@@ -584,7 +584,7 @@ class _TargetComparison:
         else:
             adequate = option.outlook.adequate
             detail = (
-                f"adequate with {adequate:.3f}, the reference with {self.reference:.3f}: "
+                f"adequate with {adequate:.3f}, the baseline model with {self.reference:.3f}: "
                 f"loses {self.reference - adequate:.3f}, tolerated are {self.tolerance:.3f}"
             )
         led = option.margin

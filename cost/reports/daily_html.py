@@ -59,7 +59,7 @@ def daily_html(report: DailyReport, made_at: str) -> str:
         chart=_chart(report.days),
         tables=_joined(_tables(report)),
         foot=f"Made {made_at} from the books. Cost is everything that was spent, failed attempts, comparisons and "
-        "corrections included; the baseline is what served requests would have cost at the reference. Whether the "
+        "corrections included; the baseline is what served requests would have cost at the baseline model. Whether the "
         "savings target is met is told by `weighbridge savings`.",
     )
 

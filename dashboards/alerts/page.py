@@ -39,7 +39,7 @@ _COLUMNS: Final = (
     Column("threshold", "Threshold"),
     Column("now", "Now"),
     Column("state", "State", "badge"),
-    Column("destination", "Told to", "code"),
+    Column("destination", "Notify", "code"),
 )
 
 

@@ -108,7 +108,7 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
             verdict = _verdict(feedback, weighing, wall_us())
             if feedback.better_target == weighing.target_id:
                 raise BadRequest(
-                    "`better_target` is the target that gave this answer; name another one.", param="better_target"
+                    "`better_target` is the model that gave this answer; name another one.", param="better_target"
                 )
             await gateway.learning.add_verdicts([verdict])
     except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -174,7 +174,7 @@ def _check(feedback: GiveFeedback, gateway: Gateway, caller: Caller) -> None:
     known = None if better is None else gateway.rules().catalog.named(better)
     if better is not None and (known is None or not may_use(caller.allowed_models, known)):
         raise BadRequest(
-            "`better_target` is no target that your team may use; GET /v1/models lists them.", param="better_target"
+            "`better_target` is no model that your team may use; GET /v1/models lists them.", param="better_target"
         )
 
 

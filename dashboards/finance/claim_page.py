@@ -25,21 +25,21 @@ router: Final = APIRouter(include_in_schema=False)
 
 TONES: Final[Mapping[Word, str]] = {"met": "good", "not met": "bad", "not enough data": "warn"}
 _COMPARED: Final[Mapping[ComparatorName, str]] = {
-    "reference": "The reference",
+    "reference": "The baseline model",
     "cheapest": "Cheapest that was good enough",
     "hosted": "Same weights, hosted by others",
 }
 _PARTS: Final[Mapping[Part, tuple[str, str]]] = {
     "requests": ("Requests", "failed attempts and retries too"),
-    "shadow": ("Shadow calls", "comparisons made behind requests, their judge, and measuring of targets"),
+    "shadow": ("Shadow calls", "comparisons made behind requests, their judge, and measuring of models"),
     "corrections": ("Corrections", "of prices, and to the provider's own figures"),
-    "true-up": ("True-up of our GPUs", "from the planned rate to the bill"),
+    "true-up": ("Adjustment of our GPUs", "from the planned rate to the bill"),
     "idle": ("Idle GPU hours", "nobody's"),
     "gateway": ("The gateway's machines", "beside the ledger"),
 }
 _COMPARISONS: Final = (
     Column("compared", "Compared with"),
-    Column("verdict", "Verdict", "badge"),
+    Column("verdict", "Savings target", "badge"),
     Column("share", "Saved", "exact_share", "By what it would have cost; rounded down"),
     Column("saved", "In dollars", "money"),
     Column("baseline", "Would have cost", "money", "The same served requests, at those prices"),
@@ -51,7 +51,7 @@ _COMPARISONS: Final = (
 _FLEET: Final = (
     Column("pool", "Pool"),
     Column("compared", "Compared with"),
-    Column("verdict", "Verdict", "badge"),
+    Column("verdict", "Savings target", "badge"),
     Column("share", "Here by elsewhere", "exact_share", "Rounded up; 60 % or less is a saving of 40 %"),
     Column("cost", "Here", "money", "The bill for the hours up, idle or not"),
     Column("baseline", "Elsewhere", "money", "What its tokens would have cost there"),
@@ -63,7 +63,7 @@ _DAYS: Final = (
     Column("day", "Day (UTC)", "day"),
     Column("served", "Requests served", "number"),
     Column("cost", "Cost", "money"),
-    Column("reference", "At the reference", "money"),
+    Column("reference", "At the baseline model", "money"),
     Column("reference_share", "Saved", "share"),
     Column("cheapest", "At the cheapest good enough", "money"),
     Column("hosted", "Same weights, hosted", "money"),
@@ -98,7 +98,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     stem = f"claim-{period.first}-{period.last}"
     return view.csv_asked(stem, comparisons, fleet, days) or view.page(
         "finance/claim.html",
-        title="The claim",
+        title="Savings",
         period=period,
         presets=presets(view.query, now_us, period),
         kept=kept_fields(view.query),
@@ -121,7 +121,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 
 def _names(reference: str | None) -> dict[ComparatorName, str]:
-    named = f"{reference} (the reference)" if reference else _COMPARED["reference"]
+    named = f"{reference} (the baseline model)" if reference else _COMPARED["reference"]
     return {**_COMPARED, "reference": named}
 
 
@@ -220,7 +220,7 @@ def _chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
         x=[row["day"] for row in ordered],
         series=[
             Series("Cost", [row["cost"] for row in ordered], "accent"),
-            Series("At the reference", [row["reference"] for row in ordered], "warn"),
+            Series("At the baseline model", [row["reference"] for row in ordered], "warn"),
             Series("At the cheapest good enough", [row["cheapest"] for row in ordered], "quiet"),
         ],
         unit="usd",

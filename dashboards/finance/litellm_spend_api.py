@@ -42,7 +42,7 @@ _ACTIVITY_PARAMETERS: Final = {
     "exclude_team_ids": text("All but these teams, with commas."),
     "start_date": day("The first day.", is_needed=True),
     "end_date": day("The last day.", is_needed=True),
-    "model": text("Only this target."),
+    "model": text("Only this model."),
     "api_key": text("Only this key: its id, such as key_1a2b, and never the key itself."),
     "page": whole("Which page.", least=1, most=MAX_DAYS, otherwise=1),
     "page_size": whole("Days on a page.", least=1, most=_MAX_PAGE_DAYS, otherwise=_DEFAULT_PAGE_DAYS),

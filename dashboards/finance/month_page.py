@@ -31,7 +31,7 @@ _STATEMENT: Final = "statement"
 _SIGNED: Final = "signed"
 _STATES: Final[Mapping[State, tuple[str, str]]] = {
     "done": ("Done", "good"),
-    "look": ("Look", "info"),
+    "look": ("Check", "info"),
     "open": ("Open", "bad"),
     "waiting": ("Waits", "quiet"),
 }

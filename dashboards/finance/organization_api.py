@@ -41,7 +41,7 @@ _NO_USERS: Final = "user_ids"
 _FILTER_PARAMETERS: Final[Mapping[str, Parameter]] = {
     "project_ids": texts("Only these teams."),
     "api_key_ids": texts("Only these keys, by id."),
-    "models": texts("Only these targets."),
+    "models": texts("Only these models."),
     "batch": flag("Only work of the batch tier, or only other work."),
 }
 _FILTERS: Final[Mapping[str, str]] = {"project_ids": "team", "api_key_ids": "key", "models": "model"}

@@ -25,7 +25,7 @@ _PARAMETERS: Final = {
 
 @router.get(
     "/v1/savings",
-    **described("Read the savings claim", gives={200: "The claim and its verdict"}, query=_PARAMETERS),
+    **described("Read the savings", gives={200: "What was saved, and whether the target is met"}, query=_PARAMETERS),
 )
 async def savings(request: Request, scope: FinanceReader) -> Response:
     """The claim for UTC days from `start` to before `end`; by default the last thirty, today included.

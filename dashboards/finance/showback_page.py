@@ -39,6 +39,8 @@ _LABELS: Final[Mapping[Grouping, str]] = {
 _SERIES: Final = 5
 """Most teams with their own series in the chart."""
 _SHARE: Final = Decimal("0.0001")
+_MOST_NAMES: Final = 5_000
+"""Most keys that are named; further ones stand with their ids."""
 
 
 @router.get("/dashboard/finance/showback")
@@ -53,11 +55,12 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         teams = await team_names(view)
         lines = await reader.lines(scope, period.start_us, period.end_us, (by,))
         days = await reader.days(scope, period.start_us, period.end_us)
+        names, links = await _told(view, by, lines, teams, period)
     total = spent(lines)
     idle = idle_of(lines)
     table = Table.of(
         _columns(by),
-        _rows(lines, by, teams, _priced(view), period),
+        _rows(lines, by, names, links),
         view.query,
         name="showback",
         caption=f"Costs by {by}",
@@ -101,15 +104,15 @@ def _columns(by: Grouping) -> tuple[Column, ...]:
         Column("share", "Of the bill", "share"),
         Column("booked", "Booked", "money", "Requests and shadow calls, at the price of the day"),
         Column("corrected", "Corrected", "money", "Corrections of prices, and to the providers' own figures"),
-        Column("true_up", "True-up", "money", "From the planned rate of our own GPUs to their bill"),
-        Column("reference", "At the reference", "money", "What the same served requests would have cost there"),
-        Column("saved", "Saved", "money", "At the reference, less the total"),
+        Column("true_up", "Adjustment", "money", "From the planned rate of our own GPUs to their bill"),
+        Column("reference", "At the baseline model", "money", "What the same served requests would have cost there"),
+        Column("saved", "Saved", "money", "At the baseline model, less the total"),
         Column("requests", "Requests", "number"),
-        Column("input_tokens", "Tokens in", "number"),
-        Column("output_tokens", "Tokens out", "number"),
-        Column("unpriced", "Without a price", "number", "Attempts that stand in no sum"),
+        Column("input_tokens", "Tokens in", "number", usual=False),
+        Column("output_tokens", "Tokens out", "number", usual=False),
+        Column("unpriced", "Without a price", "number", "Attempts that stand in no sum", usual=False),
     )
-    return (*columns, Column("id", "Id", "code")) if by == "team" else columns
+    return (*columns, Column("id", "Id", "code", usual=False)) if by in {"team", "key"} else columns
 
 
 def _priced(view: PageRequest) -> Collection[str]:
@@ -117,33 +120,38 @@ def _priced(view: PageRequest) -> Collection[str]:
     return view.gateway.rules().catalog.targets.keys() | view.gateway.prices.book.prices.keys()
 
 
+async def _told(
+    view: PageRequest, by: Grouping, lines: Sequence[PeriodLine], teams: Mapping[str, str], period: Period
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Names and links of rows by their ids: a team's models, a key's page, a model's price. What is gone has none."""
+    if by == "team":
+        days = {"from": period.first, "to": period.last}
+        return teams, {
+            key: f"/dashboard/finance/showback?{urlencode({'team': key, 'by': 'model', **days})}" for key in teams
+        }
+    ids = list(divided(lines, by))[:_MOST_NAMES]
+    if by == "model":
+        priced = _priced(view)
+        return {}, {key: f"/dashboard/finance/prices/{quote(key, safe='')}" for key in ids if key in priced}
+    if by != "key":
+        return {}, {}
+    keys = await view.gateway.accounts.named_keys(view.principal.organisation_id, filter(None, ids))
+    names = {key: f"{name} ({teams.get(team_id, team_id)})" for key, (name, team_id) in keys.items()}
+    return names, {key: f"/dashboard/teams/{team_id}/keys/{key}" for key, (_, team_id) in keys.items()}
+
+
 def _rows(
-    lines: Sequence[PeriodLine], by: Grouping, teams: Mapping[str, str], priced: Collection[str], period: Period
+    lines: Sequence[PeriodLine], by: Grouping, names: Mapping[str, str], links: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     whole = spent(lines).cost_nanousd
-    rows = [_row(_name(by, key, teams), key, found, whole) for key, found in divided(lines, by).items()]
-    for row in rows:
-        row["name_href"] = _href(by, row["id"], teams, priced, period)
+    rows = [
+        {**_row(names.get(key, key) if key else _NOBODY[by], key, found, whole), "name_href": links.get(key)}
+        for key, found in divided(lines, by).items()
+    ]
     idle = idle_of(lines)
     if idle.cost_nanousd:
         rows.append({**_row(IDLE, "", idle, whole), "total": idle.cost_nanousd, "name_href": None})
     return rows
-
-
-def _name(by: Grouping, key: str, teams: Mapping[str, str]) -> str:
-    if not key:
-        return _NOBODY[by]
-    return teams.get(key, key) if by == "team" else key
-
-
-def _href(by: Grouping, key: str, teams: Mapping[str, str], priced: Collection[str], period: Period) -> str | None:
-    """The link of a row: a team's models, or a model's price; None for others."""
-    if by == "team" and key in teams:
-        given = {"team": key, "by": "model", "from": period.first, "to": period.last}
-        return f"/dashboard/finance/showback?{urlencode(given)}"
-    if by == "model" and key in priced:
-        return f"/dashboard/finance/prices/{quote(key, safe='')}"
-    return None
 
 
 def _row(name: str, key: str, found: SpendSum, whole: int) -> dict[str, Any]:

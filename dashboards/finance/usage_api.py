@@ -50,7 +50,7 @@ _RANGE: Final[Mapping[str, Parameter]] = {
     "limit": whole("Rows on a page. For JSON only.", least=1, most=MAX_LIMIT, otherwise=_DEFAULT_LIMIT),
     "page": text("The `next_page` of the page before; the other parameters stay. For JSON only."),
     "key_id": texts("Only these keys."),
-    "model": texts("Only these targets."),
+    "model": texts("Only these models."),
     "provider": texts("Only these providers."),
     "tier": texts("Only these tiers."),
     "tag": texts("Only these tags."),

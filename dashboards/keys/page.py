@@ -66,7 +66,7 @@ _COLUMNS: Final = (
         "cost",
         "Booked, 30 days",
         "money",
-        "Our own GPUs at their planned rate: true-ups stand on the team's overview. What has no price is not in it.",
+        "Our own GPUs at their planned rate: adjustments stand on the team's overview. What has no price is not in it.",
     ),
     Column("expires", "Expires", "time", "When it stops working; — has no end."),
     Column("ends_in", "Ends in", "code", "The last four characters of the key."),

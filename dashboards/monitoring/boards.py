@@ -135,7 +135,7 @@ GATEWAY: Final = Board(
                     stacked=True,
                 ),
                 Panel(
-                    title="Requests by target",
+                    title="Requests by model",
                     queries=[Query(_rate("weighbridge_requests_total", _TIER, "target"), "{{target}}")],
                     about="Who answered.",
                     unit="reqps",
@@ -161,7 +161,7 @@ GATEWAY: Final = Board(
                         Query(_quantile(0.5, "weighbridge_ttft_seconds", "target", _TIER), "{{target}} half"),
                         Query(_quantile(0.9, "weighbridge_ttft_seconds", "target", _TIER), "{{target}} 90 %"),
                     ],
-                    about="By target.",
+                    about="By model.",
                     unit="s",
                     limit=1,
                 ),
@@ -229,7 +229,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Waiting",
                     queries=[Query("sum by (queue) (weighbridge_queue_waiting)", "{{queue}}")],
-                    about="Requests that wait for their turn before our own targets.",
+                    about="Requests that wait for their turn before our own models.",
                 ),
                 Panel(
                     title="How full",
@@ -256,7 +256,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Refused by queues",
                     queries=[Query(_rate("weighbridge_queue_refusals_total", "", "queue, why"), "{{queue}} {{why}}")],
-                    about="What spilled over to another target counts, too.",
+                    about="What overflowed to another model counts, too.",
                     unit="reqps",
                     stacked=True,
                 ),
@@ -376,7 +376,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Classifier",
                     queries=[Query(_quantile(0.99, "weighbridge_classifier_seconds", "source"), "{{source}} 99 %")],
-                    about="Seconds to weigh a prompt.",
+                    about="Seconds to classify a prompt.",
                     unit="s",
                 ),
             ),
@@ -403,7 +403,7 @@ MONEY: Final = Board(
                     stacked=True,
                 ),
                 Panel(
-                    title="Cost an hour, by target",
+                    title="Cost an hour, by model",
                     queries=[Query(f"3600 * {_rate('weighbridge_cost_usd_total', _TEAM, 'target')}", "{{target}}")],
                     about="The same money.",
                     unit="currencyUSD",
@@ -411,7 +411,7 @@ MONEY: Final = Board(
                     stacked=True,
                 ),
                 Panel(
-                    title="Saved against the reference",
+                    title="Saved against the baseline model",
                     queries=[
                         Query(
                             f"1 - {_rate('weighbridge_cost_usd_total', _TEAM, 'team')} "

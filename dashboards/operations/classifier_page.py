@@ -29,7 +29,7 @@ VERDICTS: Final = {
     "drifted": ("Drifted", "bad"),
 }
 ABILITIES: Final = (
-    Column("target", "Target", "link"),
+    Column("target", "Model", "link"),
     Column("ability", "Ability"),
     Column(
         "capability",
@@ -37,7 +37,7 @@ ABILITIES: Final = (
         "number",
         "The highest complexity it is trusted with, where nothing was measured",
     ),
-    Column("state", "Weighed by", "badge"),
+    Column("state", "Classified by", "badge"),
 )
 TUNINGS: Final = (
     Column("version", "Version", "number"),

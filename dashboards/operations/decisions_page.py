@@ -36,7 +36,7 @@ _CALLER_GONE: Final = 499
 _FIRST_ERROR: Final = 400
 _ENDED: Final = "You are signed out, or may not see this any more: load the page again."
 _CROWDED: Final = f"As many people watch as this process lets ({MOST_VIEWERS}). Load the page again later."
-_MORE: Final = f"There is more: the newest {PAGE} of each second are shown."
+_MORE: Final = f"The newest {PAGE} of each second are shown."
 
 COLUMNS: Final = (
     Column("at", "At", "time"),
@@ -44,17 +44,19 @@ COLUMNS: Final = (
     Column("alias", "Asked for"),
     Column("target", "Went to", "link"),
     Column("why", "Why"),
-    Column("state", "EndedAttempt", "badge"),
+    Column("state", "Outcome", "badge"),
     Column("ttft", "First token", "seconds"),
     Column("duration", "Lasted", "seconds"),
     Column("cost", "Cost", "money"),
-    Column("input", "Tokens in", "number"),
-    Column("output", "Tokens out", "number"),
-    Column("complexity", "Complexity", "number", "How hard the prompt was weighed to be, of 1"),
-    Column("tier", "Tier"),
-    Column("organisation", "Organisation"),
-    Column("request", "Request", "code"),
+    Column("input", "Tokens in", "number", usual=False),
+    Column("output", "Tokens out", "number", usual=False),
+    Column("complexity", "Complexity", "number", "How hard the prompt was classified to be, of 1"),
+    Column("tier", "Tier", usual=False),
+    Column("organisation", "Organisation", usual=False),
+    Column("request", "Request", "code", usual=False),
 )
+_SHOWN: Final = tuple(column for column in COLUMNS if column.usual)
+"""Columns of the page; the CSV has all."""
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -81,21 +83,23 @@ async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operation
     async with reading(view.gateway, on=True):
         found = await newest(view.gateway.database, PAGE)
     decisions = [each for each in found if wanted.lets(each)]
-    table = Table.paged(COLUMNS, _rows(decisions), name="decisions", caption="Decisions", csv_href=_csv_href(wanted))
+    table = Table.paged(
+        COLUMNS, _rows(decisions), name="decisions", caption="Live requests", csv_href=_csv_href(wanted)
+    )
     file = view.csv_asked("decisions", table)
     if file is not None:
         return file
     after = event_id(found[0]) if found else "0-none"
     return view.page(
         "operations/decisions.html",
-        title="Decisions",
-        columns=COLUMNS,
+        title="Live requests",
+        columns=_SHOWN,
         rows=_rows(decisions[:SHOWN]),
         stream=f"{HOME}/decisions/stream?{urlencode({**msgspec.structs.asdict(wanted), 'after': after})}",
         csv_href=_csv_href(wanted),
         wanted=wanted,
         team_options=_options("All teams", {wanted.team, *(each.team_id for each in found)}),
-        target_options=_options("All targets", {wanted.target, *view.gateway.rules().catalog.targets}),
+        target_options=_options("All models", {wanted.target, *view.gateway.rules().catalog.targets}),
         read=len(found),
     )
 
@@ -145,7 +149,7 @@ async def decision_events(
                     yield _event("note", _MORE)
                 shown = [each for each in reversed(taken.decisions) if wanted.lets(each)]
                 if shown:
-                    html = render("operations/_decisions.html", {"columns": COLUMNS, "rows": _rows(shown)})
+                    html = render("operations/_decisions.html", {"columns": _SHOWN, "rows": _rows(shown)})
                     yield _event("decision", html, event_id(taken.decisions[-1]))
     except TooManyViewers:
         yield _event("end", _CROWDED)

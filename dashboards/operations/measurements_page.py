@@ -39,7 +39,7 @@ _MOST_USD: Final = Decimal(100_000)
 STATES: Final = {"running": ("Running", "info"), "stopped": ("Stopped", "warn"), "finished": ("Finished", "good")}
 
 MEASUREMENTS: Final = (
-    Column("target", "Target", "link"),
+    Column("target", "Model", "link"),
     Column("state", "State", "badge"),
     Column("ordered", "Ordered", "time"),
     Column("by", "By"),
@@ -167,7 +167,7 @@ async def accept(view: Annotated[PageRequest, Depends(allowed("operations.change
     result = read_result(found)
     try:
         if result is not None and result.artifact != _artifact(view.gateway):
-            raise BadRequest("It was measured with another trained model; measure the target again.")
+            raise BadRequest("It was measured with another trained model; measure the model again.")
         version = await accept_measurement(view.gateway.audit, view.actor, view.gateway.operator, found.measurement_id)
     except Refused as error:
         return view.redirect(_address(found), told=error.message, tone="bad")
@@ -200,7 +200,7 @@ async def _list(
         caption="Measurements",
         sort="-ordered",
         search=("target", "by"),
-        empty="Nothing was measured yet. A target that was never measured is chosen by its declared capability alone.",
+        empty="Nothing was measured yet. A model that was never measured is chosen by its declared capability alone.",
     )
     file = view.csv_asked("measurements", table)
     if file is not None:

@@ -48,7 +48,7 @@ BREAKERS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 TARGETS: Final = (
-    Column("target", "Target", "link"),
+    Column("target", "Model", "link"),
     Column("state", "State", "badge"),
     Column("where", "Where"),
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
@@ -56,8 +56,8 @@ TARGETS: Final = (
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
     Column("ttft_p50", "First token, p50", "seconds", "The median of the streams"),
     Column("ttft_p95", "First token, p95", "seconds", "95 % of the streams began sooner"),
-    Column("usual", "Yesterday", "seconds", "The median first token at this time yesterday"),
-    Column("speed", "Tokens per second", "number", "The median of a stream, after its first token"),
+    Column("usual", "Yesterday", "seconds", "The median first token at this time yesterday", usual=False),
+    Column("speed", "Tokens per second", "number", "The median of a stream, after its first token", usual=False),
 )
 QUEUES: Final = (
     Column("name", "Queue"),
@@ -86,7 +86,7 @@ _SILENT_S: Final = 90.0
 async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """The overview; or its refreshed part, or a table as CSV."""
     told = await operations_snapshot(view.gateway)
-    targets = Table.of(TARGETS, target_rows(told["targets"]), view.query, name="targets", caption="Targets")
+    targets = Table.of(TARGETS, target_rows(told["targets"]), view.query, name="targets", caption="Models")
     processes = Table.of(
         PROCESSES,
         process_rows(told["stores"]["processes"]),

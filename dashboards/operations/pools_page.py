@@ -31,7 +31,7 @@ POOLS: Final = (
     Column("pool", "Pool", "link"),
     Column("state", "State", "badge"),
     Column("ready", "Ready", "number"),
-    Column("there", "There", "number"),
+    Column("there", "Total", "number"),
     Column("desired", "Desired", "number", "What autoscaling decided last; unknown where nobody decides"),
     Column("running", "Running", "number", "Requests in the engines"),
     Column("waiting", "Waiting", "number", "Requests in the engines' own queues"),
@@ -44,7 +44,7 @@ POOLS: Final = (
         "Prompt and completion tokens in the last minute; unknown without cost.pools",
     ),
     Column("cost", "A million tokens", "money", "At this throughput, idle replicas included"),
-    Column("targets", "Serves"),
+    Column("targets", "Serves", usual=False),
 )
 REPLICAS: Final = (
     Column("name", "Replica"),
@@ -59,7 +59,7 @@ REPLICAS: Final = (
     Column("preemptions", "Preempted", "number", "Requests that lost their cache to others, since the engine started"),
     Column("age", "Age", "seconds", "How old these statistics are"),
     Column("why", "Why"),
-    Column("url", "Address", "code"),
+    Column("url", "Address", "code", usual=False),
 )
 
 
@@ -103,7 +103,7 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
         caption=f"Replicas of {pool}",
         sort="name",
         search=("name", "state", "url"),
-        empty="No replica is known now; requests go to the next target.",
+        empty="No replica is known now; requests go to the next model.",
     )
     file = view.csv_asked(f"pool-{pool}", table)
     if file is not None:

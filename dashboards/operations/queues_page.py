@@ -46,7 +46,7 @@ async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.r
         view.query,
         name="queues",
         caption="Queues",
-        empty="There are no queues: a target of your own gets a line before it under queues in the configuration.",
+        empty="There are no queues: a model of your own gets a line before it under queues in the configuration.",
     )
     told = await refusals_snapshot(gateway, wall_us())
     refused = refusals_table(told["data"] or (), view.query)

@@ -29,10 +29,16 @@ router: Final = APIRouter(include_in_schema=False)
 
 DEPLOYMENTS: Final = (
     Column("deployment", "Deployment", "link"),
-    Column("breaker", "Breaker", "badge"),
-    Column("again", "Tried again in", "seconds", "An open breaker lets one probe through then"),
+    Column("breaker", "Circuit", "badge"),
+    Column("again", "Tried again in", "seconds", "An open circuit lets one trial request through then"),
     Column("failures", "Failures in a row", "number"),
-    Column("ejections", "Ejections", "number", "Each makes the next one last longer; good standing takes them off"),
+    Column(
+        "ejections",
+        "Ejections",
+        "number",
+        usual=False,
+        note="Each makes the next one last longer; good standing takes them off",
+    ),
     Column("last_error", "Last error"),
     Column("last_at", "At", "time"),
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
@@ -45,7 +51,7 @@ ERRORS: Final = (
     Column("text", "What went wrong"),
     Column("status", "Its status", "number", "The upstream's HTTP status, where it gave one"),
     Column("said", "Its words"),
-    Column("counted", "Breaker", "badge", "Whether it counts against the deployment"),
+    Column("counted", "Circuit", "badge", "Whether it counts against the deployment"),
 )
 
 
@@ -60,7 +66,7 @@ async def show_targets(view: Annotated[PageRequest, Depends(allowed("operations.
             target_rows(told),
             view.query,
             name="targets",
-            caption="Targets",
+            caption="Models",
             search=("target", "where"),
         ),
         Table.of(
@@ -84,7 +90,7 @@ async def show_targets(view: Annotated[PageRequest, Depends(allowed("operations.
     }
     if view.is_part:
         return view.part("operations/_targets.html", **context)
-    return view.page("operations/targets.html", title="Targets", **context)
+    return view.page("operations/targets.html", title="Models", **context)
 
 
 @router.get(f"{HOME}/targets/{{target_id:path}}")
@@ -94,7 +100,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
     found = next((each for each in told if each["target_id"] == target_id), None)
     target = view.gateway.rules().catalog.targets.get(target_id)
     if found is None or target is None:
-        raise TargetNotFound(f"There is no target `{target_id[:80]}` in the configuration in force.", param="target_id")
+        raise TargetNotFound(f"There is no model `{target_id[:80]}` in the configuration in force.", param="target_id")
     deployments = Table.of(
         DEPLOYMENTS, _rows(found["deployments"]), view.query, name="deployments", caption="Deployments"
     )

@@ -97,7 +97,7 @@ async def decide(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
                 "why": f"{_OWN if each.is_own else ''}{each.deciding or each.refusal}",
             }
         )
-    table = Table.of(_COLUMNS, rows, {}, name="decisions", caption="Decisions", csv=False)
+    table = Table.of(_COLUMNS, rows, {}, name="decisions", caption="What would be chosen", csv=False)
     return await _page(view, form.plain, {}, weighed=found, decisions=table)
 
 

@@ -28,12 +28,14 @@ _PATIENCE_S = 3.0
 
 @router.get(
     "/v1/policy/preview",
-    **described("Preview quality floors", gives={200: "What each floor would cost, save and keep"}),
+    **described("Preview minimum qualities", gives={200: "What each minimum would cost, save and keep"}),
 )
 async def preview_policy(
     request: Request,
     caller: AuthenticatedCaller,
-    quality_floor: Annotated[list[str] | None, Query(description="Floors from 0 to 1, one or several.")] = None,
+    quality_floor: Annotated[
+        list[str] | None, Query(description="Minimum qualities from 0 to 1, one or several.")
+    ] = None,
 ) -> JSONResponse:
     """Forecasts of the floors asked for (`quality_floor` may be repeated), or of the usual ones, beside the team's own."""
     try:

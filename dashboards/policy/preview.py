@@ -18,7 +18,7 @@ def floors_from(texts: Iterable[str]) -> tuple[float, ...]:
     """Floors from texts such as `0.95` or `95%`. Raises ValueError."""
     floors = tuple(_floor(text) for text in texts)
     if len(floors) > MAX_FLOORS:
-        raise ValueError(f"at most {MAX_FLOORS} floors at once")
+        raise ValueError(f"at most {MAX_FLOORS} minimums at once")
     return floors
 
 

@@ -51,7 +51,7 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     """Enters a price that overrides the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
     if target not in gateway.rules().catalog:
-        raise ModelNotFound(f"There is no target `{target[:80]}`; GET /v1/prices lists them.", param="target")
+        raise ModelNotFound(f"There is no model `{target[:80]}`; GET /v1/prices lists them.", param="target")
     body = await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:
         entered = checked_prices(parse_prices(body))

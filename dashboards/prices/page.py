@@ -64,11 +64,11 @@ _BOOK: Final = (
     Column("target", "Model", "link"),
     Column("state", "State", "badge"),
     *_FIGURES,
-    Column("further", "Further", sortable=False),
+    Column("further", "Other", sortable=False),
     Column("source", "Where it is from"),
     Column("from_us", "In effect from", "day"),
-    Column("version", "Version", "code"),
-    Column("provider", "Provider"),
+    Column("version", "Version", "code", usual=False),
+    Column("provider", "Provider", usual=False),
 )
 _HISTORY: Final = (
     Column("version", "Version", "code"),
@@ -77,7 +77,7 @@ _HISTORY: Final = (
         Column(meter, label, note="US dollars per million tokens", sortable=False)
         for meter, label in _METER_LABELS.items()
     ),
-    Column("further", "Further", sortable=False),
+    Column("further", "Other", sortable=False),
     Column("source", "Where it is from"),
     Column("from_us", "Counts from", "day"),
     Column("created_us", "Known since", "time"),
@@ -320,7 +320,7 @@ def _further(price: Price) -> list[str]:
 def _figure_rows(price: Price) -> list[tuple[str, str]]:
     figures = _figures(price)
     rows = [(label, f"${figures[meter]}") for meter, label in _METER_LABELS.items()]
-    return [*rows, *(("Further", each) for each in _further(price))]
+    return [*rows, *(("Other", each) for each in _further(price))]
 
 
 def _dollars(amount_nanousd: int) -> str:

@@ -25,7 +25,7 @@ OBSTACLE_WORDS: Final[Mapping[str, str]] = {
 """Why a target was passed over, by the obstacle's name in `proxy.policy`."""
 
 COLUMNS: Final = (
-    Column("place", "Order", "number", "In which the targets would be asked", sortable=False),
+    Column("place", "Order", "number", "In which the models would be asked", sortable=False),
     Column("target", "Model", "code", sortable=False),
     Column("state", "Decision", "badge", sortable=False),
     Column(
@@ -50,7 +50,7 @@ def considered_table(considered: Considered) -> Table:
     rows: list[Row] = []
     for place, each in enumerate(considered.targets, 1):
         rows.append(_row(considered, each, place if each.may_be_asked else None, is_chosen=each is chosen))
-    return Table.of(COLUMNS, rows, {}, name="considered", caption="Targets compared")
+    return Table.of(COLUMNS, rows, {}, name="considered", caption="Models compared")
 
 
 def _row(considered: Considered, each: ConsideredTarget, place: int | None, *, is_chosen: bool) -> Row:
@@ -96,7 +96,7 @@ def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: f
     if lost is None or chosen.adequate is None or considered.reference_adequate is None:
         if complexity is None or chosen.capability is None:
             return f"{chosen.target_id} was good enough."
-        return f"{chosen.target_id} is declared capable up to {chosen.capability:.2f}; the prompt weighed {complexity:.2f}."
+        return f"{chosen.target_id} is declared capable up to {chosen.capability:.2f}; the prompt was classified at {complexity:.2f}."
     tolerance = considered.tolerance or 0.0
     return (
         f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, the baseline model "

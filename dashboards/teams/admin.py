@@ -72,7 +72,7 @@ async def show_policy(desk: Annotated[AdminRequest, Depends(admin("team.read"))]
         "Change a team's policy",
         takes=PutPolicy,
         gives={200: PolicyOut},
-        example={"quality_floor": 0.95, "spill_over": False, "reason": "trial of a lower floor"},
+        example={"quality_floor": 0.95, "spill_over": False, "reason": "trial of a lower minimum"},
     ),
 )
 async def change_policy(desk: Annotated[AdminRequest, Depends(admin("team.change"))]) -> Response:

@@ -23,7 +23,7 @@ class PutTeam(RequestBody, frozen=True):
         Annotated[
             float,
             msgspec.Meta(
-                gt=0, le=1_000, description="Its share of a target that is short, beside the other teams' weights."
+                gt=0, le=1_000, description="Its share of a model that is short, beside the other teams' weights."
             ),
         ]
         | UnsetType
@@ -53,7 +53,7 @@ class PutPolicy(RequestBody, frozen=True):
         Annotated[
             float,
             msgspec.Meta(
-                gt=0, le=1, description="The share of the reference's quality to keep; null takes the gateway's."
+                gt=0, le=1, description="The share of the baseline model's quality to keep; null takes the gateway's."
             ),
         ]
         | UnsetType
@@ -84,12 +84,15 @@ class PutPolicy(RequestBody, frozen=True):
         | UnsetType
     ) = UNSET
     shadow_share: (
-        Annotated[float, msgspec.Meta(ge=0, le=1, description="The share of requests that the reference answers too.")]
+        Annotated[
+            float, msgspec.Meta(ge=0, le=1, description="The share of requests that the baseline model answers too.")
+        ]
         | UnsetType
     ) = UNSET
     spill_over: (
         Annotated[
-            bool, msgspec.Meta(description="Whether it may use a paid target when our own would keep it waiting.")
+            bool,
+            msgspec.Meta(description="Whether it may overflow to a paid provider when our own would keep it waiting."),
         ]
         | UnsetType
     ) = UNSET

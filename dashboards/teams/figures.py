@@ -214,11 +214,13 @@ def reference_chart(usage: Usage) -> Chart:
     return _daily(
         usage,
         "area",
-        "Spent, and what the reference would have cost",
+        "Spent, and what the baseline model would have cost",
         [
             Series("Spent", [each.known_cost_nanousd for each in days], "accent"),
             Series(
-                "At the reference", [each.baseline_nanousd if each.baseline_rows else None for each in days], "quiet"
+                "At the baseline model",
+                [each.baseline_nanousd if each.baseline_rows else None for each in days],
+                "quiet",
             ),
         ],
         "usd",
@@ -235,7 +237,7 @@ def requests_chart(usage: Usage) -> Chart:
         "Requests by day",
         [
             Series("Answered", [each.served for each in days], "accent"),
-            Series("Not answered whole", [max(0, each.requests - each.served) for each in days], "bad"),
+            Series("Not succeeded", [max(0, each.requests - each.served) for each in days], "bad"),
         ],
         "requests",
         caption="Callers who hung up before the end are among the second kind.",
@@ -282,7 +284,9 @@ def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
         Column("output_tokens", "Answer tokens", "number"),
         Column("cost", "Cost", "money", note="With failed attempts, comparisons and corrections"),
         Column("each", "Per answer", "money", note="The cost divided by the answers"),
-        Column("saved", "Saved", "money", note="What the reference would have cost for the same tokens, less the cost"),
+        Column(
+            "saved", "Saved", "money", note="What the baseline model would have cost for the same tokens, less the cost"
+        ),
     )
     return Table.of(
         columns,
@@ -335,7 +339,9 @@ def _sources_table(found: Sequence[UsageRow], names: Mapping[str, str], query: M
         Column("input_tokens", "Prompt tokens", "number"),
         Column("output_tokens", "Answer tokens", "number"),
         Column("cost", "Cost", "money"),
-        Column("saved", "Saved", "money", note="What the reference would have cost for the same tokens, less the cost"),
+        Column(
+            "saved", "Saved", "money", note="What the baseline model would have cost for the same tokens, less the cost"
+        ),
     )
     return Table.of(
         columns,

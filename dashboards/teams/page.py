@@ -236,7 +236,9 @@ _TEAM_COLUMNS: Final = (
     Column("requests", "Requests", "number", note="In the last 30 days"),
     Column("today", "Today", "money", note="Spent since midnight UTC"),
     Column("cost", "30 days", "money", note="Spent in the last 30 days, today included"),
-    Column("saved", "Saved", "money", note="What the reference would have cost for the same tokens, less the cost"),
+    Column(
+        "saved", "Saved", "money", note="What the baseline model would have cost for the same tokens, less the cost"
+    ),
     Column("saved_share", "Saved share", "share", note="Of what the reference would have cost", usual=False),
     Column("budget", "Budget", "badge", note="Of the team's own budgets, the one that is used most"),
     Column("answered", "Succeeded", "share", note="Of the requests, those whose caller got a whole answer"),
@@ -364,13 +366,13 @@ def _difficulty_chart(found: Complexities) -> Chart:
         is_time=False,
         x_label="Complexity (middle of the bin)",
         marks=marks,
-        caption="From 0, easy, to 1, hard, as they were weighed.",
+        caption="From 0, easy, to 1, hard, as they were classified.",
     )
 
 
 def _speed_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
     columns = (
-        Column("target", "Target", "code"),
+        Column("target", "Model", "code"),
         Column("count", "Answers", "number", note="Streamed ones"),
         Column("ttft_p50", "First token p50", "seconds", note="Half of the answers began within this time"),
         Column("ttft_p95", "First token p95", "seconds", note="19 of 20 answers began within this time"),
@@ -398,7 +400,7 @@ def _speed_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
 
 def _failures_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
     columns = (
-        Column("target", "Target", "code"),
+        Column("target", "Model", "code"),
         Column("cause", "What happened"),
         Column("count", "Attempts", "number"),
         Column("share", "Share", "share", note="Of all attempts that were looked at"),

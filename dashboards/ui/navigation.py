@@ -42,7 +42,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
         "Finance",
         "finance.read",
         (
-            ("The claim", "/dashboard/finance"),
+            ("Savings", "/dashboard/finance"),
             ("Month close", "/dashboard/finance/month"),
             ("Showback", "/dashboard/finance/showback"),
             ("Price book", "/dashboard/finance/prices"),
@@ -57,10 +57,10 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
         (
             ("Overview", "/dashboard/operations"),
             ("Traffic", "/dashboard/operations/traffic"),
-            ("Targets", "/dashboard/operations/targets"),
+            ("Models", "/dashboard/operations/targets"),
             ("Pools", "/dashboard/operations/pools"),
             ("Queues", "/dashboard/operations/queues"),
-            ("Decisions", "/dashboard/operations/decisions"),
+            ("Live requests", "/dashboard/operations/decisions"),
             ("Classifier", "/dashboard/operations/classifier"),
             ("Measurements", "/dashboard/operations/measurements"),
             ("Configuration", "/dashboard/operations/config"),

@@ -19,7 +19,7 @@ _US: Final = 1_000_000
 _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "cheapest-capable": (
         "Cheapest capable",
-        "{target} was the cheapest target expected to answer {prompt} well enough.",
+        "{target} was the cheapest model expected to answer {prompt} well enough.",
     ),
     "prompt-cache": (
         "Has it cached",
@@ -27,18 +27,18 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "most-capable": (
         "Best there is",
-        "No target was expected to answer {prompt} well enough, so the most capable one, {target}, was asked.",
+        "No model was expected to answer {prompt} well enough, so the most capable one, {target}, was asked.",
     ),
-    "named": ("Named", "The caller asked for {target} by name, so nothing was weighed."),
+    "named": ("Named", "The caller asked for {target} by name, so nothing was classified."),
     "alias": ("Alias", "The caller asked for “{alias}”, which stands for {target}."),
-    "fallback": ("Fallback", "{target} stood in for a target that could not answer."),
+    "fallback": ("Fallback", "{target} answered as the fallback of a model that could not."),
     "hedge": (
         "Hedged",
         "The attempt before was later than nearly all there, so {target} was asked beside it; who began first answered.",
     ),
     "degraded": (
         "Only weaker left",
-        "Every target that is good enough had failed, so a less capable one, {target}, was asked.",
+        "Every model that is good enough had failed, so a less capable one, {target}, was asked.",
     ),
     "escalated": (
         "Asked again",
@@ -46,7 +46,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "holdout": (
         "Experiment",
-        "This request was drawn for the experiment that measures savings, so the reference, {target}, answered it.",
+        "This request was drawn for the experiment that measures savings, so the baseline model, {target}, answered it.",
     ),
     "spill-over": (
         "Overflow",
@@ -184,13 +184,13 @@ def money_words(request: RecentRequest) -> str:
     """The request's cost, and the baseline's."""
     cost, baseline, told = request.cost_nanousd, request.baseline_nanousd, request.told
     if cost is None:
-        return "What it cost is unknown, because a target without a price was asked; so nothing is claimed to be saved."
+        return "What it cost is unknown, because a model without a price was asked; so what was saved is unknown, too."
     spent = f"It cost {nano_money(cost)}{', by an estimate of its tokens' if request.estimated else ''}."
     if baseline is None:
         return f"{spent} {'There is nothing to compare it with.' if told.served else 'Nothing was delivered, so nothing was saved.'}"
-    reference = told.baseline_price.rpartition("@")[0] or "the reference"
+    reference = told.baseline_price.rpartition("@")[0] or "the baseline model"
     if told.target_id == reference and cost == baseline:
-        return f"{spent} That is what the reference, {reference}, costs: it was the reference."
+        return f"{spent} That is what the baseline model, {reference}, costs: it was the one that answered."
     saved = baseline - cost
     share = f" ({percent(abs(saved) / baseline)})" if baseline > 0 else ""
     change = f"{nano_money(saved)}{share} was saved" if saved >= 0 else f"it was {nano_money(-saved)}{share} dearer"
@@ -200,7 +200,7 @@ def money_words(request: RecentRequest) -> str:
 def _request_sentence(entry: Entry) -> str:
     weighed = entry.complexity is not None
     what = "the gateway to choose (“auto”)" if entry.alias == "auto" else f"“{entry.alias}”"
-    kind = f"Weighed at complexity {entry.complexity:.2f} of 1" if weighed else "It was not weighed"
+    kind = f"Classified at complexity {entry.complexity:.2f} of 1" if weighed else "It was not classified"
     return f"The caller asked for {what} in the {entry.tier} tier. {kind}."
 
 

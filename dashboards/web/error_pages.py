@@ -11,6 +11,7 @@ from proxy.errors import SignInFirst
 
 PREFIX: Final = "/dashboard"
 _OURS: Final = 500
+_SIGNED_OUT: Final = 401
 _TITLES: Final = {
     400: "That cannot be done",
     401: "You are signed out",
@@ -36,7 +37,9 @@ def error_page(error: Exception, status: int, message: str, retry_after: str | N
     if isinstance(error, SignInFirst):
         return RedirectResponse(error.where, status_code=303, headers={"cache-control": "no-store", **SAFE})
     title = _TITLES.get(status, "Something went wrong" if status >= _OURS else "That cannot be done")
-    reply = shown_to_anybody("error.html", title=title, status=status, message=message, code=status)
+    reply = shown_to_anybody(
+        "error.html", title=title, status=status, message=message, code=status, is_signed_out=status == _SIGNED_OUT
+    )
     if retry_after is not None:
         reply.headers["retry-after"] = retry_after
     return reply

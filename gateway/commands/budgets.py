@@ -75,7 +75,7 @@ def set_budget(
     on_exhausted: Annotated[
         Literal["refuse", "downgrade"],
         typer.Option(
-            help="downgrade: a spent soft budget sends requests to the cheapest capable target; a hard one tries that before it refuses."
+            help="downgrade: a spent soft budget sends requests to the cheapest capable model; a hard one tries that before it refuses."
         ),
     ] = "refuse",
     webhook: Annotated[
@@ -185,7 +185,7 @@ def _plain(standing: "BudgetStatus") -> dict[str, Any]:
 
 
 def _described(budget: "Budget") -> str:
-    ends = ", then the cheapest capable target" if budget.on_exhausted == "downgrade" else ""
+    ends = ", then the cheapest capable model" if budget.on_exhausted == "downgrade" else ""
     return (
         f"{budget.kind}, {_dollars(budget.limit_nanousd)} a {budget.period} for {budget.scope} {budget.shown_id}{ends}"
     )
@@ -212,7 +212,7 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
         ]
         for each in found
     ]
-    headings = ["budget", "scope", "of", "period", "kind", "limit", "spent", "share", "held", "resets at", "state"]
+    headings = ["budget", "scope", "of", "period", "kind", "limit", "spent", "share", "reserved", "resets at", "state"]
     print_table([*headings, "then"], rows, right=(5, 6, 7, 8))
 
 

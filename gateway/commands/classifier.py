@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from classifier.training.commands import Recalibrated
 
 classifier_app = typer.Typer(
-    help="The model that weighs prompts: train it, judge it, ask it why.", no_args_is_help=True, rich_markup_mode=None
+    help="The model that classifies prompts: train it, judge it, ask it why.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 _TRAINING_NEEDS = frozenset({"pyarrow", "scipy", "onnx"})
@@ -205,7 +207,7 @@ def _print_explained(facts: dict[str, Any]) -> None:
         f"{facts['expected_output_tokens']} tokens expected out, nine times in ten at most {facts['output_tokens_p90']}"
     )
     if facts["fallback_reason"] is not None:
-        typer.echo(f"the rule weighed, not the trained model: {facts['fallback_reason']}")
+        typer.echo(f"the rule classified, not the trained model: {facts['fallback_reason']}")
     if facts["contributions"]:
         typer.echo(
             "\nwhat moved the complexity, largest first: by so much it would be lower without the word, "
@@ -214,7 +216,7 @@ def _print_explained(facts: dict[str, Any]) -> None:
         rows = [[each["name"], f"{each['effect']:+.3f}"] for each in facts["contributions"]]
         print_table(["feature", "effect"], rows, right=(1,))
     if facts["adequate"]:
-        typer.echo("\nhow likely each target's answer is adequate:")
+        typer.echo("\nhow likely each model's answer is adequate:")
         rows = [[name, f"{share:.3f}"] for name, share in facts["adequate"].items()]
         print_table(["target", "P(adequate)"], rows, right=(1,))
 

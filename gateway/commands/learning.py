@@ -77,9 +77,7 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
 def rollback(
     version: Annotated[
         int | None,
-        typer.Argument(
-            min=0, help="The version to go back to, 0 for the targets as trained; otherwise the one before."
-        ),
+        typer.Argument(min=0, help="The version to go back to, 0 for the models as trained; otherwise the one before."),
     ] = None,
 ) -> None:
     """Go back to an earlier tuning. Every server follows within `classifier.learning.poll_s`."""
@@ -151,7 +149,7 @@ def print_report(report: "Report", version: int | None) -> None:
         f"{report.labels} verdicts on {report.requests} requests; "
         f"measured on the {report.held_out} verdicts of the newest requests\n"
     )
-    headings = ["target", "", "verdicts", "held out", "log loss", "Brier", "calibration error", "pair accuracy"]
+    headings = ["model", "", "verdicts", "held out", "log loss", "Brier", "calibration error", "pair accuracy"]
     print_table(headings, [_row(target) for target in report.targets], right=(2, 3))
     if any(target.change is not None for target in report.targets):
         typer.echo("\nin brackets: the 95 % interval of the change; lower is better, of pair accuracy higher")

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from gateway.configuration.settings import GatewayConfig
 
 prices_app = typer.Typer(
-    help="What targets cost: configured, from litellm's table, or entered here.",
+    help="What models cost: configured, from litellm's table, or entered here.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The target's model_id.")]
+TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The model's model_id.")]
 _USD = "USD"
 InputOption = Annotated[str | None, typer.Option("--input", metavar=_USD, help="For a million prompt tokens.")]
 OutputOption = Annotated[str | None, typer.Option("--output", metavar=_USD, help="For a million generated tokens.")]
@@ -290,7 +290,7 @@ def _known(settings: "GatewayConfig", target: str) -> None:
     names = [model.model_id for model in settings.providers.models]
     if target not in names:
         near = closest(target, names)
-        fail(f"there is no target {target!r}" + (f"; did you mean {near}?" if near else ""), 2)
+        fail(f"there is no model {target!r}" + (f"; did you mean {near}?" if near else ""), 2)
 
 
 def _entered(figures: str | None, options: dict[str, Any]) -> "EnteredPrices":

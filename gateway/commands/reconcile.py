@@ -39,7 +39,7 @@ def reconcile(
     ] = None,
     model_map: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="THEIRS=OURS", help="Their model and our target, where names do not tell."),
+        typer.Option("--model", metavar="THEIRS=OURS", help="Their model and ours, where names do not tell."),
     ] = None,
     booked_as: Annotated[
         list[str] | None,

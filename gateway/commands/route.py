@@ -84,7 +84,7 @@ def _print_explanation(told: "Explanation") -> None:
             for rank, each in enumerate(told.candidates, 1)
         ]
         typer.echo("\nwould be tried, in this order:")
-        headings = ["", "target", "why", "capability", "one more costs", "because", "expected cost", "at most"]
+        headings = ["", "model", "why", "capability", "one more costs", "because", "expected cost", "at most"]
         print_table(headings, rows, right=(3, 4, 6, 7))
         if any(each["margin_why"] == "own-room" for each in told.candidates):
             typer.echo(
@@ -105,10 +105,10 @@ def _print_outlooks(told: "Explanation") -> None:
     from gateway.table import print_table
 
     if told.reference_adequate is None:
-        typer.echo("\nmeasured outcomes, not used: there is no measured reference to compare them with")
+        typer.echo("\nmeasured outcomes, not used: there is no measured baseline model to compare them with")
     else:
         typer.echo(
-            f"\nto keep {told.quality_floor:.0%} of the reference's quality a target may lose {told.tolerance:.3f}"
+            f"\nto keep {told.quality_floor:.0%} of the baseline model's quality a model may lose {told.tolerance:.3f}"
         )
     rows = [
         [

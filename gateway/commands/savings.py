@@ -114,7 +114,7 @@ def print_claim(found: dict[str, Any]) -> None:
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
     typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
     print_table(
-        ["compared with", "would have cost", "cost", "saved", "share", "coverage", "verdict"],
+        ["compared with", "would have cost", "cost", "saved", "share", "coverage", "target"],
         [_row(found, each) for each in found["comparisons"]],
         right=(1, 2, 3, 4, 5),
     )
@@ -131,7 +131,7 @@ def print_claim(found: dict[str, Any]) -> None:
 
 def _names(found: dict[str, Any]) -> dict[str, str]:
     return {
-        "reference": f"{found['reference_target'] or 'none is configured'} (reference)",
+        "reference": f"{found['reference_target'] or 'none is configured'} (baseline model)",
         "cheapest": "cheapest good enough",
         "hosted": "same weights, hosted",
     }
@@ -204,7 +204,7 @@ def _print_fleet(found: dict[str, Any], fleet: dict[str, Any]) -> None:
         ]
         for each in fleet["comparisons"]
     ]
-    headings = ["compared with", "its tokens elsewhere", "here", "here / elsewhere", "needed utilisation", "verdict"]
+    headings = ["compared with", "its tokens elsewhere", "here", "here / elsewhere", "needed utilisation", "target"]
     print_table(headings, rows, right=(1, 2, 3, 4))
     _print_reasons(fleet["comparisons"], _names(found))
     if fleet["overfull"]:

@@ -63,8 +63,13 @@ def list_teams(as_json: JsonOption = False) -> None:
             return [plain(team) for team in await store.list_teams()]
 
     columns = {"team_id": "team", "name": "name", "organisation_id": "organisation", "allowed_models": "models"}
-    columns |= {"quality_floor": "floor", "escalation": "escalation", "learning": "learning", "shadow_share": "shadow"}
-    columns |= {"weight": "weight", "spill_over": "spill-over"}
+    columns |= {
+        "quality_floor": "minimum",
+        "escalation": "escalation",
+        "learning": "learning",
+        "shadow_share": "shadow",
+    }
+    columns |= {"weight": "weight", "spill_over": "overflow"}
     print_rows(asyncio.run(read()), {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
 
 
@@ -74,11 +79,14 @@ def set_team(
     *,
     quality_floor: Annotated[
         str | None,
-        typer.Option(metavar="SHARE|none", help="The share of the reference's quality to keep; none: the gateway's."),
+        typer.Option(
+            metavar="SHARE|none",
+            help="The minimum quality: the share of the baseline model's to keep; none: the gateway's.",
+        ),
     ] = None,
     escalation: Annotated[
         Literal["off", "whole", "all"] | None,
-        typer.Option(help="Ask a better target after a weak answer: never, for whole replies, or for streams too."),
+        typer.Option(help="Ask a better model after a weak answer: never, for whole replies, or for streams too."),
     ] = None,
     learning: Annotated[
         Literal["off", "numbers", "prompts"] | None,
@@ -87,17 +95,17 @@ def set_team(
         ),
     ] = None,
     shadow_share: Annotated[
-        float | None, typer.Option(help="The share of requests that the reference answers too, to be compared.")
+        float | None, typer.Option(help="The share of requests that the baseline model answers too, to be compared.")
     ] = None,
     weight: Annotated[
         float | None,
-        typer.Option(help="Its share of a target that is short, beside the other teams' weights; 1 unless set."),
+        typer.Option(help="Its share of a model that is short, beside the other teams' weights; 1 unless set."),
     ] = None,
     spill_over: Annotated[
         bool | None,
         typer.Option(
             "--spill-over/--no-spill-over",
-            help="Whether its requests may go to a paid target when our own would keep them waiting.",
+            help="Whether its requests may overflow to a paid provider when our own would keep them waiting.",
         ),
     ] = None,
     reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",

@@ -106,7 +106,7 @@ def _head(told: Mapping[str, Any], url: str) -> "RenderableType":
         f"journal {stores['journal']['waiting']:,} waiting",
         f"limits {process['limits']}",
         f"processes {process['live_processes']}",
-        f"weighed by {told['classifier']['in_use']}",
+        f"classified by {told['classifier']['in_use']}",
     ]
     state = "draining" if process["draining"] else "refusing" if process["is_refusing"] else "serving"
     text = Text(overflow="fold")
@@ -148,7 +148,7 @@ def _hit(incident: Mapping[str, Any]) -> str:
 
 def _targets(targets: Sequence[Mapping[str, Any]]) -> "RenderableType":
     table = _table(
-        "Targets", ("target", "state", "breakers"), ("attempts", "failed", "first token", "95 %", "last error")
+        "Models", ("model", "state", "breakers"), ("attempts", "failed", "first token", "95 %", "last error")
     )
     for target in targets[:_MOST_ROWS]:
         recent = target["recent"]

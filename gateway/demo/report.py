@@ -149,7 +149,7 @@ def verified(closing: Closing) -> str:
 def verdict(closing: Closing) -> str:
     """The sentence with the verdict on the savings target and its reasons."""
     why = f" ({'; '.join(closing.reasons)})" if closing.reasons else ""
-    return f"weighbridge savings: the target of {closing.target_share:.0%} is judged `{closing.verdict}`{why}."
+    return f"weighbridge savings: the target of {closing.target_share:.0%} is `{closing.verdict}`{why}."
 
 
 def cut(prompt: str) -> str:

@@ -93,7 +93,7 @@ def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
     target = catalog.targets.get(config.cost.reference_target or "")
     if target is not None and target.price is not None and target.price.batch is None:
         _log.warning(
-            "the reference %s has no batch price: work of the batch tier is compared with its full price, though its "
+            "the baseline model %s has no batch price: work of the batch tier is compared with its full price, though its "
             "provider may give a discount; set `batch_discount` among its prices",
             target.target_id,
         )
@@ -102,7 +102,7 @@ def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
 def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog: Catalog) -> None:
     """Logs why the plain rule classifies, and which targets the trained classifier does not know."""
     if classifier.fallback_reason is not None:
-        _log.warning("prompts are weighed by the plain rule: %s", classifier.fallback_reason)
+        _log.warning("prompts are classified by the plain rule: %s", classifier.fallback_reason)
     if isinstance(classifier, OnnxClassifier):
         for target_id, name in catalog.abilities.items():
             if name not in classifier.manifest.abilities:

@@ -25,7 +25,7 @@ class LearningMetrics(LearningObserver):
         )
         self._shadow = Counter(
             "weighbridge_shadow",
-            "What became of the requests that were to be answered by the reference target too, and compared.",
+            "What became of the requests that were to be answered by the baseline model too, and compared.",
             ("result",),
             registry=registry,
         )

@@ -164,7 +164,7 @@ async def roll_back(store: LearningStore, version: int | None = None) -> int:
 def _before(records: list[TuningRecord]) -> int:
     active = next((record for record in records if record.active), None)
     if active is None:
-        raise TuningRefused("no tuning is in use; the targets are weighed as trained")
+        raise TuningRefused("no tuning is in use; the models are classified as trained")
     before = active.metrics.get("before")
     return before if isinstance(before, int) else AS_TRAINED
 

@@ -138,7 +138,7 @@ class Metrics:
         )
         self._escalations = self._counter(
             "weighbridge_escalations",
-            "Weak answers that a better target's answer stood in for.",
+            "Weak answers that a better model's answer replaced.",
             ("from_target", "to_target", "weakness"),
         )
         self._classifier = Histogram(

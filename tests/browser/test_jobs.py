@@ -251,7 +251,11 @@ async def test_a_team_admin_changes_the_policy(browser: Browser, site: Site) -> 
         await page.keyboard.press("Home")
         await expect(page.locator("main")).not_to_have_text(before)
         assert "%" in await visitor.text()
-        await visitor.press(page.get_by_role("button", name="Show what would change"))
+        url = page.url
+        await page.get_by_role("button", name="Show what would change").click()
+        await expect(page.get_by_role("heading", name="Review before you apply")).to_be_visible()
+        # It was no visit: going back leads to the page before, and to nothing that has to be sent again.
+        assert page.url == url
         await visitor.is_fine()
         await page.get_by_label("Why").fill(reason)
         await visitor.press(page.get_by_role("button", name=re.compile("Apply|Change", re.IGNORECASE)).first)
@@ -259,6 +263,28 @@ async def test_a_team_admin_changes_the_policy(browser: Browser, site: Site) -> 
     async with visiting(browser, site, _ADA) as visitor:
         await visitor.open("/dashboard/audit")
         assert reason in await visitor.text()
+
+
+async def test_what_was_typed_is_there_again_after_signing_in_anew(browser: Browser, site: Site) -> None:
+    """A session that ended loses nobody's form; nothing is sent by itself."""
+    async with visiting(browser, site, _DINA) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/developers/alerts")
+        await page.get_by_label("Name", exact=True).fill("Nearly lost")
+        await page.get_by_label("From", exact=True).fill("10")
+        await visitor.context.clear_cookies()
+        await visitor.press(page.get_by_role("button", name="Set the alert"))
+        assert "You are signed out" in await visitor.text()
+        # Browsers tell of the refused form in the console, as they should.
+        visitor.wrong.clear()
+        await visitor.press(page.get_by_role("link", name="Sign in and go on"))
+        await page.get_by_label("E-mail").fill(_DINA)
+        await page.get_by_label("Password").fill(PASSWORD)
+        await visitor.press(page.get_by_role("button", name="Sign in", exact=True))
+        await expect(page.get_by_label("Name", exact=True)).to_have_value("Nearly lost")
+        assert "nothing was changed yet" in await visitor.text()
+        await visitor.open("/dashboard/teams/developers/alerts")
+        await expect(page.get_by_label("Name", exact=True)).to_have_value("")
 
 
 async def test_a_member_reads_and_changes_nothing(browser: Browser, site: Site) -> None:

@@ -67,7 +67,7 @@ async def test_a_broken_model_leaves_the_rule_in_charge(
             running_gateway(tmp_path, [model("m", SCRIPTED)], classifier={"artifact_dir": str(artifact)}) as gateway,
             aiohttp.ClientSession() as session,
         ):
-            (told,) = [line for line in caplog.messages if "prompts are weighed by the plain rule" in line]
+            (told,) = [line for line in caplog.messages if "prompts are classified by the plain rule" in line]
             async with session.get(f"{gateway.url}/readyz") as got:
                 assert got.status == 200
                 weighing = (await got.json())["classifier"]

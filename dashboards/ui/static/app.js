@@ -191,9 +191,58 @@
       target.setAttribute("aria-expanded", String(open));
     } else pause(target);
   });
+  // What was typed into a form whose session had ended is there again after signing in, in this tab alone. Passwords and
+  // files are never kept, and what went through is forgotten with the next page.
+  const TYPED = "typed";
+  const typed = () => {
+    try {
+      return JSON.parse(sessionStorage.getItem(TYPED));
+    } catch {
+      return null;
+    }
+  };
+  const keepTyped = (found) => {
+    try {
+      if (found) sessionStorage.setItem(TYPED, JSON.stringify(found));
+      else sessionStorage.removeItem(TYPED);
+    } catch {
+      // Without storage, or with too much for it, nothing is kept.
+    }
+  };
+  const remember = (form) => {
+    if (form.method !== "post" || form.querySelector("input[type=password]")) return;
+    const fields = [...new FormData(form)].filter(([name, value]) => name !== "csrf" && typeof value === "string");
+    keepTyped({ page: location.pathname + location.search, action: form.getAttribute("action"), fields, lost: false });
+  };
+  const fillIn = (found) => {
+    const form = [...document.forms].find((each) => each.getAttribute("action") === found.action && each.method === "post");
+    if (!form) return;
+    for (const each of form.elements) {
+      if (!each.name || each.name === "csrf" || each.type === "hidden" || each.type === "file") continue;
+      const values = found.fields.filter(([name]) => name === each.name).map(([, value]) => value);
+      if (each.type === "checkbox" || each.type === "radio") each.checked = values.includes(each.value);
+      else if (values.length) each.value = values[0];
+    }
+    say("You had been signed out. What you typed is filled in again; nothing was changed yet.", "info");
+  };
+  const restoreTyped = () => {
+    const found = typed();
+    if (!found) return;
+    const signIn = document.querySelector("[data-signed-out]");
+    if (signIn) {
+      keepTyped({ ...found, lost: true });
+      signIn.href = "/dashboard/sign-in?next=" + encodeURIComponent(found.page);
+      return;
+    }
+    if (found.lost && location.pathname.startsWith("/dashboard/sign-in")) return;
+    keepTyped(null);
+    if (found.lost && location.pathname + location.search === found.page) fillIn(found);
+  };
+
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (form.dataset.confirm && !confirm(form.dataset.confirm)) event.preventDefault();
+    else remember(form);
   });
   // What belongs to one stop of a slider is shown at that stop.
   const panels = (slider) => {
@@ -211,7 +260,17 @@
 
   // Somebody whose session ended is led to signing in, and not shown a page inside of a page.
   document.addEventListener("htmx:beforeSwap", (event) => {
-    if (event.detail.xhr.status === 401) location.reload();
+    const status = event.detail.xhr.status;
+    if (status === 401) {
+      const found = typed();
+      if (found) keepTyped({ ...found, lost: true });
+      location.reload();
+    }
+    // A form with faults is shown with them.
+    if (status === 422) {
+      event.detail.shouldSwap = true;
+      event.detail.isError = false;
+    }
   });
   // What refreshes by itself rests while nobody looks, and while somebody has something open or in hand there.
   document.addEventListener("htmx:beforeRequest", (event) => {
@@ -228,13 +287,13 @@
   document.addEventListener("htmx:responseError", (event) => say("This part could not be loaded (error " + event.detail.xhr.status + "). Load the page again, or try later."));
   document.addEventListener("htmx:sendError", () => say("The gateway does not answer. What you see may be old."));
   document.addEventListener("htmx:afterOnLoad", () => document.getElementById("said")?.remove());
-  const say = (text) => {
+  const say = (text, tone = "bad") => {
     let said = document.getElementById("said");
     if (!said) {
       said = document.createElement("p");
       said.id = "said";
-      said.className = "notice bad";
-      said.setAttribute("role", "alert");
+      said.className = "notice " + tone;
+      said.setAttribute("role", tone === "bad" ? "alert" : "status");
       document.getElementById("content").prepend(said);
     }
     said.textContent = text;
@@ -252,4 +311,5 @@
     }
   };
   start(document);
+  restoreTyped();
 })();

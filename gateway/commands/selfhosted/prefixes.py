@@ -84,7 +84,7 @@ def _print(report: "PrefixReport") -> None:
         ]
         for each in report.findings
     ]
-    headings = ["team", "target", "prompt", "requests", "broken", "breaks after", "what varies"]
+    headings = ["team", "model", "prompt", "requests", "broken", "breaks after", "what varies"]
     print_table([*headings, "tokens a month", "cost a month"], rows, right=(3, 4, 5, 7, 8))
     advised = [each for each in report.findings if each.advice]
     for each in advised:

@@ -120,6 +120,12 @@ async def test_what_has_no_price_cost_no_zero_dollars(finance: Finance, browser:
     assert (day["cost_usd"], day["unpriced"]) == ("", "1")
     (line,) = rows(await browser.get(f"/dashboard/finance/showback?{today}&format=csv&table=showback"))
     assert (line["total_usd"], line["booked_usd"]) == ("", "")
+    # A key that is there has its name and its team's, one that is gone its id.
+    made = await finance.gateway.accounts.create_key("team_x", "night job", Pepper(id="p", secret=b"p"))
+    await finance.keep([booked("named", team_id="team_x", key_id=made.key_id, at_us=at_us, **free)])
+    found = rows(await browser.get(f"/dashboard/finance/showback?{today}&by=key&format=csv&table=showback"))
+    (named,) = [row for row in found if row["id"] == made.key_id]
+    assert named["name"].startswith("night job (")
     page = re.sub(r"<[^>]+>", " ", (await browser.get(f"/dashboard/finance?{today}")).text)
     assert re.search(r"Spent\s+—", page)
     assert re.search(r"Together\s+—", page)

@@ -157,9 +157,7 @@ async def test_an_open_breaker_is_told_first(own: Running) -> None:
     async with signed_in(own, role="operator") as browser:
         overview = (await browser.get(HOME)).text
         assert (
-            overview.index("Incidents (")
-            < overview.index("No deployment can be called")
-            < overview.index("<h2>Targets")
+            overview.index("Incidents (") < overview.index("No deployment can be called") < overview.index("<h2>Models")
         )
         assert 'href="/dashboard/operations/targets/org/small"' in overview
         target = (await browser.get(f"{HOME}/targets/org/small")).text

@@ -59,7 +59,7 @@ def test_what_is_new_is_shown_as_it_is_written() -> None:
 def test_a_plain_answer_is_told_whole() -> None:
     """Who was asked for, why it went where it went, how fast, what it cost and would have cost."""
     assert decision(request(answered())) == (
-        "The caller asked for the gateway to choose (“auto”) in the interactive tier. Weighed at complexity 0.25 of 1.",
+        "The caller asked for the gateway to choose (“auto”) in the interactive tier. Classified at complexity 0.25 of 1.",
         "llama was the cheapest target expected to answer a prompt of complexity 0.25 well enough.",
         "It answered after 900 ms, its first token after 120 ms, and the caller got that answer.",
         "It cost $0.001000. The same tokens at gpt-5 would have cost $0.004000, so $0.003000 (75.0%) was saved.",
@@ -75,7 +75,7 @@ def test_each_attempt_has_its_part_of_the_story() -> None:
     assert told[2] == (
         "It was given up after 900 ms: no first token came in time, status 502; nothing can have been charged."
     )
-    assert told[3] == "gpt-5 stood in for a target that could not answer."
+    assert told[3] == "gpt-5 answered as the fallback of a model that could not."
     assert outcome(request(failed, answered(attempt=2))) == ("Fell back", "info")
 
 

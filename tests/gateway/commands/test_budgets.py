@@ -36,11 +36,25 @@ def test_from_first_to_last() -> None:
     usual = ("--period", "month", "--hard", "--on-exhausted", "downgrade", "--webhook", "finance")
     made = ok("budgets", "set", "team", "team_payments", "--limit", "500", *usual)
     budget_id, _, rest = made.partition(": ")
-    assert rest == "hard, $500.00 a month for team team_payments, then the cheapest capable target\n"
+    assert rest == "hard, $500.00 a month for team team_payments, then the cheapest capable model\n"
     ok("budgets", "set", "tag", "search", "--period", "day", "--limit", "0.0001")
     heading, *rows = ok("budgets", "list").splitlines()
     assert heading.split() == [
-        *("budget", "scope", "of", "period", "kind", "limit", "spent", "share", "held", "resets", "at", "state", "then")
+        *(
+            "budget",
+            "scope",
+            "of",
+            "period",
+            "kind",
+            "limit",
+            "spent",
+            "share",
+            "reserved",
+            "resets",
+            "at",
+            "state",
+            "then",
+        )
     ]
     assert rows[1].split()[5:9] == ["$500.00", "$0.00", "0.0%", "$0.00"]
     assert "$0.0001" in rows[0]

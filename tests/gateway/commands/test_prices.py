@@ -128,7 +128,7 @@ def test_a_whole_price_is_entered_as_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("set n --input 1 --output 1", "there is no target 'n'"),
+        ("set n --input 1 --output 1", "there is no model 'n'"),
         ("set hub/onw --input 1 --output 1", "did you mean hub/own?"),
         ("set m --input 1", "`output` is required"),
         ("set m --input cheap --output 1", "`input` must be a number"),

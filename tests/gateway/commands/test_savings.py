@@ -82,7 +82,7 @@ def test_not_met_is_as_visible_as_met(tmp_path: Path) -> None:
     keep(tmp_path, served(100))
     found = run("savings", *RANGE)
     assert found.exit_code == 0, found.output
-    assert table_row(found.output, "large (reference)")[-1] == "NOT MET"
+    assert table_row(found.output, "large (baseline model)")[-1] == "NOT MET"
     assert "NOT ENOUGH DATA" in found.output
     assert "spent $141.84: requests $0.300000" in found.output
     assert "pool h100: bill $141.60 for 24.00 replica-hours up, 0.0% of them busy" in found.output
@@ -95,7 +95,7 @@ def test_met_is_told_with_what_it_rests_on(tmp_path: Path) -> None:
     keep(tmp_path, served(150, input_tokens=1_000_000, output_tokens=1_000_000, baseline_nanousd=12_500_000_000))
     found = run("savings", *RANGE, "--check")
     assert found.exit_code == 0, found.output
-    row = table_row(found.output, "large (reference)")
+    row = table_row(found.output, "large (baseline model)")
     assert row[-1] == "MET"
     assert "$1,875.00" in row
     assert "quality: no answer was judged" in found.output
