@@ -10,8 +10,10 @@ from proxy.errors import BadRequest
 from proxy.request import OWN_FIELDS
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_encode: Final = msgspec.json.Encoder().encode
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MAX_NAMES: Final = 16
+_OWN_FIELDS: Final = frozenset(OWN_FIELDS)
 _NOT_JSON: Final = "The request body is not valid JSON; send one JSON object."
 
 
@@ -34,21 +36,22 @@ def encoded(fields: Mapping[str, Any]) -> bytes:
 def raw(fields: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
     """Each field that says something, as JSON. Raises BadRequest."""
     try:
-        return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items() if value is not None}
+        return {name: msgspec.Raw(_encode(value)) for name, value in fields.items() if value is not None}
     except (UnicodeEncodeError, RecursionError) as error:
         raise BadRequest(_NOT_JSON) from error
 
 
 def own_fields_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The gateway's own fields, which any wire may carry in its body."""
-    return {name: fields[name] for name in OWN_FIELDS if name in fields}
+    return {name: fields[name] for name in fields.keys() & _OWN_FIELDS}
 
 
 def unread(fields: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...]:
     """The names of fields that say something and that this wire does not read, as far as a header may name them."""
-    names = (
-        name for name, value in fields.items() if name not in known and value is not None and _NAME.fullmatch(name)
-    )
+    others = fields.keys() - known
+    if not others:
+        return ()
+    names = (name for name in others if fields[name] is not None and _NAME.fullmatch(name))
     return tuple(sorted(names)[:_MAX_NAMES])
 
 

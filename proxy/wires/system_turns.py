@@ -12,9 +12,11 @@ Message = dict[str, Any]
 
 def with_system_first(messages: Sequence[Message]) -> list[Message] | None:
     """The messages with every system message in its place; None where they have it already."""
-    leading = next((index for index, each in enumerate(messages) if each["role"] != "system"), len(messages))
-    if leading <= 1 and not any(each["role"] == "system" for each in messages[leading:]):
+    roles = [each["role"] for each in messages]
+    systems = roles.count("system")
+    if not systems or (systems == 1 and roles[0] == "system"):
         return None
+    leading = next((index for index, each in enumerate(messages) if each["role"] != "system"), len(messages))
     found: list[Message] = []
     if leading:
         found.append({"role": "system", "content": "\n\n".join(_text(each["content"]) for each in messages[:leading])})

@@ -14,24 +14,14 @@ from proxy.wires.reading import wrong
 from proxy.wires.wire import EventWriter, Served
 
 _OURS: Final = frozenset(OWN_FIELDS) - {"service_tier"} | {"model", "stream"}
-_HINTS: Final = (b"server_tool_use", b"_tool_result", b"mcp_tool_use", b"container_upload")
-_RESULT: Final = "_tool_result"
-_OF_BLOCKS: Final[Mapping[str, str]] = {
-    "bash_code_execution": "code_execution",
-    "container_upload": "code_execution",
-    "mcp_tool_use": "mcp",
-    "text_editor_code_execution": "code_execution",
-}
 _BESIDE: Final[Mapping[str, str]] = {"container": "code_execution", "mcp_servers": "mcp"}
 """Fields that only go with a tool."""
 _VERSION: Final = "2023-06-01"
 _MAX_HEADER: Final = 1_024
 _LAST: Final = frozenset({"message_delta", "message_stop"})
 
-Block = dict[str, Any]
 
-
-def tools_asked(body: bytes, fields: Mapping[str, Any]) -> dict[str, str]:
+def tools_asked(fields: Mapping[str, Any]) -> dict[str, str]:
     """The tools that only Anthropic has, by name and each with its place. Those that a caller runs, too: they have no
     schema that others could be shown.
     """
@@ -43,10 +33,6 @@ def tools_asked(body: bytes, fields: Mapping[str, Any]) -> dict[str, str]:
     for name, tool in _BESIDE.items():
         if fields.get(name):
             found.setdefault(tool, name)
-    if any(hint in body for hint in _HINTS):
-        for where, block in _blocks(fields):
-            if (tool := _tool_of(block)) is not None:
-                found.setdefault(tool, where)
     return found
 
 
@@ -56,14 +42,11 @@ def is_typed(tool: Mapping[str, Any]) -> bool:
 
 
 def without_tools(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with what chat can say of it, for weighing and counting."""
+    """The body with those of its tools that chat can say, for weighing and counting."""
     found = {name: value for name, value in fields.items() if name not in {"tool_choice", *_BESIDE}}
     tools = fields.get("tools")
     if isinstance(tools, list):
         found["tools"] = [tool for tool in tools if not (isinstance(tool, dict) and is_typed(tool))]
-    messages = fields.get("messages")
-    if isinstance(messages, list):
-        found["messages"] = [_without_blocks(message) for message in messages]
     return found
 
 
@@ -76,38 +59,6 @@ def message_as_written(body: bytes, headers: RequestHeaders, tools: Mapping[str,
         if len(value) > _MAX_HEADER or not (value.isascii() and value.isprintable()):
             raise wrong(name, f"at most {_MAX_HEADER} printable characters")
     return AsWritten(dialect="messages", fields=fields_as_written(body, _OURS), tools=tools, headers=tuple(told))
-
-
-def _blocks(fields: Mapping[str, Any]) -> Iterable[tuple[str, Block]]:
-    messages = fields.get("messages")
-    for index, message in enumerate(messages if isinstance(messages, list) else ()):
-        content = message.get("content") if isinstance(message, dict) else None
-        for place, block in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(block, dict):
-                yield f"messages.{index}.content.{place}.type", block
-
-
-def _tool_of(block: Block) -> str | None:
-    """The tool that wrote a block; None for all that chat knows."""
-    kind = block.get("type")
-    if not isinstance(kind, str):
-        return None
-    if kind == "server_tool_use":
-        name = str(block.get("name"))[:64]
-        return _OF_BLOCKS.get(name) or tool_name(name)
-    if kind in _OF_BLOCKS:
-        return _OF_BLOCKS[kind]
-    if not kind.endswith(_RESULT):
-        return None
-    name = kind.removesuffix(_RESULT)
-    return _OF_BLOCKS.get(name) or tool_name(name)
-
-
-def _without_blocks(message: Any) -> Any:
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": [each for each in content if not (isinstance(each, dict) and _tool_of(each))]}
 
 
 class MessagesAsWritten:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.wires.messages.provider_blocks import tool_of
 from proxy.wires.reading import an_object, objects, text, unsupported, wrong
 from proxy.wires.tool_names import short_name
 
@@ -20,15 +21,27 @@ _REMINDER: Final = "<system-reminder>"
 _MARK: Final = "cache_control"
 _SEARCH_SOURCE: Final = "search_result"
 
+_SPEAKERS: Final = ("user", "assistant", "system")
+_PLAIN: Final = 2
+"""The fields of a message that has a role and a content and nothing else."""
+
 Message = dict[str, Any]
 Part = dict[str, Any]
 
 
-def chat_messages(system: Any, messages: Any, *, marked: bool) -> list[Message]:
-    """The whole conversation as chat messages. Raises BadRequest."""
+def chat_messages(system: Any, messages: Any, *, marked: bool, foreign: dict[str, str] | None = None) -> list[Message]:
+    """The whole conversation as chat messages. Raises BadRequest.
+
+    Blocks that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place.
+    """
     found = list(_system(system, marked=marked))
     for index, message in enumerate(objects(messages, "messages")):
-        found += _message(message, f"messages.{index}", marked=marked)
+        # Most messages are a text, and are chat's as they are.
+        if len(message) == _PLAIN and type(message.get("content")) is str and message.get("role") in _SPEAKERS:
+            # Who is sent the marked form may write into it.
+            found.append({**message} if marked else message)
+        else:
+            found += _message(message, f"messages.{index}", marked=marked, foreign=foreign)
     return found
 
 
@@ -56,14 +69,16 @@ def _system(system: Any, *, marked: bool) -> Iterator[Message]:
         yield {"role": "system", "content": "\n".join(texts)}
 
 
-def _message(message: Message, where: str, *, marked: bool) -> Iterator[Message]:
+def _message(message: Message, where: str, *, marked: bool, foreign: dict[str, str] | None) -> Iterator[Message]:
     role, content = message.get("role"), message.get("content")
     if isinstance(content, str):
-        if role not in _ROLES:
+        if role not in _SPEAKERS:
             raise wrong(f"{where}.role", "`user` or `assistant`")
         yield {"role": role, "content": content}
         return
     blocks = objects(content, f"{where}.content")
+    if foreign is not None and any(map(tool_of, blocks)):
+        blocks = _without_foreign(blocks, f"{where}.content", foreign)
     match role:
         case "user":
             yield from _of_user(blocks, f"{where}.content", marked=marked)
@@ -76,7 +91,15 @@ def _message(message: Message, where: str, *, marked: bool) -> Iterator[Message]
             raise wrong(f"{where}.role", "`user` or `assistant`")
 
 
-_ROLES: Final = ("user", "assistant", "system")
+def _without_foreign(blocks: list[Message], where: str, foreign: dict[str, str]) -> list[Message]:
+    kept = []
+    for index, block in enumerate(blocks):
+        tool = tool_of(block)
+        if tool is None:
+            kept.append(block)
+        else:
+            foreign.setdefault(tool, f"{where}.{index}.type")
+    return kept
 
 
 def _of_user(blocks: list[Message], where: str, *, marked: bool) -> Iterator[Message]:

@@ -71,15 +71,16 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
             "inference_geo",
             "Where a model runs is not chosen by a request here: name a model of the region that you need.",
         )
-    run = tools_asked(body, fields)
+    run = tools_asked(fields)
     if run:
         # What Anthropic alone can read is weighed as if it were not there.
         fields = without_tools(fields)
+    messages = chat_messages(fields.get("system"), fields.get("messages"), marked=False, foreign=run)
     model = model_named(text(fields.get("model"), "model"), is_model)
     chat: dict[str, Any] = {
         **own_fields_of(fields),
         "model": model,
-        "messages": chat_messages(fields.get("system"), fields.get("messages"), marked=False),
+        "messages": messages,
         **{name: fields[name] for name in _SAME if fields.get(name) is not None},
         **_asked(fields),
     }
@@ -98,7 +99,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
             claudes_only=("thinking",) if thinks else (),
             left_out=unread(fields, _READ),
             session_id=request.session_id or _session(fields.get("metadata")),
-            for_engines=raw({**_for_engines(fields), "messages": with_system_first(chat["messages"])}),
+            for_engines=raw({**_for_engines(fields), "messages": with_system_first(messages)}),
             for_reasoners=raw({"reasoning_effort": _effort(fields)}),
             for_anthropic=lambda: _for_anthropic(fields),
             as_written=message_as_written(body, headers, run) if run else None,

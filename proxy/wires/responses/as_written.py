@@ -3,13 +3,12 @@
 The state is the gateway's here too: a response goes by an id of ours, and what its provider is sent stands on its own.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from providers.provider_tools import AsWritten, tool_name
+from providers.provider_tools import AsWritten
 from providers.wire import Event
 from proxy.errors import ErrorReply
 from proxy.request import OWN_FIELDS
@@ -23,19 +22,8 @@ from proxy.wires.wire import EventWriter, Kept, Served
 _OURS: Final = (*OWN_FIELDS, "background", "conversation", "model", "previous_response_id", "store", "stream")
 _ENDS: Final = frozenset({"response.completed", "response.incomplete"})
 _TELLS_RESPONSE: Final = _ENDS | {"response.created", "response.in_progress", "response.queued"}
-_BY_TOOL: Final = re.compile(r"([a-z_]{1,64}?)_(?:call|call_output|list_tools|approval_request|approval_response)")
 _REASONING: Final = "reasoning.encrypted_content"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def tools_of_items(items: Sequence[Item]) -> dict[str, str]:
-    """The provider-run tools that wrote some of these items, each with its place: only they can read them again."""
-    found: dict[str, str] = {}
-    for index, item in enumerate(items):
-        kind = item.get("type")
-        if isinstance(kind, str) and not chat_kind(kind) and (made := _BY_TOOL.fullmatch(kind)) is not None:
-            found.setdefault(tool_name(made[1]), f"input.{index}.type")
-    return found
 
 
 def response_as_written(

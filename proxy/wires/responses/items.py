@@ -5,11 +5,13 @@ A model's reasoning goes back to nobody but a Claude, whose own signature is in 
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from providers.provider_tools import tool_name
 from proxy.wires.reading import objects, text, unsupported, wrong
 from proxy.wires.responses.tools import INPUT, chat_name
 
@@ -26,6 +28,10 @@ PREFIX: Final[Mapping[str, str]] = {
 COMPACTED: Final = "wbc1."
 """The beginning of the encrypted content that holds a summary of ours."""
 _BEFORE: Final = "What was said and done before, summed up:\n"
+_PLAIN: Final = 2
+"""The fields of a message that has a role and a content and nothing else."""
+_AS_IT_IS: Final = ("user", "system")
+_BY_TOOL: Final = re.compile(r"([a-z_]{1,64}?)_(?:call|call_output|list_tools|approval_request|approval_response)")
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _SIGNED: Final = "wb1."
 """The beginning of the encrypted content that holds a Claude's signed thinking."""
@@ -57,8 +63,13 @@ def in_full(item: Item) -> Item:
     return {"type": "message", "status": "completed", **item, "content": content}
 
 
-def chat_messages(instructions: Any, items: Sequence[Item], *, signed: bool) -> list[Message]:
-    """The conversation as chat messages; with `signed` each assistant message has its signed thinking. Raises BadRequest."""
+def chat_messages(
+    instructions: Any, items: Sequence[Item], *, signed: bool, foreign: dict[str, str] | None = None
+) -> list[Message]:
+    """The conversation as chat messages; with `signed` each assistant message has its signed thinking. Raises BadRequest.
+
+    Items that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place.
+    """
     talk = _Talk(signed=signed)
     if isinstance(instructions, str) and instructions:
         talk.messages.append({"role": "system", "content": instructions})
@@ -66,8 +77,22 @@ def chat_messages(instructions: Any, items: Sequence[Item], *, signed: bool) -> 
         for index, item in enumerate(objects(instructions, "instructions")):
             talk.add(item, f"instructions.{index}")
     for index, item in enumerate(items):
-        talk.add(item, f"input.{index}")
+        # Most items are a text of the user's, and are chat's as they are.
+        if len(item) == _PLAIN and type(item.get("content")) is str and item.get("role") in _AS_IT_IS:
+            # Who is sent the signed form may write into it.
+            talk.messages.append({**item} if signed else item)
+        elif foreign is None or not _is_foreign(item, f"input.{index}", foreign):
+            talk.add(item, f"input.{index}")
     return talk.messages
+
+
+def _is_foreign(item: Item, where: str, foreign: dict[str, str]) -> bool:
+    """Notes the tool that wrote an item which only its provider can read again."""
+    kind = item.get("type")
+    if not isinstance(kind, str) or kind in _ADDERS or (made := _BY_TOOL.fullmatch(kind)) is None:
+        return False
+    foreign.setdefault(tool_name(made[1]), f"{where}.type")
+    return True
 
 
 def sealed_thinking(blocks: Sequence[Mapping[str, Any]]) -> str:

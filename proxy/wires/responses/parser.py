@@ -19,9 +19,9 @@ from proxy.wires.reading import (
     whole_number,
     wrong,
 )
-from proxy.wires.responses.as_written import ResponsesAsWritten, response_as_written, tools_of_items
+from proxy.wires.responses.as_written import ResponsesAsWritten, response_as_written
 from proxy.wires.responses.dialect import ResponsesDialect
-from proxy.wires.responses.items import Item, chat_kind, chat_messages, items_of
+from proxy.wires.responses.items import Item, chat_messages, items_of
 from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
 from proxy.wires.system_turns import with_system_first
 from proxy.wires.wire import IsModel, Kept, Later, Understood
@@ -68,16 +68,17 @@ def _understood(
         if fields.get(name):
             raise unsupported(name, f"{why}.")
     items = items_of(fields.get("input"))
-    box = toolbox_of(fields.get("tools") or [])
-    run = {**tools_of_items(items), **tools_run_by_providers(fields.get("tools") or [])}
-    # What a provider alone can read is weighed as if it were not there.
-    said = [item for item in items if chat_kind(item.get("type") or "message")] if run else items
-    choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
+    tools = fields.get("tools") or ()
+    box = toolbox_of(tools) if tools else Toolbox([], {})
+    run = tools_run_by_providers(tools) if tools else {}
     instructions = fields.get("instructions")
+    messages = chat_messages(instructions, items, signed=False, foreign=run)
+    # What a provider alone can read is weighed as if it were not there.
+    choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     chat: dict[str, Any] = {
         **own_fields_of(fields),
         "model": text(fields.get("model"), "model"),
-        "messages": chat_messages(instructions, said, signed=False),
+        "messages": messages,
         **{name: fields[name] for name in _SAME if fields.get(name) is not None},
         **_asked(fields),
         **_tools(offered, choice),
@@ -97,12 +98,10 @@ def _understood(
             request,
             translated=True,
             left_out=unread(fields, _READ),
-            for_engines=raw(
-                {"reasoning_effort": _EFFORTS.get(effort or ""), "messages": with_system_first(chat["messages"])}
-            ),
+            for_engines=raw({"reasoning_effort": _EFFORTS.get(effort or ""), "messages": with_system_first(messages)}),
             for_openai=raw({name: fields.get(name) for name in _OPENAI_ONLY}),
             for_reasoners=raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
-            for_anthropic=lambda: _for_anthropic(instructions, said, effort),
+            for_anthropic=lambda: _for_anthropic(instructions, items, effort),
             as_written=response_as_written(body, fields, items, run) if run else None,
         ),
         dialect,
@@ -190,6 +189,6 @@ def _tools(offered: Toolbox, choice: Any) -> dict[str, Any]:
 
 
 def _for_anthropic(instructions: Any, items: list[Item], effort: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"messages": chat_messages(instructions, items, signed=True)}
+    found: dict[str, Any] = {"messages": chat_messages(instructions, items, signed=True, foreign={})}
     known = _EFFORTS.get(effort or "")
     return found if known is None else {**found, "reasoning_effort": known}
