@@ -25,7 +25,7 @@ COUNTER: Final = b"########"
 
 ANY_NUMBER: Final = 0
 """Of events to expect in each stream."""
-_PATH: Final = "/v1/chat/completions"
+CHAT_PATH: Final = "/v1/chat/completions"
 _EVENT: Final = b"data: {"
 _DONE: Final = b"data: [DONE]"
 _TAIL_BYTES: Final = len(_DONE) - 1
@@ -43,6 +43,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     seconds: float
     warmup_s: float = 0.5
+    path: str = CHAT_PATH
     expect_events: int | None = None
     once: bool = False
     ramp_s: float = 0.0
@@ -107,7 +108,7 @@ class Tally:
 
 def _request_head(load: Load) -> bytes:
     lines = [
-        f"POST {_PATH} HTTP/1.1",
+        f"POST {load.path} HTTP/1.1",
         f"host: {urlsplit(load.url).netloc}",
         "content-type: application/json",
         f"content-length: {len(load.body)}",
@@ -258,6 +259,7 @@ async def drive(load: Load, *, give_up_s: float = 60.0) -> Result:
 def _arguments() -> Load:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True)
+    parser.add_argument("--path", default=CHAT_PATH, help="the route that is asked")
     parser.add_argument("--body", type=Path, required=True)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -269,6 +271,7 @@ def _arguments() -> Load:
     given = parser.parse_args()
     return Load(
         url=given.url,
+        path=given.path,
         body=given.body.read_bytes(),
         connections=given.connections,
         seconds=given.seconds,

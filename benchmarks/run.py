@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.driver import ANY_NUMBER, COUNTER, Result
+from benchmarks.driver import ANY_NUMBER, CHAT_PATH, COUNTER, Result
 from benchmarks.figures import percentile, processor, version
 from benchmarks.gateway import start_gateway
 from benchmarks.mock_upstream import FRAMING_EVENTS
@@ -73,6 +73,7 @@ class Leg(msgspec.Struct, frozen=True):
     key: str | None = None
     headers: tuple[str, ...] = ()
     """What it must be told beside the key, each as `name: value`."""
+    path: str = CHAT_PATH
 
 
 class Pooled:
@@ -117,14 +118,31 @@ class Pooled:
         return [f"{kind} ({count} times)" for result in self.results for kind, count in result.error_kinds.items()]
 
 
-def chat_body(*, stream: bool, tokens: int | None = None, pace: int = 0) -> bytes:
-    """A prompt of about 800 tokens that begins with a number of its own; see mock_upstream for `max_tokens` and `seed`."""
+def prompt() -> str:
+    """A prompt of about 800 tokens that begins with a number of its own."""
     text = COUNTER.decode() + " "
     for index in range(MAX_SENTENCES):
         if estimate_tokens(text) >= PROMPT_TOKENS:
             break
         text += _SENTENCES[index % len(_SENTENCES)]
-    fields: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": text}]}
+    return text
+
+
+def wire_bodies() -> dict[str, tuple[str, bytes]]:
+    """The path of each wire, and the same prompt on it for a whole answer. The response is not kept, as agents send it."""
+    messages = [{"role": "user", "content": prompt()}]
+    bodies: dict[str, tuple[str, dict[str, Any]]] = {
+        "chat": (CHAT_PATH, {"messages": messages}),
+        "completions": ("/v1/completions", {"prompt": prompt(), "max_tokens": 300}),
+        "messages": ("/v1/messages", {"messages": messages, "max_tokens": 300}),
+        "responses": ("/v1/responses", {"input": messages, "store": False}),
+    }
+    return {name: (path, msgspec.json.encode({"model": "auto", **body})) for name, (path, body) in bodies.items()}
+
+
+def chat_body(*, stream: bool, tokens: int | None = None, pace: int = 0) -> bytes:
+    """The prompt as a chat; see mock_upstream for `max_tokens` and `seed`."""
+    fields: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": prompt()}]}
     if stream:
         fields |= {"stream": True, "max_tokens": tokens, "seed": pace}
     return msgspec.json.encode(fields)
@@ -166,7 +184,8 @@ class Bench:
     def start_driver(self, leg: Leg, body: bytes, *arguments: str) -> "subprocess.Popen[bytes]":
         file = self._folder / "body.json"
         file.write_bytes(body)
-        command = [sys.executable, "-m", "benchmarks.driver", "--url", leg.url, "--body", str(file), *arguments]
+        command = [sys.executable, "-m", "benchmarks.driver", "--url", leg.url, "--path", leg.path]
+        command += ["--body", str(file), *arguments]
         for header in leg.headers:
             command += ["--header", header]
         environ = {**os.environ, **({"BENCH_KEY": leg.key} if leg.key else {})}
@@ -196,6 +215,31 @@ class Bench:
             "--connections", str(CONNECTIONS), "--seconds", str(size.flood_s), "--warmup", str(size.warmup_s),
             "--expect-events", str(expected),
         )  # fmt: skip
+
+    def wires(self, leg: Leg) -> dict[str, tuple[Pooled, Pooled]]:
+        """Each wire under load and at one connection, in turn."""
+        size = self._size
+        pooled: dict[str, tuple[Pooled, Pooled]] = {name: (Pooled(), Pooled()) for name in wire_bodies()}
+        for number in range(1, size.rounds + 1):
+            for name, (path, body) in wire_bodies().items():
+                asked = msgspec.structs.replace(leg, path=path)
+                for pool, connections, seconds in zip(
+                    pooled[name], (CONNECTIONS, 1), (size.load_s, size.latency_s), strict=True
+                ):
+                    before_s = leg.child.cpu_s() if leg.child else 0.0
+                    load = (
+                        "--connections",
+                        str(connections),
+                        "--seconds",
+                        str(seconds),
+                        "--warmup",
+                        str(size.warmup_s),
+                    )
+                    pool.add(self.drive(asked, body, *load))
+                    pool.cpu_s += (leg.child.cpu_s() if leg.child else 0.0) - before_s
+            told = ", ".join(f"{name} {load.results[-1].requests} replies" for name, (load, _) in pooled.items())
+            self.say(f"wires, round {number} of {size.rounds}: {told}")
+        return pooled
 
     def crowd(self, leg: Leg) -> tuple[Pooled, int]:
         """Many slow streams at once; also the bytes of memory that each takes in the server."""
@@ -238,6 +282,11 @@ def measure(bench: Bench, size: Size, direct: Leg, relay: Leg, gateway: Leg | No
     report["direct"] = {"p50_ms": single["direct"].latency_ms(0.5), "p99_ms": single["direct"].latency_ms(0.99)}
     report["errors"] = errors
     if gateway:
+        wires = bench.wires(gateway)
+        report["wires"] = _wires_report(wires)
+        errors += [
+            f"{name}: {problem}" for name, pools in wires.items() for pool in pools for problem in pool.problems()
+        ]
         report = _compared(report["gateway"], report["relay"]) | report
     return report
 
@@ -273,6 +322,23 @@ def _leg_report(
         "cpu_us_an_event": crowd.cpu_s / max(1, result.events) * 1e6,
         "kib_a_stream": bytes_a_stream / 1024,
     }
+
+
+def _wires_report(wires: dict[str, tuple[Pooled, Pooled]]) -> dict[str, dict[str, Any]]:
+    """Of each wire what a request costs and how long it takes, and both as multiples of chat's."""
+    report: dict[str, dict[str, Any]] = {
+        name: {
+            "requests_per_s": load.per_second(),
+            "cpu_us_a_request": load.cpu_s / max(1, load.sent) * 1e6,
+            "p50_ms": load.latency_ms(0.5),
+            "single_p50_ms": single.latency_ms(0.5),
+        }
+        for name, (load, single) in wires.items()
+    }
+    for figures in report.values():
+        for field in ("cpu_us_a_request", "single_p50_ms"):
+            figures[f"{field}_of_chat"] = _ratio(figures[field], report["chat"][field])
+    return report
 
 
 def _compared(gateway: dict[str, Any], relay: dict[str, Any]) -> dict[str, Any]:
@@ -322,9 +388,22 @@ def print_report(report: dict[str, Any]) -> None:
         print(f"{label:{width}}" + "".join(f"{form.format(report[leg][field]):>12}" for leg in legs))
     print(f"{'the bare upstream itself, 1 connection, p50, ms':{width}}{report['direct']['p50_ms']:>12.3f}")
     if "gateway" in report:
+        _print_wires(report["wires"])
         _print_aims(report)
     for problem in report["errors"]:
         print(f"WRONG: {problem}")
+
+
+def _print_wires(wires: dict[str, dict[str, Any]]) -> None:
+    print(
+        f"\n{'a wire, the same prompt, a whole answer':40}{'processor µs':>14}{'of chat':>9}{'p50 ms':>9}{'of chat':>9}"
+    )
+    for name, found in wires.items():
+        print(
+            f"{name:40}{found['cpu_us_a_request']:>14.0f}{found['cpu_us_a_request_of_chat'] or 0:>9.2f}"
+            f"{found['single_p50_ms']:>9.3f}{found['single_p50_ms_of_chat'] or 0:>9.2f}"
+        )
+    print("(aim: none above chat by more than a tenth)")
 
 
 def _print_aims(report: dict[str, Any]) -> None:
