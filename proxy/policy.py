@@ -420,7 +420,7 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
     """Returns the obstacle that lies in what the target can do, or None."""
     needed = facts.needs
     at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
-    room = int(at_once * _ESTIMATE_SLACK) + (1 if target.answer_beside else facts.max_output_tokens or 1)
+    answer = 0 if target.answer_beside else facts.max_output_tokens or 0
     if needed and not needed <= target.capabilities and "capabilities" not in target.assumed:
         return "capability-missing", f"cannot do {', '.join(sorted(needed - target.capabilities))}"
     if facts.dialect is not None and (missing := _not_run(target, facts)):
@@ -429,8 +429,8 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
         return "capability-missing", "makes embeddings, and answers nothing"
     if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
         return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
-    if room > target.max_context_tokens:
-        return "context", f"{room} tokens do not fit its {target.max_context_tokens}"
+    if int(at_once * _ESTIMATE_SLACK) + max(1, answer) > target.max_context_tokens:
+        return "context", f"about {at_once + answer} tokens do not fit its {target.max_context_tokens}"
     return None
 
 
@@ -456,14 +456,12 @@ def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
         return TargetsUnavailable(f"No eligible target can be called right now ({reasons}).", retry_after_s=5.0)
     if "context" in obstacles and facts.longest_tokens is not None:
         return ContextTooLong(
-            f"The longest text has about {facts.longest_tokens} tokens and fits no target that could embed it ({reasons}). "
-            "Send it in parts.",
+            f"The longest text fits no target that could embed it ({reasons}). Send it in parts.",
             param="input",
         )
     if "context" in obstacles:
         return ContextTooLong(
-            f"The request needs about {facts.input_tokens + (facts.max_output_tokens or 1)} tokens and fits no target "
-            f"that could serve it ({reasons}). Shorten the messages or lower max_tokens.",
+            f"The request fits no target that could serve it ({reasons}). Shorten the messages or lower max_tokens.",
             param="messages",
         )
     if "provider-tool" in obstacles:

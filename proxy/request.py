@@ -1,5 +1,6 @@
 """Request parsing: bytes and headers become a ChatRequest, or a BadRequest that says what to change. No I/O."""
 
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar, get_args
@@ -199,6 +200,8 @@ def key_of(headers: RequestHeaders) -> str | None:
     return key if scheme.lower() == "bearer" else None
 
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_JSON_PLACE = re.compile(r"malformed: ([a-z ]+) \(byte ([0-9]+)\)")
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body_decoder = msgspec.json.Decoder(_Body)
 _embeddings_decoder = msgspec.json.Decoder(_EmbeddingsBody)
@@ -299,7 +302,22 @@ def _decode(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str,
         where = f" in `{param}`" if param else ""
         raise BadRequest(f"The request body is not valid{where}: {message}.", param=param) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest("The request body is not valid JSON; send one JSON object.") from error
+        raise not_json(body, error) from error
+
+
+def not_json(body: bytes, error: Exception) -> BadRequest:
+    """The refusal of a body that is no JSON, with where it ceases to be and nothing of what it says."""
+    if body.startswith(_BYTE_ORDER_MARK):
+        return BadRequest("The request body begins with a byte order mark; send JSON in UTF-8 without one.")
+    try:
+        body.decode()
+    except UnicodeDecodeError as broken:
+        return BadRequest(f"The request body is not valid UTF-8 at byte {broken.start}; send one JSON object in UTF-8.")
+    if isinstance(error, RecursionError):
+        return BadRequest("The request body is nested too deeply; send one JSON object.")
+    found = _JSON_PLACE.search(str(error))
+    where = f"it ends too early, after {len(body)} bytes" if found is None else f"{found[1]} at byte {found[2]}"
+    return BadRequest(f"The request body is not valid JSON ({where}); send one JSON object.")
 
 
 def refuse_steering(fields: Mapping[str, Any]) -> None:

@@ -381,7 +381,7 @@ def _results(question: _Question, kind: _Kind, rows: list[UsageRow]) -> list[tup
 
 
 def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:
-    """A group's result. Bookings do not separate text, images and audio, so fields of only one of them are null."""
+    """A group's result. Bookings do not separate text, images and audio, so fields of only one of them are left out."""
     uncached = sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens
     return {
         "object": "organization.usage.completions.result",
@@ -390,23 +390,9 @@ def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:
         "input_cache_write_tokens": sums.cache_write_tokens,
         "input_uncached_tokens": uncached,
         "output_tokens": sums.output_tokens,
-        **dict.fromkeys(_BY_MEDIUM),
         "num_model_requests": sums.attempts,
         **group,
     }
-
-
-_BY_MEDIUM: Final = (
-    "input_text_tokens",
-    "output_text_tokens",
-    "input_cached_text_tokens",
-    "input_audio_tokens",
-    "input_cached_audio_tokens",
-    "output_audio_tokens",
-    "input_image_tokens",
-    "input_cached_image_tokens",
-    "output_image_tokens",
-)
 
 
 def _group_fields(question: _Question, kind: _Kind, row: UsageRow) -> dict[str, Any]:

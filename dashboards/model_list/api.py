@@ -4,11 +4,13 @@ In Anthropic's shape for a caller that sends `anthropic-version`; there every na
 Anthropic's show no others.
 """
 
+from http import HTTPStatus
 from typing import Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Request
 from msgspec import UNSET, UnsetType
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from accounts.caller import Caller
@@ -77,6 +79,8 @@ async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResp
 @router.get("/v1/models/{name:path}", **described("Read a model", gives={200: ModelOut}))
 async def get_model(name: str, request: Request, caller: AuthenticatedCaller) -> JSONResponse:
     """One name that this key may send as `model`."""
+    if not name:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
     rules = gateway_of(request).rules()
     anthropic = _ANTHROPIC_VERSION in request.headers
     meant = model_named(name, rules.has_model) if anthropic else name

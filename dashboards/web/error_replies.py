@@ -1,6 +1,7 @@
 """The replies to failures of plain routes: as JSON for programs, as a page for people."""
 
 import logging
+import re
 from http import HTTPStatus
 from typing import Final
 
@@ -8,16 +9,20 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Match, Router
 
 from accounts.errors import AccountsError
-from dashboards.web.error_pages import error_page, is_page
+from dashboards.web.error_pages import PREFIX, error_page, is_page
 from dashboards.web.forms import FormError
 from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
+from proxy.hot_routes import WIRES
 from proxy.request_id import new_request_id
 from proxy.wires.messages.errors import error_reply_of
 
 _MESSAGES: Final = "/v1/messages/"
+_BEFORE: Final = re.compile(r"^(/v1(?=/))*")
+_WIRES: Final = frozenset(wire.path for wire in WIRES)
 _log = logging.getLogger("weighbridge.app")
 
 
@@ -72,10 +77,28 @@ async def _invalid_reply(request: Request, error: Exception) -> Response:
 async def _http_reply(request: Request, error: Exception) -> Response:
     """Unknown paths and methods answer in the same shape as everything else."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
-    code = "method_not_allowed" if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else "not_found"
-    told = error_reply(BadRequest(f"{request.method} {request.scope['path'][:200]}: {error.detail}.", code=code))
+    path: str = request.scope["path"]
+    code, hint = "method_not_allowed", ""
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        if path == "/" and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(PREFIX, status_code=HTTPStatus.SEE_OTHER)
+        code, hint = "not_found", _hint(request.app.router, request.method, path)
+    told = error_reply(BadRequest(f"{request.method} {path[:200]}: {error.detail}.{hint}", code=code))
     if is_page(request):
         page = error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
         page.headers.update(error.headers or {})
         return page
     return Response(told.body, error.status_code, error.headers, media_type="application/json")
+
+
+def _hint(router: Router, method: str, path: str) -> str:
+    """What was probably meant by an address that is none: `/v1` left out, written twice, or a `/` at the end."""
+    if path == "/":
+        return f" The API begins at /v1, the pages at {PREFIX}."
+    meant = f"/v1{_BEFORE.sub('', path).rstrip('/')}"
+    scope = {"type": "http", "path": meant, "method": method, "headers": []}
+    if meant == path or not (
+        meant in _WIRES or any(route.matches(scope)[0] is not Match.NONE for route in router.routes)
+    ):
+        return ""
+    return f" It is {meant}: the base URL of a client of OpenAI ends in /v1, that of Anthropic's has no path."

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.errors import BadRequest
-from proxy.request import OWN_FIELDS
+from proxy.request import OWN_FIELDS, not_json
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -21,8 +21,10 @@ def object_of(body: bytes) -> dict[str, Any]:
     """The body's fields. Raises BadRequest."""
     try:
         return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.ValidationError as error:
         raise BadRequest(_NOT_JSON) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise not_json(body, error) from error
 
 
 def encoded(fields: Mapping[str, Any]) -> bytes:

@@ -26,6 +26,7 @@ from proxy.request import (
     read_headers,
     wants_escalation,
 )
+from proxy.wires.reading import object_of
 
 NO_HEADERS = RequestHeaders()
 
@@ -390,3 +391,20 @@ def test_whatever_is_embedded_has_a_bound_that_holds(given_input: Any) -> None:
         estimate = input_tokens(request, prompt_of(request))
         assert 1 <= request.longest_tokens <= estimate <= most_input_tokens(request, len(raw), estimate)
         assert messages_digest(request) != messages_digest(parse_embeddings(embedding(input="another"), NO_HEADERS))
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b'{"model": [}', r"not valid JSON \(invalid character at byte 11\)"),
+        (b'{"model": 1', r"not valid JSON \(it ends too early, after 11 bytes\)"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+        (b'{"model": "h\xff"}', "not valid UTF-8 at byte 12"),
+        (b'{"a":' + b"[" * 5_000, "nested too deeply"),
+    ],
+)
+def test_what_is_no_json_is_told_with_its_place(sent: bytes, told: str) -> None:
+    """And with nothing of what it says."""
+    for parse in (lambda: parse_chat(sent, NO_HEADERS), lambda: object_of(sent)):
+        with pytest.raises(BadRequest, match=told):
+            parse()
