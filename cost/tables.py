@@ -123,6 +123,7 @@ class LedgerEntry(SQLModel, table=True):
     margin_why: str = Field(sa_column=Column(String(16), nullable=False, server_default=text("''")))
     considered: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
     version: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
+    batch_saved_nanousd: int = Field(sa_column=_amount())
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a
@@ -167,6 +168,7 @@ ROLLUP_SUMS = (
     "hosted_rows",
     "unpriced_attempts",
     "estimated_attempts",
+    "batch_saved_nanousd",
 )
 _WIDTHS = {"organisation_id": 64, "team_id": 64, "key_id": 64, "tier": 32, "tag": 64, "pool": 64, "origin": 16}
 

@@ -88,6 +88,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_nanousd: int | None
     baseline_nanousd: int | None
+    batch_saved_nanousd: int = 0
 
 
 _VOID: Final[tuple[EntryKind, Money]] = ("void", NOTHING)
@@ -277,6 +278,7 @@ class Attempt:
             usage=usage,
             cost_nanousd=money.cost_nanousd,
             baseline_nanousd=money.baselines.reference_nanousd,
+            batch_saved_nanousd=money.batch_saved_nanousd,
         )
         return self.settled
 
@@ -291,7 +293,7 @@ class Attempt:
             # Nobody received the answer, so it saved nothing.
             baselines = NO_BASELINES
         flags = flags_of(ending, error) if self.unused is None else (self.unused,)
-        return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines)
+        return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines, money.batch_saved_nanousd)
 
     def preview(self) -> tuple[Usage, int | None, int | None]:
         """Returns usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or
@@ -410,6 +412,7 @@ class Attempt:
             hosted_price=baselines.hosted_price,
             margin_nanousd=self.candidate.margin_nanousd,
             margin_why=self.candidate.margin_why,
+            batch_saved_nanousd=money.batch_saved_nanousd,
             considered=written(routed.plan) if closing and self.number == 1 and _was_chosen(routed) else "",
             version="" if lease is None else lease.version,
         )

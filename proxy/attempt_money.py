@@ -34,6 +34,8 @@ class Money(msgspec.Struct, frozen=True):
     usage: Usage
     costs_nanousd: Meters | None
     baselines: Baselines
+    batch_saved_nanousd: int = 0
+    """Of the tier batch: what it would have cost at the usual price, less what it does cost."""
 
     @property
     def cost_nanousd(self) -> int | None:
@@ -48,13 +50,15 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     """Prices the usage at the target's current price and computes its baselines. `served_tier` is the provider's service
     tier as the upstream told it, which may be another than was asked for.
     """
-    price = target.price
-    if price is not None:
-        price = price.of_tier(_tier(routed, target, served_tier))
-    costs = None if price is None else price.costs_nanousd(usage)
-    if usage.tool_calls and target.price is not None and costs is not None:
-        usage, costs = _with_tool_calls(target.price, usage, costs)
-    return Money(usage, costs, _baselines(routed, target, usage, None if costs is None else sum(costs)))
+    usual = target.price
+    if usual is None:
+        return Money(usage, None, NO_BASELINES)
+    price = usual.of_tier(_tier(routed, target, served_tier))
+    costs = price.costs_nanousd(usage, batch=routed.at_batch_price)
+    saved = usual.cost_nanousd(usage) - sum(costs) if routed.facts.tier == "batch" else 0
+    if usage.tool_calls:
+        usage, costs = _with_tool_calls(usual, usage, costs)
+    return Money(usage, costs, _baselines(routed, target, usage, sum(costs)), saved)
 
 
 def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, Meters]:
@@ -126,9 +130,8 @@ def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
     return msgspec.structs.replace(usage, flags=(*flags, *usage.flags)) if flags else usage
 
 
-def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int | None) -> Baselines:
-    # What has no price has no saving: its baseline beside no cost would be one whole.
-    if routed.comparators is None or cost_nanousd is None:
+def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int) -> Baselines:
+    if routed.comparators is None:
         return NO_BASELINES
     if routed.facts.dialect is not None:
         # Whoever it is compared with need not have the tool, nor its price.

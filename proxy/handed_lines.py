@@ -115,7 +115,8 @@ class LineOffers:
         context.caller = caller
         parsed = await line.parse(context, caller, read_headers(exchange.headers), exchange)
         prediction = line.classify(context, caller, parsed, downgraded=False)
-        return context, exchange, line.plan(context, caller, parsed, prediction, downgraded=False)
+        routed = line.plan(context, caller, parsed, prediction, downgraded=False)
+        return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 
     def _with_batch_api(self, target: Target, routed: RoutedRequest) -> Deployment | None:
         """The target's first deployment with a batch API that takes such a request."""
@@ -138,7 +139,7 @@ class LineOffers:
             path=path_of(routed.request, deployment),
             body=await self._body(attempt),
             reserve=_marked(books.entries[-1]),
-            most_nanousd=most_nanousd(candidate.target, routed.facts),
+            most_nanousd=most_nanousd(_batched(candidate.target), routed.facts),
         )
 
     async def _reserved(
@@ -197,12 +198,18 @@ def _expected(price: Price, routed: RoutedRequest, candidate: Candidate) -> int:
 
 
 def _at_batch_price(candidate: Candidate, routed: RoutedRequest) -> Candidate:
-    """The same target, sold at the price of a batch: what is reserved and booked then follows from that."""
-    target, price = candidate.target, candidate.target.price
-    if price is not None and price.batch is not None:
-        target = msgspec.structs.replace(target, price=price.batch.named(price.version))
-    bound = likely_most_nanousd(target, routed.facts)
-    return msgspec.structs.replace(candidate, target=target, bound_nanousd=bound)
+    """The candidate with the most that a provider's batch of it is likely to cost."""
+    return msgspec.structs.replace(
+        candidate, bound_nanousd=likely_most_nanousd(_batched(candidate.target), routed.facts)
+    )
+
+
+def _batched(target: Target) -> Target:
+    """The target, sold at the price of a batch."""
+    price = target.price
+    if price is None or price.batch is None:
+        return target
+    return msgspec.structs.replace(target, price=price.batch)
 
 
 def _as_reserved(routed: RoutedRequest, reserve: Entry) -> tuple[Candidate, Deployment]:

@@ -33,5 +33,6 @@ def answered(context: RequestContext, exchange: InMemoryExchange) -> Answered:
         cached_tokens=0 if usage is None else usage.cached_input_tokens,
         output_tokens=0 if usage is None else usage.output_tokens,
         reasoning_tokens=0 if usage is None else usage.reasoning_tokens or 0,
+        saved_nanousd=sum(each.settled.batch_saved_nanousd for each in context.attempts if each.settled is not None),
         cost_nanousd=None if None in costs else sum(cost or 0 for cost in costs),
     )

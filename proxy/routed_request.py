@@ -54,5 +54,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation's key within its team and this process."""
     reuse: Reuse | None = None
     """What is known of its prompt being cached; None where no marks are set for it."""
+    at_batch_price: bool = False
+    """True for what a provider's batch API answers: it costs what that provider's batches do."""
     turn: Hashable = None
     """The user turn's key within its conversation; None where its target need not be remembered."""

@@ -26,6 +26,7 @@ COLUMNS: Final = (
     "reference_usd",
     "unpriced_attempts",
     "estimated_attempts",
+    "batch_saved_usd",
 )
 
 
@@ -69,7 +70,23 @@ def _rows(
             usd(line.baseline_nanousd) if line.baseline_rows else None,
             line.unpriced_attempts,
             line.estimated_attempts,
+            usd(line.batch_saved_nanousd),
         )
     if gateway_nanousd:
         zeros: tuple[Cell, ...] = (0,) * 5
-        yield (month.text, organisation_id, "", "", "", "", "", "gateway", *zeros, usd(gateway_nanousd), None, 0, 0)
+        yield (
+            month.text,
+            organisation_id,
+            "",
+            "",
+            "",
+            "",
+            "",
+            "gateway",
+            *zeros,
+            usd(gateway_nanousd),
+            None,
+            0,
+            0,
+            usd(0),
+        )

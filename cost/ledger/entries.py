@@ -97,6 +97,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     first attempt alone."""
     version: str = ""
     """Version of the model that the pool's replica said it runs; empty where none is known."""
+    batch_saved_nanousd: int = 0
+    """Of a settlement in the tier batch: what the same usage would have cost at the same target had somebody waited for it,
+    less what it did cost. 0 where it cost the same."""
 
 
 BOOKS: Final = "books"
@@ -172,7 +175,7 @@ def orphan_settlement(reserve: Entry) -> Entry:
     )
 
 
-_SIGNED: Final = (*TOKEN_COLUMNS, "priced_attempts", *METER_COLUMNS)
+_SIGNED: Final = (*TOKEN_COLUMNS, "priced_attempts", "batch_saved_nanousd", *METER_COLUMNS)
 
 
 def reversal_of(entry: Entry) -> Entry:

@@ -119,6 +119,7 @@ def _amounts(entry: Entry) -> Sums:
         int(hosted is not None),
         (tried if cost is None else 0) - entry.priced_attempts,
         tried if entry.usage_source == "estimated" else 0,
+        entry.batch_saved_nanousd,
     )
 
 

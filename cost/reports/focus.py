@@ -97,10 +97,11 @@ CUSTOM_COLUMNS: Final = (
     "x_UnpricedAttemptCount",
     "x_EstimatedAttemptCount",
     "x_CounterfactualCost",
+    "x_BatchSavings",
 )
 """Custom columns of ours.
 
-Counts and counterfactual cost are on a group's first row only, so that they can be summed.
+Counts, counterfactual cost and what the tier batch saved are on a group's first row only, so that they can be summed.
 """
 COLUMNS: Final = FOCUS_COLUMNS + CUSTOM_COLUMNS
 
@@ -335,6 +336,7 @@ def _first_row_cells(group: Row) -> dict[str, Cell]:
         "x_UnpricedAttemptCount": group["unpriced_attempts"],
         "x_EstimatedAttemptCount": group["estimated_attempts"],
         "x_CounterfactualCost": _decimal(group["baseline_nanousd"], _NANO_PLACES) if group["baseline_rows"] else None,
+        "x_BatchSavings": _decimal(group["batch_saved_nanousd"], _NANO_PLACES),
     }
 
 

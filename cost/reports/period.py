@@ -42,6 +42,7 @@ _COUNTS: Final = (
     "baseline_rows",
     "unpriced_attempts",
     "estimated_attempts",
+    "batch_saved_nanousd",
 )
 _FIELDS: Final[Mapping[Grouping, str]] = {
     "team": "team_id",
@@ -80,6 +81,7 @@ class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
     baseline_rows: int = 0
     unpriced_attempts: int = 0
     estimated_attempts: int = 0
+    batch_saved_nanousd: int = 0
 
     @property
     def part(self) -> Part:
@@ -101,6 +103,7 @@ class SpendSum(msgspec.Struct, frozen=True, kw_only=True):
     baseline_rows: int = 0
     unpriced_attempts: int = 0
     estimated_attempts: int = 0
+    batch_saved_nanousd: int = 0
 
     @property
     def cost_nanousd(self) -> int:

@@ -79,6 +79,7 @@ class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
     hosted_rows: int = 0
     unpriced_attempts: int = 0
     estimated_attempts: int = 0
+    batch_saved_nanousd: int = 0
 
     @property
     def known_cost_nanousd(self) -> int | None:

@@ -51,6 +51,7 @@ _BATCHES: Final = (
     Column("done", "Answered", "share"),
     Column("failed", "Failed", "number"),
     Column("cost", "Cost", "money", "Of the answers so far"),
+    Column("saved", "Saved", "money", "Against the usual prices of the same models"),
 )
 _PROBLEMS: Final = (
     Column("line", "Line", "number"),
@@ -234,6 +235,7 @@ def _row(batch: Batch) -> dict[str, Any]:
         "done": done / batch.total if batch.total else None,
         "failed": batch.failed,
         "cost": None if batch.unpriced else batch.cost_nanousd,
+        "saved": batch.saved_nanousd,
     }
 
 

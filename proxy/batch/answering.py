@@ -37,6 +37,8 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     cost_nanousd: int | None = 0
     """None where an attempt's cost is not known."""
+    saved_nanousd: int = 0
+    """What it would have cost at the same targets had somebody waited for it, less what it did cost."""
 
 
 class Answering(Protocol):

@@ -96,6 +96,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int
     cost_nanousd: int
     unpriced: int
+    saved_nanousd: int
     bound_nanousd: int | None
     reserved_nanousd: int
     estimated_us: int | None
@@ -150,6 +151,7 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     reasoning_tokens: int = 0
     cost_nanousd: int | None = 0
+    saved_nanousd: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -520,6 +520,7 @@ class Handover:
             output_tokens=answered.output_tokens,
             reasoning_tokens=answered.reasoning_tokens,
             cost_nanousd=answered.cost_nanousd,
+            saved_nanousd=answered.saved_nanousd,
         )
         return result, entry
 

@@ -318,6 +318,7 @@ class BatchRunner:
                     output_tokens=answered.output_tokens,
                     reasoning_tokens=answered.reasoning_tokens,
                     cost_nanousd=answered.cost_nanousd,
+                    saved_nanousd=answered.saved_nanousd,
                 )
             )
         except asyncio.CancelledError:

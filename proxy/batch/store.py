@@ -59,7 +59,7 @@ _WORKED: Final = ("in_progress", "completed")
 _FRESH: Final[Mapping[str, int]] = dict.fromkeys(
     (
         "total", "completed", "failed", "repeated", "tokens", "tokens_left", "input_tokens", "cached_tokens", "output_tokens",
-        "reasoning_tokens", "cost_nanousd", "unpriced", "reserved_nanousd", "held_until_us",
+        "reasoning_tokens", "cost_nanousd", "unpriced", "saved_nanousd", "reserved_nanousd", "held_until_us",
     ),
     0,
 )  # fmt: skip
@@ -708,6 +708,7 @@ def _booked(batch_id: str, results: Sequence[LineResult]) -> Any:
             tokens_left=col(BatchRow.tokens_left) - sum(each.line.tokens for each in results),
             reserved_nanousd=col(BatchRow.reserved_nanousd) - sum(each.line.bound_nanousd or 0 for each in results),
             cost_nanousd=col(BatchRow.cost_nanousd) + sum(each.cost_nanousd or 0 for each in results),
+            saved_nanousd=col(BatchRow.saved_nanousd) + sum(each.saved_nanousd for each in results),
             unpriced=col(BatchRow.unpriced) + sum(each.cost_nanousd is None for each in results),
             **{
                 name: col(getattr(BatchRow, name)) + sum(getattr(each, name) for each in results)

@@ -85,6 +85,8 @@ class BatchRow(SQLModel, table=True):
     cost_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
     unpriced: int = Field(sa_column=Column(Integer, nullable=False))
     """Answered lines whose cost is not known."""
+    saved_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    """What the answered lines would have cost had somebody waited for them, less what they did cost."""
     bound_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     """The most that all lines may cost together; None where a line has no price."""
     reserved_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -48,6 +48,7 @@ async def test_lines_with_time_to_spare_are_answered_and_booked_in_flex(tmp_path
     flex, usual = price.flex.tokens_nanousd(1_000, 100), price.tokens_nanousd(1_000, 100)
     assert flex < usual
     assert Counter(row["cost_nanousd"] for row in rows) == {flex: 5, usual: 1}
+    assert Counter(row["batch_saved_nanousd"] for row in rows) == {usual - flex: 5, 0: 1}
 
 
 async def test_a_line_that_flex_has_no_room_for_is_answered_in_the_usual_tier(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
+import pytest
 from sqlalchemy import text
 
 from tests.running_gateway import Running, model, running_gateway
@@ -25,6 +27,15 @@ def bought(upstream: Upstream, script: str = "ok", name: str = "bought") -> dict
 
 def client_of(upstream: Upstream) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(api_key="k", base_url=upstream.url)
+
+
+async def usage_of(gateway: Running) -> dict[str, Any]:
+    """The team's usage by tier, as finance reads it."""
+    address = f"{gateway.base_url}/usage?group_by=tier"
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {gateway.key}"}) as session:
+        async with session.get(address) as reply:
+            assert reply.status == 200, await reply.text()
+            return dict(await reply.json())
 
 
 async def handed(gateway: Running) -> list[dict[str, Any]]:
@@ -56,6 +67,8 @@ async def test_lines_without_haste_go_to_the_providers_batch_api(tmp_path: Path,
         assert [each["custom_id"] for each in answers] == [each["custom_id"] for each in asked]
         (made,) = await settled_handed(gateway)
         rows = await gateway.rows()
+        stored = await gateway.batch.batches.get(batch.id)
+        usage = await usage_of(gateway)
         left = [each.id async for each in theirs.files.list()]
     assert (made["outcome"], made["lines"], made["answered"], made["unneeded"]) == ("completed", 30, 30, 0)
     closed = [row for row in rows if row["entry"] == "settle"]
@@ -63,6 +76,9 @@ async def test_lines_without_haste_go_to_the_providers_batch_api(tmp_path: Path,
     assert {(row["cost_nanousd"], row["tier"], row["served"], row["flags"]) for row in closed} == {
         (HALF, "batch", 1, '["provider_batch"]')
     }
+    assert {row["batch_saved_nanousd"] for row in closed} == {FULL - HALF}
+    assert (stored.cost_nanousd, stored.saved_nanousd) == (30 * HALF, 30 * (FULL - HALF))
+    assert usage["data"][0]["batch_saved_usd"] == pytest.approx(30 * (FULL - HALF) / 1e9)
     assert len([row for row in rows if row["entry"] == "reserve"]) == len(closed) == 30
     assert all(name.startswith("handed_") for name in upstream.arrived())
     assert len(upstream.arrived()) == 30
