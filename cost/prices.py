@@ -2,6 +2,7 @@
 
 import hashlib
 import operator
+import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Final, Literal, cast, get_args
@@ -17,6 +18,10 @@ MOST_LONG_PROMPTS: Final = 16
 MOST_JSON_CHARACTERS: Final = 64 * 1024
 MOST_VERSION_CHARACTERS: Final = 200
 _MOST_NANOUSD: Final = MOST_USD_PER_MILLION * NANO_PER_USD
+_MILLI: Final = 1_000
+MOST_UNIT_USD: Final = 1_000
+MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * _TOKENS_PER_PRICE * NANO_PER_USD
+"""What a million of a unit may cost at most: it must fit 64 bits."""
 _DIGEST_DIGITS: Final = 6
 
 ServiceTier = Literal["flex", "priority"]
@@ -41,8 +46,14 @@ METERS: Final = ("input", "cached_input", "cache_write", "cache_write_1h", "outp
 """Billed units.
 
 `input` is what neither came from nor went to a cache, `output` what is not reasoning, and `cache_write` what is kept
-for the usual five minutes.
+for the usual five minutes. `request` is the request itself, and what it used of a `UNIT`.
 """
+Unit = Literal["second", "character", "image", "search"]
+"""What is billed beside tokens: audio by its length, text to be spoken, pictures made, searches of a reranker."""
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+UNIT: Final = re.compile(rf"({'|'.join(UNITS)})(/[A-Za-z0-9._-]{{1,24}}){{0,2}}", re.ASCII)
+"""A unit's name. An image's may have its quality, or its quality and size, behind it: `image/hd/1024x1792`."""
+MOST_UNIT_PRICES: Final = 64
 
 Meters = tuple[int, int, int, int, int, int, int]
 """One figure for each of `METERS`, in that order."""
@@ -59,6 +70,18 @@ def meters(usage: Usage) -> Meters:
         usage.reasoning_tokens,
         1,
     )
+
+
+class UnitPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nano-dollars per million of a unit; see `UNIT` for its name."""
+
+    unit: str
+    nanousd: int
+
+    @property
+    def usd(self) -> Decimal:
+        """Dollars for one."""
+        return usd(self.nanousd) / _TOKENS_PER_PRICE
 
 
 class LongPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,12 +116,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Price of the service tier priority; None where that is not sold, or costs the same."""
     tool_calls: tuple[tuple[str, int], ...] = ()
     """Nano-dollars for a call of each tool that the provider runs, by its name; what is not named has no known price."""
+    units: tuple[UnitPrice, ...] = ()
+    """Prices of units. Where there are some and no token has a price, what a token costs is unknown, not nothing."""
 
     def __post_init__(self) -> None:
         _refuse_figures(self)
         _refuse_long_prompts(self.long_prompts)
         if any(type(figure) is not int or not 0 <= figure <= _MOST_NANOUSD for _, figure in self.tool_calls):
             raise ValueError(f"a call of a tool costs a whole number of nano-dollars from 0 to {_MOST_NANOUSD}")
+        _refuse_units(self.units)
         for other in (self.batch, self.flex, self.priority):
             if other is not None and (other.batch is not None or other.flex is not None or other.priority is not None):
                 raise ValueError(
@@ -111,6 +137,33 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return self
         return (self.flex if tier == "flex" else self.priority) or self
 
+    def priced_unit(self, unit: str) -> UnitPrice | None:
+        """Return the price of a unit, or of what it is a kind of: of `image/hd/1024x1792` else that of `image/hd`, else that
+        of `image`. None where it is unknown.
+        """
+        found = {each.unit: each for each in self.units}
+        while unit not in found and "/" in unit:
+            unit = unit.rpartition("/")[0]
+        return found.get(unit)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether it is known what a token costs."""
+        return not self.units or self.input_nanousd > 0 or self.output_nanousd > 0
+
+    def covers(self, usage: Usage) -> bool:
+        """Return True where everything that was used has a known price."""
+        if not self.units and not usage.unit:
+            return True
+        if usage.unit:
+            return self.priced_unit(usage.unit) is not None
+        return self.has_tokens or not (usage.input_tokens or usage.output_tokens)
+
+    def _units_total(self, usage: Usage) -> int:
+        """Return the cost of what was used of a unit, times a million."""
+        priced = self.priced_unit(usage.unit)
+        return 0 if priced is None else (priced.nanousd * usage.quantity_milli + _MILLI // 2) // _MILLI
+
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
         return (self._total(usage, batch=batch) + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
@@ -118,13 +171,16 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def _total(self, usage: Usage, *, batch: bool) -> int:
         """Return the cost in nano-dollars times tokens of a price."""
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
+        units = price._units_total(usage) if usage.unit else 0  # noqa: SLF001  Its own class.
         if not (usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens):
             return (
                 usage.input_tokens * price.input_nanousd
                 + usage.output_tokens * price.output_nanousd
                 + price.request_nanousd * _TOKENS_PER_PRICE
+                + units
             )
-        return sum(map(operator.mul, meters(usage), price.figures()))
+        total: int = sum(map(operator.mul, meters(usage), price.figures()))
+        return total + units
 
     def tokens_nanousd(self, input_tokens: int, output_tokens: int, *, cached: int = 0, written: int = 0) -> int:
         """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""
@@ -144,6 +200,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         The parts add up to `cost_nanousd` exactly: the running total is rounded, not each part.
         """
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
+        if usage.unit:
+            return price._costs_with_units(usage)  # noqa: SLF001  Its own class.
         if not (usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens):
             read = usage.input_tokens * price.input_nanousd
             both = read + usage.output_tokens * price.output_nanousd
@@ -166,6 +224,21 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             sum(known.get(name, 0) * count for name, count in told),
             tuple(name for name, _ in told if name not in known),
         )
+
+    def _costs_with_units(self, usage: Usage) -> Meters:
+        *tokens, request = map(operator.mul, meters(usage), self.figures())
+        running = rounded = 0
+        parts: list[int] = []
+        for amount in (*tokens, request + self._units_total(usage)):
+            running += amount
+            before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+            parts.append(rounded - before)
+        return cast("Meters", tuple(parts))
+
+    def units_nanousd(self, unit: str, quantity_milli: int) -> int | None:
+        """Return what so much of a unit costs, rounded up; None where its price is unknown."""
+        priced = self.priced_unit(unit)
+        return None if priced is None else -(-priced.nanousd * quantity_milli // (_TOKENS_PER_PRICE * _MILLI))
 
     def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
         """Return the most that up to so many tokens can cost, whichever meters they turn out to be; rounded up."""
@@ -235,6 +308,16 @@ def _refuse_figures(price: Price) -> None:
             raise ValueError(f"{figure!r} nano-dollars is no price; it must be whole and from 0 to {_MOST_NANOUSD}")
 
 
+def _refuse_units(units: tuple[UnitPrice, ...]) -> None:
+    if len(units) > MOST_UNIT_PRICES or len({each.unit for each in units}) != len(units):
+        raise ValueError(f"a price has at most {MOST_UNIT_PRICES} units, each once")
+    for each in units:
+        if UNIT.fullmatch(each.unit) is None:
+            raise ValueError(f"{each.unit[:64]!r} is no unit; there are {', '.join(UNITS)}, and image/QUALITY/SIZE")
+        if type(each.nanousd) is not int or not 0 <= each.nanousd <= MOST_UNIT_NANOUSD:
+            raise ValueError(f"{each.nanousd!r} nano-dollars is no price for a million of {each.unit}")
+
+
 def _refuse_long_prompts(tiers: tuple[LongPrompt, ...]) -> None:
     if len(tiers) > MOST_LONG_PROMPTS:
         raise ValueError(f"a price has at most {MOST_LONG_PROMPTS} prices for long prompts")
@@ -277,6 +360,11 @@ def usd_per_million(text: Decimal | str | float) -> int:
     if amount > MOST_USD_PER_MILLION:
         raise ValueError(f"{text} USD per million tokens is beyond any price; the most is {MOST_USD_PER_MILLION}")
     return nanousd(amount)
+
+
+def unit_price(unit: str, usd_each: Decimal) -> UnitPrice:
+    """Return the price of a unit from dollars for one. Raises ValueError for what is finer than a nano-dollar a million."""
+    return UnitPrice(unit=unit, nanousd=nanousd(usd_each * _TOKENS_PER_PRICE))
 
 
 def price_from_usd(

@@ -23,6 +23,7 @@ _ID = 200
 """Width of id columns: wider than the gateway's own ids, because some come from callers and configurations."""
 _PRICE = 2 * _ID + 1
 """Width of `target@version`."""
+_UNIT = 64
 
 
 def _amount() -> "Column[int]":
@@ -124,6 +125,8 @@ class LedgerEntry(SQLModel, table=True):
     considered: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
     version: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     batch_saved_nanousd: int = Field(sa_column=_amount())
+    unit: str = Field(sa_column=Column(String(_UNIT), nullable=False, server_default=text("''")))
+    quantity_milli: int = Field(sa_column=_amount())
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a
@@ -141,6 +144,7 @@ ROLLUP_DIMENSIONS = (
     "price_version",
     "pool",
     "origin",
+    "unit",
 )
 ROLLUP_SUMS = (
     "requests",
@@ -152,6 +156,7 @@ ROLLUP_SUMS = (
     "cache_write_1h_tokens",
     "output_tokens",
     "reasoning_tokens",
+    "quantity_milli",
     "cost_nanousd",
     "input_nanousd",
     "cached_input_nanousd",
@@ -170,7 +175,16 @@ ROLLUP_SUMS = (
     "estimated_attempts",
     "batch_saved_nanousd",
 )
-_WIDTHS = {"organisation_id": 64, "team_id": 64, "key_id": 64, "tier": 32, "tag": 64, "pool": 64, "origin": 16}
+_WIDTHS = {
+    "organisation_id": 64,
+    "team_id": 64,
+    "key_id": 64,
+    "tier": 32,
+    "tag": 64,
+    "pool": 64,
+    "origin": 16,
+    "unit": _UNIT,
+}
 
 
 def _rollup(name: str) -> Table:

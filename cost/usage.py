@@ -13,13 +13,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-UsageSource = Literal["upstream", "estimated", "none"]
+UsageSource = Literal["upstream", "counted", "estimated", "none"]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts of one attempt.
+    """Token counts of one attempt, and what else it used.
 
-    `source` says who counted: the upstream, our estimate, or nobody (nothing was generated). `flags` name what was odd
+    `source` says who counted: the upstream, we exactly, our estimate, or nobody (nothing was generated). `flags` name what was odd
     (`absurd_usage`, `stream_cut`, `caller_gone`, ...); a flagged row is never silently trusted.
     """
 
@@ -34,6 +34,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """How often each tool was called that the provider runs, by name, where the upstream says so."""
     source: UsageSource = "none"
     flags: tuple[str, ...] = ()
+    unit: str = ""
+    """What else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
+    quantity_milli: int = 0
+    """How much of it, in thousandths."""
 
 
 ABSURD: Final = "absurd_usage"

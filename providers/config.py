@@ -11,7 +11,10 @@ from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKi
 from settings.types import Finite, Section, Share
 
 _REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
-_OPERATIONS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages")
+_OPERATIONS = (
+    "/chat/completions", "/completions", "/embeddings", "/responses", "/messages", "/rerank", "/moderations",
+    "/images/generations", "/audio/speech", "/audio/transcriptions", "/audio/translations",
+)  # fmt: skip
 _SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
 # Model ids of hubs contain slashes (`meta-llama/Llama-3-70b`).

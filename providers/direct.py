@@ -4,6 +4,8 @@ This is the hot path: one read returns all events of one network read.
 """
 
 import asyncio
+import re
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,7 +20,6 @@ from providers.connections.errors import (
     ConnectionTimeout,
     NotHttp,
     ReplyLost,
-    ReplySilent,
     ReplyTimeout,
 )
 from providers.connections.pool import ConnectionPool, PoolLimits, fields
@@ -29,19 +30,24 @@ from providers.errors import (
     StreamCut,
     UpstreamError,
     UpstreamRefusedUs,
-    UpstreamTimeout,
 )
+from providers.forms import form_of
 from providers.media_links import refuse_media_links
+from providers.metered_replies import decode_metered
+from providers.passed_stream import PassedStream
 from providers.provider_tools import address_of_dialect
 from providers.replies_as_written import ReplyReader, reader_of
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
 from providers.token_counts import Question
-from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
+from providers.upload import Upload
+from providers.upstream import UpstreamCall, UpstreamStream, read_error, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import (
     EMPTY_OBJECT,
+    METERED,
     Event,
+    Operation,
     completes_text,
     completion_as_chunk,
     decode_embeddings,
@@ -60,6 +66,8 @@ _MAX_CACHED_HEADS: Final = 4_096
 _COUNT_S: Final = 5.0
 _MAX_COUNT_BYTES: Final = 4 * 1024 * 1024
 """vLLM tells the tokens with their count."""
+_MEDIA_TYPE: Final = re.compile(r"[a-z]+/[A-Za-z0-9.+-]+(; ?[a-z]+=[A-Za-z0-9._-]+){0,3}", re.ASCII)
+_BYTES: Final = "application/octet-stream"
 _READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
 
 
@@ -101,8 +109,8 @@ class DirectUpstream:
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         refuse_media_links(call.request, call.deployment)
-        connection = await self._sent(
-            call, upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
+        connection = await (
+            self._form_sent(call, call.request.upload) if call.request.upload else self._json_sent(call)
         )
         deployment_id = call.deployment.deployment_id
         try:
@@ -148,12 +156,31 @@ class DirectUpstream:
         """Closes the pool's connections."""
         await self._pool.aclose()
 
-    async def _sent(self, call: UpstreamCall, body: bytes) -> Connection:
+    async def _json_sent(self, call: UpstreamCall) -> Connection:
+        body = upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
+        return await self._sent(call, body, "application/json")
+
+    async def _form_sent(self, call: UpstreamCall, upload: Upload) -> Connection:
+        """Sends a file in pieces, as the upstream takes them, until it is whole or the upstream answers before that."""
+        form = form_of(call.request.fields, call.deployment.upstream_model, upload)
+        connection = await self._sent(call, form.before, form.content_type, form.length)
+        try:
+            async for piece in form.rest():
+                if not await connection.send_more(piece):
+                    break
+        except BaseException:
+            self._pool.release(connection)
+            raise
+        return connection
+
+    async def _sent(self, call: UpstreamCall, body: bytes, content_type: str, length: int | None = None) -> Connection:
         deployment_id = call.deployment.deployment_id
         call.reaches(False)
         head = self._head(call.deployment, _url_of(call.deployment, path_of(call.request, call.deployment)))
         dialect = call.request.as_written.headers if call.request.as_written is not None else ()
-        own = fields([*call.headers.items(), *dialect, ("x-request-id", call.request_id)])
+        own = fields(
+            [("content-type", content_type), *call.headers.items(), *dialect, ("x-request-id", call.request_id)]
+        )
         try:
             return await self._pool.send(
                 head.address,
@@ -162,6 +189,7 @@ class DirectUpstream:
                 connect_s=call.connect_timeout_s,
                 total_s=call.total_timeout_s,
                 connected=lambda: call.reaches(True),
+                length=length,
             )
         except ConnectionTimeout as error:
             raise ConnectFailed("Connecting to the upstream took too long.", deployment_id=deployment_id) from error
@@ -195,7 +223,9 @@ class DirectUpstream:
             raise MalformedReply(
                 "The upstream answered with a page rather than a completion.", deployment_id=deployment_id
             )
-        if not call.request.stream:
+        if call.request.operation in METERED and "json" not in kind:
+            return self._passed(connection, call, headers.get("content-type", ""))
+        if not call.request.stream or call.request.operation in METERED:
             if kind == "text/event-stream":
                 raise MalformedReply(
                     "The upstream streams although asked for a whole answer.", deployment_id=deployment_id
@@ -207,6 +237,17 @@ class DirectUpstream:
             # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
             return _Body(self._pool, connection, call, self._limits, as_chunk=True)
         return _Stream(self._pool, connection, call, self._limits)
+
+    def _passed(self, connection: Connection, call: UpstreamCall, media_type: str) -> PassedStream:
+        connection.limit_silence(call.idle_timeout_s)
+        return PassedStream(
+            self._pool,
+            connection,
+            call,
+            media_type if _MEDIA_TYPE.fullmatch(media_type) else _BYTES,
+            max_reply_bytes=self._limits.max_reply_bytes,
+            max_event_bytes=self._limits.max_event_bytes,
+        )
 
 
 def _url_of(deployment: Deployment, path: str) -> str:
@@ -224,7 +265,6 @@ def _head_of(deployment: Deployment, url: str) -> _Head:
     except AddressInvalid as error:
         raise UpstreamRefusedUs("The deployment's address is not valid.", deployment_id=deployment_id) from error
     headers = [
-        ("content-type", "application/json"),
         ("accept", "*/*"),
         # We ask for no compression, so a small reply cannot unfold into a large one.
         ("accept-encoding", "identity"),
@@ -275,6 +315,12 @@ async def _read_bounded(connection: Connection, limit: int) -> bytes | None:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def _decoder_of(operation: Operation) -> Callable[[bytes, str, str | None], Event]:
+    if operation in METERED:
+        return lambda body, deployment_id, secret: decode_metered(body, operation, deployment_id, secret)
+    return decode_event if operation == "chat" else decode_embeddings
+
+
 class _Body:
     """A whole reply, as one event. Closing it cuts the connection unless the reply was read to its end."""
 
@@ -288,7 +334,7 @@ class _Body:
         self._limits = limits
         self._as_chunk = as_chunk
         self._reader = reader_of(call)
-        self._decode = decode_event if call.request.operation == "chat" else decode_embeddings
+        self._decode = _decoder_of(call.request.operation)
         self._is_text = completes_text(call.request, call.deployment)
         self._ended = False
 
@@ -299,7 +345,7 @@ class _Body:
         try:
             body = await _read_bounded(self._connection, self._limits.max_reply_bytes)
         except _READ_ERRORS as error:
-            raise _read_error(error, self._call) from error
+            raise read_error(error, self._call) from error
         if body is None:
             raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
         self._ended = True
@@ -363,7 +409,7 @@ class _Stream:
             try:
                 data = await self._connection.read()
             except _READ_ERRORS as error:
-                raise _read_error(error, self._call) from error
+                raise read_error(error, self._call) from error
             events = self._events(self._payloads(data))
             if not data:
                 self._end_at_eof()
@@ -453,16 +499,3 @@ class _Stream:
                     size += len(data)
         except _READ_ERRORS:
             return
-
-
-def _read_error(error: Exception, call: UpstreamCall) -> UpstreamError:
-    deployment_id = call.deployment.deployment_id
-    if isinstance(error, ReplySilent):
-        return UpstreamTimeout(
-            f"The upstream fell silent for {call.idle_timeout_s:g} s in the middle of its reply "
-            "(`providers.timeouts.idle_s`).",
-            deployment_id=deployment_id,
-        )
-    if isinstance(error, ReplyTimeout):
-        return took_too_long(call)
-    return StreamCut("The upstream's connection broke in the middle of its reply.", deployment_id=deployment_id)

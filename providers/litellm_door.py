@@ -271,7 +271,9 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     """The keyword arguments of `litellm.acompletion`. Raises CannotCarry for a field that may not pass."""
     deployment = call.deployment
     if call.request.operation != "chat":
-        raise _cannot_carry(deployment, "This model's provider is reached for chats only, not for embeddings.", "model")
+        raise _cannot_carry(
+            deployment, f"This model's provider is reached for chats only, not for {call.request.operation}.", "model"
+        )
     arguments: dict[str, Any] = {}
     for name in call.request.fields:
         if name in call.dropped or name in call.engine_fields:

@@ -18,8 +18,18 @@ from providers.config import DeploymentConfig, ModelConfig
 from providers.target import CHAT_CAPABILITIES, OWN_ENGINES, Capability
 
 _MOST_TOKENS: Final = 100_000_000
-_MODES: Final = frozenset({"chat", "embedding"})
+_SERVES: Final[Mapping[str, frozenset[Capability]]] = {
+    "embedding": frozenset({"embeddings"}),
+    "rerank": frozenset({"rerank"}),
+    "moderation": frozenset({"moderation"}),
+    "image_generation": frozenset({"images"}),
+    "audio_speech": frozenset({"speech"}),
+    "audio_transcription": frozenset({"transcription"}),
+}
+"""What a row's mode says of a model that answers no chats."""
+_MODES: Final = frozenset({"chat", *_SERVES})
 """The rows that this gateway can call."""
+_ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "rerank", "moderation"})
 _FLAGS: Final[Mapping[Capability, tuple[str, ...]]] = {
     "vision": ("supports_vision",),
     "tools": ("supports_function_calling",),
@@ -165,15 +175,17 @@ def _is_of(row: Row, provider: str) -> bool:
 
 
 def _facts(name: str, row: Row, table: LitellmTable) -> ModelFacts:
-    embeds = row.get("mode") == "embedding"
+    serves = _SERVES.get(str(row.get("mode")))
+    reads_only = serves is not None and serves <= _ANSWERS_NOTHING
     price = table.price(name)
     return ModelFacts(
         name=name,
         # Where there is no other, `max_tokens` of a chat model may be its longest answer.
-        max_input_tokens=_tokens(row.get("max_input_tokens")) or (_tokens(row.get("max_tokens")) if embeds else None),
-        max_output_tokens=None if embeds else _tokens(row.get("max_output_tokens")),
-        capabilities=frozenset({"embeddings"})
-        if embeds
+        max_input_tokens=_tokens(row.get("max_input_tokens"))
+        or (_tokens(row.get("max_tokens")) if reads_only else None),
+        max_output_tokens=None if reads_only else _tokens(row.get("max_output_tokens")),
+        capabilities=serves
+        if serves is not None
         else frozenset(each for each in CHAT_CAPABILITIES if any(row.get(flag) is True for flag in _FLAGS[each])),
         service_tiers=frozenset(
             tier for tier in SERVICE_TIERS if price is not None and getattr(price, tier) is not None

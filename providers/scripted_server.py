@@ -35,6 +35,7 @@ from providers.scripted import (
 )
 from providers.scripted_batches import ScriptedBatches
 from providers.scripted_log import LogLine, Write
+from providers.scripted_metered import add_metered_routes
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -96,6 +97,7 @@ def make_app(write: Write) -> web.Application:
     app.router.add_post("/v1/completions", text)
     app.router.add_get("/health", health)
     ScriptedBatches(write).add_to(app)
+    add_metered_routes(app.router)
     return app
 
 

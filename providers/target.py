@@ -7,9 +7,15 @@ import msgspec
 from cost.prices import Price, ServiceTier
 
 Tier = Literal["interactive", "batch"]
-Capability = Literal["vision", "tools", "json", "embeddings"]
+Capability = Literal[
+    "vision", "tools", "json", "embeddings", "rerank", "moderation", "images", "speech", "transcription"
+]
 CHAT_CAPABILITIES: frozenset[Capability] = frozenset({"vision", "tools", "json"})
 """What a model is taken to be able to do when nobody says what it can."""
+METERED_CAPABILITIES: frozenset[Capability] = frozenset({"rerank", "moderation", "images", "speech", "transcription"})
+"""What has a route of its own, and is only asked of models that are said to do it."""
+NOT_CHAT: frozenset[Capability] = METERED_CAPABILITIES | {"embeddings"}
+"""What a model does instead of answering chats."""
 UNKNOWN_CONTEXT_TOKENS = 100_000_000
 """The context of a model that nobody knows the context of: nothing is refused for it here."""
 ASSUMED_OUTPUT_TOKENS = 4_096

@@ -5,7 +5,8 @@ from typing import Protocol
 
 import msgspec
 
-from providers.errors import UpstreamTimeout
+from providers.connections.errors import ReplySilent, ReplyTimeout
+from providers.errors import StreamCut, UpstreamError, UpstreamTimeout
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event
 
@@ -51,6 +52,20 @@ def took_too_long(call: UpstreamCall) -> UpstreamTimeout:
         "where the request's deadline left less).",
         deployment_id=call.deployment.deployment_id,
     )
+
+
+def read_error(error: Exception, call: UpstreamCall) -> UpstreamError:
+    """The error for a reply whose connection failed while it was read."""
+    deployment_id = call.deployment.deployment_id
+    if isinstance(error, ReplySilent):
+        return UpstreamTimeout(
+            f"The upstream fell silent for {call.idle_timeout_s:g} s in the middle of its reply "
+            "(`providers.timeouts.idle_s`).",
+            deployment_id=deployment_id,
+        )
+    if isinstance(error, ReplyTimeout):
+        return took_too_long(call)
+    return StreamCut("The upstream's connection broke in the middle of its reply.", deployment_id=deployment_id)
 
 
 class UpstreamStream(Protocol):

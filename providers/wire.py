@@ -15,7 +15,8 @@ import msgspec
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
 from providers.provider_tools import AsWritten, model_of_dialect
-from providers.target import OWN_ENGINES, Deployment, Tier
+from providers.target import OWN_ENGINES, Capability, Deployment, Tier
+from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
 
 
@@ -38,10 +39,31 @@ class Message(msgspec.Struct, frozen=True):
     tool_call_id: msgspec.Raw = msgspec.Raw()
 
 
-Operation = Literal["chat", "embeddings"]
+Operation = Literal["chat", "embeddings", "rerank", "moderations", "images", "speech", "transcriptions", "translations"]
 """The API that a request uses; a target serves one of them."""
-PATHS: Final[Mapping[Operation, str]] = {"chat": "chat/completions", "embeddings": "embeddings"}
+PATHS: Final[Mapping[Operation, str]] = {
+    "chat": "chat/completions",
+    "embeddings": "embeddings",
+    "rerank": "rerank",
+    "moderations": "moderations",
+    "images": "images/generations",
+    "speech": "audio/speech",
+    "transcriptions": "audio/transcriptions",
+    "translations": "audio/translations",
+}
 """URL path of each operation, below a deployment's `base_url`."""
+SERVED_BY: Final[Mapping[Operation, Capability]] = {
+    "embeddings": "embeddings",
+    "rerank": "rerank",
+    "moderations": "moderation",
+    "images": "images",
+    "speech": "speech",
+    "transcriptions": "transcription",
+    "translations": "transcription",
+}
+"""The capability that each operation but chat needs."""
+METERED: Final[frozenset[Operation]] = frozenset(SERVED_BY) - {"embeddings"}
+"""The operations whose body and answer pass as they are, booked by the provider's own units."""
 
 _TEXT_PATH: Final = "completions"
 
@@ -52,7 +74,7 @@ Priority = Literal[-1, 0, 1]
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed request. `fields` maps the caller's body fields to raw JSON, without the gateway's own fields.
 
-    A request for embeddings has no messages, and its tokens are counted when it is parsed.
+    A request for anything but a chat has no messages, and its tokens are counted when it is parsed.
     """
 
     fields: dict[str, msgspec.Raw]
@@ -61,10 +83,16 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     alias: str = ""
     """The name that was sent, where it is one for `auto`; `model` is `auto` then."""
     operation: Operation = "chat"
-    embedded_tokens: int = 0
-    """Estimated tokens of all texts to embed."""
+    given_texts_tokens: int = 0
+    """Estimated tokens of all texts to embed, rank and the like."""
     longest_tokens: int = 0
-    """Estimated tokens of the longest text to embed, which has to fit the target's context."""
+    """Estimated tokens of the longest of them, which has to fit the target's context."""
+    unit: str = ""
+    """What it uses beside tokens, as `cost.prices.UNIT` names it; empty for none."""
+    units_milli: int = 0
+    """How much of that, in thousandths: what was asked for, or likely."""
+    most_units_milli: int = 0
+    """How much of that at most."""
     stream: bool = False
     include_usage: bool = False
     """The caller asked for the usage chunk (`stream_options.include_usage`)."""
@@ -106,6 +134,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request in its caller's own dialect, where it has what chat cannot say; `fields` are then for nobody but us."""
     service_tier: ServiceTier | None = None
     """The provider's service tier that the caller asked for; None for the usual one."""
+    upload: Upload | None = None
+    """The file that goes on with the fields, as a form."""
 
 
 class WireUsage(msgspec.Struct, frozen=True):
@@ -121,6 +151,16 @@ class WireUsage(msgspec.Struct, frozen=True):
     cache_creation: Any = None
     server_tool_use: Any = None
     """Anthropic's: how often each tool was called that the provider runs."""
+
+
+EVENTS_TYPE: Final = "text/event-stream"
+
+
+class UsedUnits(msgspec.Struct, frozen=True):
+    """What an upstream said that it used beside tokens."""
+
+    unit: str
+    milli: int
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -148,6 +188,9 @@ class Event(msgspec.Struct, frozen=True):
     """
     kind: str = ""
     """The type of an event in another dialect than chat's; empty in chat's."""
+    units: UsedUnits | None = None
+    media_type: str = ""
+    """What a payload that passes as it is is a piece of; empty for JSON."""
 
 
 class _Function(msgspec.Struct):
@@ -457,7 +500,7 @@ def upstream_body(
         fields.pop(name, None)
     if request.translated:
         _suit(fields, request, deployment)
-    if request.stream:
+    if request.stream and request.operation == "chat":
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}
         fields["stream"] = True

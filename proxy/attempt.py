@@ -23,7 +23,7 @@ from providers.errors import (
 )
 from providers.target import Deployment
 from providers.upstream_faults import without_echo
-from providers.wire import Event, WireUsage, untaken
+from providers.wire import Event, UsedUnits, WireUsage, untaken
 from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of
 from proxy.considered import written
 from proxy.ending import Ending, Unused, flags_of, result_of
@@ -125,6 +125,7 @@ class Attempt:
         "slot",
         "started_at",
         "token_events",
+        "units",
         "unused",
         "wire_usage",
     )
@@ -160,6 +161,8 @@ class Attempt:
         self.token_events = 0
         self.chars = 0
         self.wire_usage: WireUsage | None = None
+        self.units: UsedUnits | None = None
+        """What the upstream said that it used beside tokens."""
         self._counted: Money | None = None
         self.finished = False
         self._reserved = False
@@ -209,6 +212,8 @@ class Attempt:
                 self.wire_usage = event.usage
                 # Beside content it counts that event's choice alone, so it is the whole only where there is one.
                 self._stale = not (one_choice or event.choices == 0 or not self.routed.request.stream)
+            if event.units is not None:
+                self.units = event.units
             if event.finished:
                 self.finished = True
             if event.service_tier is not None:
@@ -349,6 +354,7 @@ class Attempt:
                 token_events=self.token_events,
                 chars=self.chars,
                 stale=self._stale,
+                units=self.units,
             )
             self._counted = money_of(self.routed, target, usage, self.service_tier)
         return self._counted
@@ -415,6 +421,8 @@ class Attempt:
             batch_saved_nanousd=money.batch_saved_nanousd,
             considered=written(routed.plan) if closing and self.number == 1 and _was_chosen(routed) else "",
             version="" if lease is None else lease.version,
+            unit=usage.unit,
+            quantity_milli=usage.quantity_milli,
         )
 
 

@@ -8,9 +8,10 @@ import msgspec
 from cost.claim.comparators import NO_BASELINES, Baselines, Work
 from cost.prices import Meters, Price, ServiceTier
 from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
-from providers.target import Target
-from providers.wire import WireUsage
+from providers.target import NOT_CHAT, Target
+from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.comparisons import comparator_of
+from proxy.metered_usage import metered_usage
 from proxy.policy import Facts, is_own, longest_answer
 from proxy.routed_request import RoutedRequest
 
@@ -54,6 +55,8 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     if usual is None:
         return Money(usage, None, NO_BASELINES)
     price = usual.of_tier(_tier(routed, target, served_tier))
+    if not price.covers(usage):
+        return Money(usage, None, NO_BASELINES)
     costs = price.costs_nanousd(usage, batch=routed.at_batch_price)
     saved = usual.cost_nanousd(usage) - sum(costs) if routed.facts.tier == "batch" else 0
     if usage.tool_calls:
@@ -79,7 +82,7 @@ def _most_output(target: Target, facts: Facts, plausible: int) -> int:
     longest = longest_answer(target, facts)
     if longest is None and "max_output_tokens" not in target.assumed:
         longest = target.max_output_tokens
-    if longest is None or facts.needs >= {"embeddings"}:
+    if longest is None or not facts.needs.isdisjoint(NOT_CHAT):
         return plausible * facts.choices
     return (longest + (0 if facts.bounded else _MARKS)) * facts.choices
 
@@ -92,11 +95,18 @@ def _tier(routed: RoutedRequest, target: Target, served: str | None) -> ServiceT
 
 
 def usage_of(
-    routed: RoutedRequest, target: Target, wire: WireUsage | None, *, token_events: int, chars: int, stale: bool
+    routed: RoutedRequest,
+    target: Target,
+    wire: WireUsage | None,
+    *,
+    token_events: int,
+    chars: int,
+    stale: bool,
+    units: UsedUnits | None = None,
 ) -> Usage:
     """Returns the upstream's usage report where it is plausible, else an estimate from the streamed events.
 
-    `chars` and `token_events` count the answer so far. `stale` marks a report that does not cover everything: more
+    `chars` and `token_events` count the answer so far; `units` are what the upstream told beside tokens. `stale` marks a report that does not cover everything: more
     tokens followed, or it counts one choice of several.
     """
     facts = routed.facts
@@ -109,6 +119,8 @@ def usage_of(
         # Where nobody knows the context, no more than the body can come to.
         most = _PLAUSIBLE * facts.most_input_tokens
     most_output = _most_output(target, facts, most)
+    if routed.request.operation in METERED:
+        return metered_usage(routed, target.price, wire, units, most_input=most, most_output=most_output)
     if wire is not None and not stale:
         plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
         if plain is not None:

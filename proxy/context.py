@@ -8,6 +8,7 @@ import msgspec
 
 from accounts.caller import Caller
 from classifier.prediction import Prompt
+from providers.upload import Upload
 from providers.wire import Operation
 from proxy.answers.weak_answer import Weakness
 from proxy.attempt import Attempt
@@ -56,6 +57,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     memory: Memory | None = None
     """What its connection remembers of answers before, and is to remember of this one."""
     prompt: Prompt | None = None
+    upload: Upload | None = None
+    """The file that came with it, which is closed with the request."""
     recording: Recording | None = None
     """The recording of the reply, for a request with an Idempotency-Key: it runs to its end even when its caller hangs
     up.

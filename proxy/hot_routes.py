@@ -11,14 +11,36 @@ from proxy.wires.azure import wire_at
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.wires.completions.wire import COMPLETIONS
 from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
+from proxy.wires.metered.audio import TRANSCRIPTIONS, TRANSLATIONS
+from proxy.wires.metered.images import IMAGES
+from proxy.wires.metered.moderations import MODERATIONS
+from proxy.wires.metered.rerank import RERANK
+from proxy.wires.metered.speech import SPEECH
 from proxy.wires.responses.wire import COMPACT, INPUT_TOKENS, RESPONSES
 
-WIRES: Final = (CHAT, EMBEDDINGS, COMPLETIONS, MESSAGES, COUNT_TOKENS, RESPONSES, INPUT_TOKENS, COMPACT)
+WIRES: Final = (
+    CHAT,
+    EMBEDDINGS,
+    COMPLETIONS,
+    MESSAGES,
+    COUNT_TOKENS,
+    RESPONSES,
+    INPUT_TOKENS,
+    COMPACT,
+    MODERATIONS,
+    RERANK,
+    IMAGES,
+    SPEECH,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
+)
 
 
 def hot_routes(line: RequestPipeline) -> Routes:
     """Each wire's POST, and the socket of responses."""
-    routes: dict[str, dict[str, Route]] = {wire.path: {"POST": partial(line.serve, wire)} for wire in WIRES}
+    routes: dict[str, dict[str, Route]] = {
+        path: {"POST": partial(line.serve, wire)} for wire in WIRES for path in (wire.path, *wire.other_paths)
+    }
     routes[RESPONSES.path]["GET"] = ResponsesSocket(line).serve
     return routes
 

@@ -49,6 +49,7 @@ from proxy.routing import Routing
 from proxy.settling import Settling
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.tags import TagBounds
+from proxy.uploads import Uploads
 from proxy.watching import cut_off, watch_caller
 from proxy.wires.wire import Kept, Memory, Wire
 from selfhosted.prefixes.tracker import PrefixTracker
@@ -102,6 +103,7 @@ class RequestPipeline:
         self._background = background
         self._counter = counter
         self._tags = TagBounds()
+        self._uploads = Uploads()
         self._under_way: set[RequestContext] = set()
 
     @property
@@ -180,6 +182,8 @@ class RequestPipeline:
             try:
                 self.settle(context)
             finally:
+                if context.upload is not None:
+                    context.upload.close()
                 if context.recording is not None:
                     await context.recording.close()
 
@@ -251,7 +255,10 @@ class RequestPipeline:
 
         Raises BodyTooLarge, UploadTimeout, CallerGone, Overloaded, BadRequest or WrongTeam.
         """
-        body = await exchange.body(context.config.max_body_bytes)
+        if context.wire.takes_file:
+            body, context.upload = await self._uploads.take(exchange, context.config.max_upload_bytes)
+        else:
+            body = await exchange.body(context.config.max_body_bytes)
         if context.wire.continuing is not None and self._responses is not None:
             body = await body_with_earlier(self._responses, context, caller, body)
         parsed = parsed_request(context, caller, headers, body, self._tags)

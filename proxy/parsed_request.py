@@ -8,7 +8,7 @@ from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest
 from proxy.context import RequestContext
 from proxy.deadlines.deadline import CLIENT_HEADERS, Deadline, client_timeout, deadline_of, own_timeout_s
-from proxy.errors import WrongTeam
+from proxy.errors import BadRequest, WrongTeam
 from proxy.policy import AUTO, refuse_unrun_tools
 from proxy.request import (
     RequestHeaders,
@@ -44,9 +44,17 @@ def parsed_request(
     """Parses the body and headers. Raises BadRequest, or WrongTeam when the request names another team than the key's."""
     understood = context.wire.read(body, headers, context.config.has_model)
     request, context.dialect = understood.request, understood.dialect
+    if context.upload is not None:
+        request = msgspec.structs.replace(request, upload=context.upload)
     if request.model == AUTO or context.config.has_model(request.model):
         context.asked_model = request.model
-    if request.model in context.config.policy.autos and request.operation != "embeddings":
+    if request.model in context.config.policy.autos:
+        if request.operation != "chat":
+            raise BadRequest(
+                f"`model` must name a model from GET /v1/models that serves this route; `{request.model}` chooses among "
+                "models that chat.",
+                param="model",
+            )
         request = msgspec.structs.replace(request, model=AUTO, alias=request.model)
     if request.as_written is not None:
         refuse_unrun_tools(request.as_written, context.config.catalog)

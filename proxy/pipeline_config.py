@@ -26,6 +26,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryConfig
     max_in_flight: int
     max_body_bytes: int
+    max_upload_bytes: int
     body_timeout_s: float
     escalation: EscalationRules = EscalationRules()
     pools: Mapping[str, str] = {}

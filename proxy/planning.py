@@ -43,7 +43,7 @@ def facts_of(
         tier=request.tier,
         needs=needs(request),
         input_tokens=parsed.input_tokens,
-        most_input_tokens=most_input_tokens(request, len(parsed.body), parsed.input_tokens),
+        most_input_tokens=most_input_tokens(request, _size(parsed), parsed.input_tokens),
         max_output_tokens=request.max_output_tokens,
         choices=request.n,
         allowed_models=_allowed(caller, rules),
@@ -53,11 +53,20 @@ def facts_of(
         provider_tools={} if request.as_written is None else request.as_written.tools,
         bounded=bounded,
         longest_tokens=request.longest_tokens or None,
+        unit=request.unit,
+        units_milli=request.units_milli,
+        most_units_milli=request.most_units_milli,
         tolerance=tolerance.by_average,
         tolerance_with_room=tolerance.with_room,
         loop=loop,
         opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens) if stays else None,
     )
+
+
+def _size(parsed: ParsedRequest) -> int:
+    """The bytes that came, whichever way."""
+    upload = parsed.request.upload
+    return len(parsed.body) + (0 if upload is None else upload.size)
 
 
 def _loop_of(request: ChatRequest, config: PipelineConfig) -> ToolLoop:

@@ -20,7 +20,7 @@ from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from providers.catalog import Catalog
 from providers.provider_tools import AsWritten
-from providers.target import Capability, Deployment, Dialect, Target, Tier
+from providers.target import METERED_CAPABILITIES, NOT_CHAT, Capability, Deployment, Dialect, Target, Tier
 from proxy.affinity import Kept, Sticky, TurnChoice
 from proxy.errors import (
     BadRequest,
@@ -61,7 +61,7 @@ Reason = Literal[
     "same-turn",
     "struggle",
 ]
-_EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
+_ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "rerank", "moderation"})
 _EJECTED: Final = "every deployment is ejected by its breaker"
 _NOBODY_READY: Final = "no replica of its pool takes work now"
 _Kind = Literal["auto", "alias", "named"]
@@ -75,6 +75,7 @@ Obstacle = Literal[
     "parameter",
     "provider-tool",
     "unpriced",
+    "unbounded",
     "weight-zero",
     "unavailable",
     "too-hard",
@@ -165,6 +166,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's service tier that the caller asked for; None for the usual one."""
     decisive: frozenset[str] = frozenset()
     """The parameters sent that an answer must do justice to, such as `n`: who cannot take them is not asked."""
+    unit: str = ""
+    """What it uses beside tokens, how much of it, and how much at most, in thousandths, as in `ChatRequest`."""
+    units_milli: int = 0
+    most_units_milli: int = 0
     bounded: bool = False
     """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
     dialect: Dialect | None = None
@@ -307,7 +312,7 @@ def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) 
     return [
         target
         for target in targets
-        if target.price is not None and target.routing_weight > 0 and not target.capabilities >= _EMBEDS
+        if target.price is not None and target.routing_weight > 0 and target.capabilities.isdisjoint(NOT_CHAT)
     ]
 
 
@@ -401,7 +406,7 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *,
         found = ("tier", f"does not serve the {facts.tier} tier")
     elif (inability := _inability(target, facts)) is not None:
         found = inability
-    elif target.price is None and not is_bookable(None, unpriced, auto=auto):
+    elif not has_price(target, facts) and not is_bookable(None, unpriced, auto=auto):
         found = ("unpriced", "its price is unknown")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
@@ -421,12 +426,12 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
     needed = facts.needs
     at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
     answer = 0 if target.answer_beside else facts.max_output_tokens or 0
-    if needed and not needed <= target.capabilities and "capabilities" not in target.assumed:
-        return "capability-missing", f"cannot do {', '.join(sorted(needed - target.capabilities))}"
+    if (missing := _missing_capability(target, needed)) is not None:
+        return "capability-missing", missing
     if facts.dialect is not None and (missing := _not_run(target, facts)):
         return "provider-tool", missing
-    if "embeddings" in target.capabilities and "embeddings" not in needed:
-        return "capability-missing", "makes embeddings, and answers nothing"
+    if facts.bounded and is_unbounded(target, facts):
+        return "unbounded", "a hard budget cannot hold what its answer may cost; set the model's `max_output_tokens`"
     if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
         return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
     if int(at_once * _ESTIMATE_SLACK) + max(1, answer) > target.max_context_tokens:
@@ -440,6 +445,18 @@ def _not_run(target: Target, facts: Facts) -> str:
         return f"is not asked in the dialect of {facts.dialect}, in which {', '.join(sorted(facts.provider_tools))} is asked for"
     missing = facts.provider_tools.keys() - target.provider_tools
     return f"its provider does not run {', '.join(sorted(missing))}" if missing else ""
+
+
+def _missing_capability(target: Target, needed: frozenset[Capability]) -> str | None:
+    """What the target would have to be able to do, or does instead."""
+    if not needed.isdisjoint(METERED_CAPABILITIES) and not needed <= target.capabilities:
+        (served,) = needed
+        return f"does not serve this route; a model that does has `{served}` in its `capabilities`"
+    if needed and not needed <= target.capabilities and "capabilities" not in target.assumed:
+        return f"cannot do {', '.join(sorted(needed - target.capabilities))}"
+    if needed.isdisjoint(NOT_CHAT) and (instead := target.capabilities & NOT_CHAT):
+        return f"makes {', '.join(sorted(instead))}, and answers nothing"
+    return None
 
 
 def _is_too_long(wanted_tokens: int, target: Target) -> bool:
@@ -456,7 +473,7 @@ def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
         return TargetsUnavailable(f"No eligible target can be called right now ({reasons}).", retry_after_s=5.0)
     if "context" in obstacles and facts.longest_tokens is not None:
         return ContextTooLong(
-            f"The longest text fits no target that could embed it ({reasons}). Send it in parts.",
+            f"The longest text fits no target that could take it ({reasons}). Send it in parts.",
             param="input",
         )
     if "context" in obstacles:
@@ -824,6 +841,9 @@ def _option(target: Target, facts: Facts, prediction: Prediction | None, sticky:
     outlook = None if prediction is None else prediction.outlooks.get(target.target_id)
     output = _expected_output(target, facts, prediction, outlook)
     expected = _expected(target, facts.input_tokens, output, sticky)
+    if facts.unit:
+        # Billed by what was asked for: it costs what it may cost.
+        expected = likely_most_nanousd(target, facts)
     return _Option(target, target.target_id, outlook, output, expected, None)
 
 
@@ -857,7 +877,7 @@ def _expected(target: Target, input_tokens: int, output_tokens: int, sticky: Sti
 def _expected_output(
     target: Target, facts: Facts, prediction: Prediction | None, outlook: TargetPrediction | None
 ) -> int:
-    if facts.needs and facts.needs >= _EMBEDS:
+    if not facts.needs.isdisjoint(_ANSWERS_NOTHING):
         return 0
     if outlook is not None:
         predicted = outlook.output_tokens
@@ -873,10 +893,11 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     output.
     """
     price = _price(target, facts)
-    if price is None:
+    if price is None or not has_price(target, facts):
         return None
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
-    return price.tokens_nanousd(facts.input_tokens, _most_output_tokens(target, facts), written=written)
+    bound = price.tokens_nanousd(facts.input_tokens, _most_output_tokens(target, facts), written=written)
+    return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 
 def most_nanousd(target: Target, facts: Facts) -> int | None:
@@ -884,13 +905,29 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     tokens.
     """
     price = _price(target, facts)
-    if price is None:
+    if price is None or not has_price(target, facts):
         return None
     # What is longer than the context is refused there.
     tokens = facts.most_input_tokens
     if facts.longest_tokens is None:
         tokens = min(tokens, max(target.max_context_tokens, facts.input_tokens))
-    return price.most_nanousd(tokens, _most_output_tokens(target, facts))
+    most = price.most_nanousd(tokens, _most_output_tokens(target, facts))
+    return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
+
+
+def has_price(target: Target, facts: Facts) -> bool:
+    """Returns True when it is known what such a request costs at the target, by tokens or by what else it uses."""
+    price = target.price
+    if price is None or not facts.unit or price.has_tokens:
+        return price is not None
+    return price.priced_unit(facts.unit) is not None
+
+
+def is_unbounded(target: Target, facts: Facts) -> bool:
+    """Returns True when the answer is billed by tokens and nobody knows how many there may be."""
+    if facts.needs.isdisjoint(METERED_CAPABILITIES - _ANSWERS_NOTHING) or "max_output_tokens" not in target.assumed:
+        return False
+    return target.price is not None and (not facts.unit or target.price.priced_unit(facts.unit) is None)
 
 
 def _price(target: Target, facts: Facts) -> Price | None:
@@ -911,12 +948,12 @@ def longest_answer(target: Target, facts: Facts) -> int | None:
     wanted = facts.max_output_tokens
     if wanted is not None:
         return min(wanted, target.max_output_tokens) if _is_too_long(wanted, target) else wanted
-    return target.max_output_tokens if facts.bounded and not facts.needs >= _EMBEDS else None
+    return target.max_output_tokens if facts.bounded and facts.needs.isdisjoint(NOT_CHAT) else None
 
 
 def _most_output_tokens(target: Target, facts: Facts) -> int:
     """The most answer tokens of all choices."""
-    if facts.needs >= _EMBEDS:
+    if not facts.needs.isdisjoint(_ANSWERS_NOTHING):
         return 0
     return (longest_answer(target, facts) or target.max_output_tokens) * facts.choices
 

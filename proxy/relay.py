@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 
 from providers.errors import UpstreamError
-from providers.wire import Event
+from providers.wire import EVENTS_TYPE, Event
 from proxy.attempt import Attempt
 from proxy.context import RequestContext
 from proxy.dispatch import Committed, close_quietly
@@ -36,7 +36,9 @@ async def relay_answer(context: RequestContext, committed: Committed, habits: Pr
         headers = decision_headers(
             context.attempts, attempt, weakness=context.weakness, escalated_from=context.escalated_from
         )
-        if attempt.routed.request.stream:
+        if committed.events[0].media_type:
+            await _relay_pieces(context, committed, headers)
+        elif attempt.routed.request.stream and attempt.routed.request.operation == "chat":
             await _relay_stream(context, committed, headers)
         else:
             await _relay_whole(context, committed, headers)
@@ -121,6 +123,33 @@ async def _relay_stream(context: RequestContext, committed: Committed, headers: 
     await _book(attempt)
     await _keep(context, None, served)
     await reply.end(writer.last_words())
+
+
+async def _relay_pieces(context: RequestContext, committed: Committed, headers: list[Header]) -> None:
+    """Passes on what is no JSON, as it comes. One that breaks off is cut off: half a recording must not be taken for
+    whole; only a stream of events has words for it.
+    """
+    attempt, reply = committed.attempt, context.reply
+    media_type = committed.events[0].media_type
+    tally = _served(attempt).tally()
+    # What is counted from the start is known from the start.
+    money = money_headers(tally.cost_nanousd, tally.baseline_nanousd) if tally.usage.source == "counted" else []
+    reply.begin_pieces(media_type, [*headers, *money])
+    batch: list[Event] | None = committed.events
+    try:
+        while batch is not None:
+            await reply.events(b"".join([event.payload for event in batch]))
+            batch = await committed.stream.read()
+            if batch is not None:
+                attempt.observe(batch)
+    except UpstreamError as error:
+        if media_type.startswith(EVENTS_TYPE):
+            await reply.end(context.wire.error_event(error_reply(error), attempt.routed.request_id))
+        else:
+            reply.abort()
+        raise
+    await _book(attempt)
+    await reply.end()
 
 
 async def _relay_events(context: RequestContext, committed: Committed, writer: EventWriter) -> None:

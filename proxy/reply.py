@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from providers.wire import EVENTS_TYPE
 from proxy.errors import ErrorReply
 from proxy.http.exchange import COMMENT, Exchange
 
@@ -58,8 +59,16 @@ class Reply:
     def begin_events(self, headers: Iterable[Header] = ()) -> None:
         self._exchange.start(200, self._start(200, [*_SSE, *self.headers, *headers]), probe=COMMENT)
 
+    def begin_pieces(self, media_type: str, headers: Iterable[Header] = ()) -> None:
+        """Begins a reply of another type than JSON, whose pieces `events` sends."""
+        if media_type.startswith(EVENTS_TYPE):
+            self.begin_events(headers)
+            return
+        kind = (b"content-type", media_type.encode())
+        self._exchange.start(200, self._start(200, [kind, *_SSE[1:], *self.headers, *headers]))
+
     async def events(self, data: bytes) -> None:
-        """Sends whole events, and waits while the caller does not take what it was sent."""
+        """Sends whole events, or any piece of another reply, and waits while the caller does not take what it was sent."""
         if self.recording is not None:
             await self.recording.wrote(data, last=False)
         self._exchange.write(data)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
@@ -13,7 +13,7 @@ from cost.ledger.entries import TAG, TAG_RULE
 from cost.prices import SERVICE_TIERS, ServiceTier
 from providers.parameters import DECISIVE, is_said
 from providers.target import Capability, Tier
-from providers.wire import ChatRequest, Message, Priority
+from providers.wire import SERVED_BY, ChatRequest, Message, Priority
 from proxy.errors import BadRequest
 from proxy.tool_loop import turn_start
 
@@ -88,6 +88,7 @@ MAX_EMBEDDED = 2_048
 MAX_ID_CHARS = 256
 
 _DIGESTED_BYTES = 128 * 1024
+_ASKED: Final = ("messages", "input", "documents", "prompt")
 _TIERS: frozenset[str] = frozenset(get_args(Tier))
 # OpenAI's `service_tier`: flex is its slow, cheap tier; every other value wants an answer now.
 _SERVICE_TIERS: Mapping[str, Tier] = {
@@ -113,7 +114,7 @@ class _ResponseFormat(msgspec.Struct, frozen=True):
     type: str = "text"
 
 
-class _OwnFields(msgspec.Struct, frozen=True, kw_only=True):
+class OwnFields(msgspec.Struct, frozen=True, kw_only=True):
     """The gateway's own fields, which may be sent in the body instead of as headers."""
 
     service_tier: str | None = None
@@ -128,14 +129,14 @@ class _OwnFields(msgspec.Struct, frozen=True, kw_only=True):
 _Input = str | list[str | int | list[int]]
 
 
-class _EmbeddingsBody(_OwnFields, frozen=True, kw_only=True):
+class _EmbeddingsBody(OwnFields, frozen=True, kw_only=True):
     """The body of an embeddings request, as far as the gateway reads it."""
 
     model: str
     input: _Input
 
 
-class _Body(_OwnFields, frozen=True, kw_only=True):
+class _Body(OwnFields, frozen=True, kw_only=True):
     """The body of a chat request, as far as the gateway reads it; other fields pass through unparsed."""
 
     model: str
@@ -210,7 +211,7 @@ _T = TypeVar("_T")
 
 def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
     """Parses a chat completion request. Raises BadRequest."""
-    fields, typed = _decode(body, _body_decoder)
+    fields, typed = decoded(body, _body_decoder)
     refuse_steering(fields)
     _check_limits(typed)
     for name in OWN_FIELDS:
@@ -239,8 +240,7 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
 
 def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
     """Parses an embeddings request. Raises BadRequest."""
-    fields, typed = _decode(body, _embeddings_decoder)
-    refuse_steering(fields)
+    fields, typed = decoded(body, _embeddings_decoder)
     for name in CHAT_FIELDS:
         if bytes(fields.get(name, _NULL)) not in _UNSAID:
             raise BadRequest(
@@ -255,16 +255,40 @@ def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
             param="model",
         )
     texts = _texts(typed.input)
+    sizes = [estimate_tokens(text) if isinstance(text, str) else len(text) for text in texts]
+    return request_without_messages(
+        fields,
+        headers,
+        typed,
+        ChatRequest(
+            operation="embeddings",
+            fields={},
+            model=typed.model,
+            messages=[],
+            given_texts_tokens=sum(sizes),
+            longest_tokens=max(sizes),
+        ),
+    )
+
+
+def request_without_messages(
+    fields: dict[str, msgspec.Raw], headers: RequestHeaders, typed: OwnFields, request: ChatRequest
+) -> ChatRequest:
+    """Completes a request of another operation than chat by its body's fields and what every request may say of itself.
+
+    Raises BadRequest, also for `model: auto`: what it asks for is not the same from another model.
+    """
+    refuse_steering(fields)
+    if request.model in {"", "auto"}:
+        raise BadRequest(
+            "`model` must name a model from GET /v1/models that serves this route; `auto` never chooses one here.",
+            param="model",
+        )
     for name in OWN_FIELDS:
         fields.pop(name, None)
-    sizes = [estimate_tokens(text) if isinstance(text, str) else len(text) for text in texts]
-    return ChatRequest(
-        operation="embeddings",
+    return msgspec.structs.replace(
+        request,
         fields=fields,
-        model=typed.model,
-        messages=[],
-        embedded_tokens=sum(sizes),
-        longest_tokens=max(sizes),
         tier=_tier(headers.tier, typed.tier, typed.service_tier),
         team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
         session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
@@ -291,7 +315,8 @@ def _texts(given: "_Input") -> Sequence[str | list[int]]:
     return texts
 
 
-def _decode(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str, msgspec.Raw], _T]:
+def decoded(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str, msgspec.Raw], _T]:
+    """A JSON body's fields as they came, and what the decoder reads of them. Raises BadRequest."""
     try:
         # Fields that are passed on unread are not looked at by the decoders: no upstream gets broken text.
         body.decode()
@@ -366,7 +391,7 @@ def messages_digest(request: ChatRequest) -> bytes:
     """Returns a 16-byte hash of the messages that recognises a repeated request. Of large ones both ends and the size
     are hashed.
     """
-    raw = memoryview(request.fields["messages" if request.operation == "chat" else "input"])
+    raw = memoryview(next((request.fields[name] for name in _ASKED if name in request.fields), b""))
     digest = blake2b(len(raw).to_bytes(8, "little"), digest_size=16)
     digest.update(raw[:_DIGESTED_BYTES])
     digest.update(raw[_DIGESTED_BYTES:][-_DIGESTED_BYTES:])
@@ -430,8 +455,8 @@ def _count_images(messages: Sequence[Message]) -> int:
 
 def needs(request: ChatRequest) -> frozenset[Capability]:
     """Returns the capabilities that a target needs to serve this request."""
-    if request.operation == "embeddings":
-        return frozenset({"embeddings"})
+    if request.operation != "chat":
+        return frozenset({SERVED_BY[request.operation]})
     wanted: list[Capability] = []
     if request.tools:
         wanted.append("tools")
@@ -484,8 +509,8 @@ def prompt_of(request: ChatRequest) -> Prompt:
 
 def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     """Estimates the prompt's tokens, with framing, tool definitions and images."""
-    if request.operation == "embeddings":
-        return request.embedded_tokens
+    if request.operation != "chat":
+        return request.given_texts_tokens
     framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
     texts = sum(map(estimate_tokens, (prompt.text, prompt.system, prompt.history, prompt.since)))
     raw = sum(estimate_tokens(bytes(each).decode()) for each in _definitions(request))

@@ -202,8 +202,8 @@ class Fleet:
         pool.judge.began(choice.replica)
         now = self._clock()
         load = pool.balancer.take(choice, ask, now)
-        # An answer that is not streamed hides when its first token came; embeddings are computed by the prefill alone.
-        streams = request.stream or request.operation == "embeddings"
+        # An answer that is not streamed hides when its first token came; what is no chat is computed by the prefill alone.
+        streams = request.stream or request.operation != "chat"
         version = pool.versions.of(pool.snapshot, choice.replica)
         lease = ReplicaLease(
             load, pool, self._clock, now, streams=streams, version=version, other_version=choice.other_version

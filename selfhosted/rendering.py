@@ -14,6 +14,7 @@ _ROOT_CHARS: Final = 4_096
 their lengths differ."""
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _DEFINITIONS: Final = ("tools", "functions")
+_TEXTS: Final = ("query", "input", "file")
 _BARE: Final = Message(role="")
 _NO_CALLS: Final = _BARE.tool_calls
 _NO_CALL: Final = _BARE.function_call
@@ -66,8 +67,9 @@ def root_of(request: ChatRequest, *, salt: str = "") -> int:
     process. Two that have one by chance only share a home.
     """
     parts = [salt.encode()]
-    if request.operation == "embeddings":
-        parts.append(bytes(request.fields["input"])[:_ROOT_CHARS])
+    if request.operation != "chat":
+        # Whatever stands first, such as the texts to embed or the query to rank by.
+        parts += [bytes(request.fields[name])[:_ROOT_CHARS] for name in _TEXTS if name in request.fields]
     for message in request.messages:
         text = _text(message)
         parts += (b"%d\x00" % len(text), text[:_ROOT_CHARS].encode(errors="surrogatepass"))

@@ -100,6 +100,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     batch_saved_nanousd: int = 0
     """Of a settlement in the tier batch: what the same usage would have cost at the same target had somebody waited for it,
     less what it did cost. 0 where it cost the same."""
+    unit: str = ""
+    """What was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
+    quantity_milli: int = 0
+    """How much of it, in thousandths."""
 
 
 BOOKS: Final = "books"
@@ -147,6 +151,7 @@ def void_of(reserve: Entry) -> Entry:
         cache_write_1h_tokens=0,
         output_tokens=0,
         reasoning_tokens=0,
+        quantity_milli=0,
         cost_nanousd=0,
         baseline_nanousd=None,
         cheapest_nanousd=None,
@@ -175,7 +180,7 @@ def orphan_settlement(reserve: Entry) -> Entry:
     )
 
 
-_SIGNED: Final = (*TOKEN_COLUMNS, "priced_attempts", "batch_saved_nanousd", *METER_COLUMNS)
+_SIGNED: Final = (*TOKEN_COLUMNS, "quantity_milli", "priced_attempts", "batch_saved_nanousd", *METER_COLUMNS)
 
 
 def reversal_of(entry: Entry) -> Entry:

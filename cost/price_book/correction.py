@@ -31,7 +31,7 @@ MOST_GROUPS: Final = 100_000
 _AT_ONCE: Final = 2_000
 _ORIGIN: Final[Origin] = "correction"
 
-_GROUP: Final = ("organisation_id", "team_id", "key_id", "provider", "tier", "tag", "pool")
+_GROUP: Final = ("organisation_id", "team_id", "key_id", "provider", "tier", "tag", "pool", "unit")
 _NOTHING: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
 
 _at_us: Final = col(LedgerEntry.at_us)
@@ -59,6 +59,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Formerly unpriced attempts that this correction prices."""
     posted: int = 0
     """Entries posted for the group before; part of `posting_id`, so that what was reversed can be posted again."""
+    unit: str = ""
 
     @property
     def meters(self) -> Meters:
@@ -197,7 +198,7 @@ class _Recomputed:
         self.left_rows = 0
 
     def add(self, row: Any) -> None:
-        usage = Usage(**{name: getattr(row, name) for name in TOKEN_COLUMNS})
+        usage = Usage(**{name: getattr(row, name) for name in (*TOKEN_COLUMNS, "unit", "quantity_milli")})
         right = self._right_price(row, usage)
         if right is None:
             self.left_rows += 1
@@ -220,7 +221,11 @@ class _Recomputed:
 
         An entry does not keep its service tier, so it is told by what it was booked at.
         """
-        if row.usage_source == "none" or "orphaned" in msgspec.json.decode(row.flags, type=list[str]):
+        if (
+            not self._new.covers(usage)
+            or row.usage_source == "none"
+            or "orphaned" in msgspec.json.decode(row.flags, type=list[str])
+        ):
             return None
         if self._old is None or row.cost_nanousd is None or row.cost_nanousd == self._old.cost_nanousd(usage):
             return self._new
@@ -231,7 +236,16 @@ class _Recomputed:
 
 
 async def _stream_rows(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> AsyncIterator[Any]:
-    names = (*_GROUP, *TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd", "usage_source", "flags", "at_us")
+    names = (
+        *_GROUP,
+        *TOKEN_COLUMNS,
+        "quantity_milli",
+        *METER_COLUMNS,
+        "cost_nanousd",
+        "usage_source",
+        "flags",
+        "at_us",
+    )
     query = select(_day_us, *(getattr(LedgerEntry, name) for name in names)).where(
         where, col(LedgerEntry.price_version) == version, col(LedgerEntry.entry) == "settle"
     )

@@ -6,11 +6,13 @@ somebody once computed with (0.000015000020000000002), so a figure is rounded to
 litellm writes 0 where it does not know, for what is self-hosted, and for what is free for a while. So a 0 is taken for
 an unknown figure, and a model without an input or output price has no price here. There are two exceptions: models that
 generate nothing (embeddings and the like) have a true 0 for output, and those that charge for each request may have a
-true 0 for input. A cache without a figure costs what input costs. A batch's figure that is left out has the discount of
+true 0 for input. Moderation costs nothing where the table says so. A cache without a figure costs what input costs. A batch's figure that is left out has the discount of
 the others.
 
-Searches have a price where they cost the same whatever context they bring. Not read: what a Usage does not count (audio,
-images).
+Searches have a price where they cost the same whatever context they bring. What is billed by the second, character, image or rerank's
+search has its price by that unit; it needs none for tokens.
+
+Not read: what a Usage does not count (audio and images within chats), and images by the pixel.
 """
 
 import difflib
@@ -27,7 +29,7 @@ import msgspec
 
 from cost.errors import PriceTableMissing, UnknownPrice
 from cost.price_book.shipped_table import PATH, read_shipped, reduced
-from cost.prices import MOST_USD_PER_MILLION, LongPrompt, Price, nanousd
+from cost.prices import MOST_UNIT_USD, MOST_USD_PER_MILLION, LongPrompt, Price, Unit, UnitPrice, nanousd, unit_price
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_ROWS: Final = 100_000
@@ -48,6 +50,15 @@ _METERS: Final[dict[str, tuple[str, ...]]] = {
     "cache_write_1h": ("cache_creation_input_token_cost_above_1hr",),
     "reasoning": ("output_cost_per_reasoning_token",),
 }
+
+_UNITS: Final[Mapping[str, tuple[Unit, tuple[str, ...]]]] = {
+    "audio_transcription": ("second", ("input_cost_per_second",)),
+    "audio_speech": ("character", ("input_cost_per_character",)),
+    "image_generation": ("image", ("output_cost_per_image", "input_cost_per_image")),
+    "rerank": ("search", ("input_cost_per_query",)),
+}
+"""What a mode's rows are billed by beside tokens, and its figures' names."""
+_FEMTO: Final = Decimal("1E-15")
 
 _TERMS: Final[dict[str, str]] = {"batch": "_batches", "flex": "_flex", "priority": "_priority"}
 """Other prices of a model, with the ending that their figures' names have."""
@@ -194,18 +205,19 @@ class _Figures(msgspec.Struct, frozen=True):
 
 
 def _price(row: Row, version: str) -> Price | None:
+    units = _units(row)
     figures = _Figures(row, tuple(_brackets(row)))
     request = _positive(row.get("input_cost_per_request")) or Decimal(0)
     try:
         base = _price_with_tiers(figures, version, request)
         if base is None:
-            return None
+            return _of_units(version, units) if units else None
         others = {
             field: _price_with_tiers(figures, version, request, terms)
             for field, terms in _TERMS.items()
             if _has_figures(row, terms)
         }
-        return msgspec.structs.replace(base, **others, tool_calls=_tool_calls(row))
+        return msgspec.structs.replace(base, **others, tool_calls=_tool_calls(row), units=units)
     except ValueError:
         # A figure beyond any price, or more lengths than a price has: what makes no sense is not known.
         return None
@@ -216,6 +228,26 @@ def _tool_calls(row: Row) -> tuple[tuple[str, int], ...]:
     figures = {_positive(each) for each in told.values()} if isinstance(told, dict) else set()
     figure = figures.pop() if len(figures) == 1 else None
     return () if figure is None else (("web_search", nanousd(figure.quantize(_NANO, ROUND_HALF_UP))),)
+
+
+def _of_units(version: str, units: tuple[UnitPrice, ...]) -> Price:
+    return Price(
+        version=version,
+        input_nanousd=0,
+        output_nanousd=0,
+        cached_input_nanousd=0,
+        cache_write_nanousd=0,
+        units=units,
+    )
+
+
+def _units(row: Row) -> tuple[UnitPrice, ...]:
+    """Return the price of what a row is billed by beside tokens."""
+    unit, names = _UNITS.get(str(row.get("mode")), ("", ()))
+    usd = _first_figure(row, names)
+    if usd is None or usd > MOST_UNIT_USD:
+        return ()
+    return (unit_price(unit, usd.quantize(_FEMTO, ROUND_HALF_UP)),)
 
 
 def _price_with_tiers(figures: _Figures, version: str, request: Decimal, terms: str = "") -> Price | None:
@@ -231,8 +263,13 @@ def _flat_price(
     figures: _Figures, above_tokens: int | None, version: str, request: Decimal, terms: str
 ) -> Price | None:
     found = {meter: figures.find(meter, above_tokens, terms=terms) for meter in _METERS}
-    usd_input = found["input"] if found["input"] is not None or not request else Decimal(0)
-    generates_nothing = figures.row.get("mode") in _GENERATES_NOTHING
+    mode = figures.row.get("mode")
+    is_free = mode == "moderation" and figures.row.get("input_cost_per_token") == 0
+    usd_input = Decimal(0) if found["input"] is None and (request or is_free) else found["input"]
+    generates_nothing = mode in _GENERATES_NOTHING
+    if mode == "image_generation" and found["output"] is None:
+        # Pictures are all that it generates.
+        found["output"] = _first_figure(figures.row, ("output_cost_per_image_token",))
     usd_output = found["output"] if found["output"] is not None or not generates_nothing else Decimal(0)
     if usd_input is None or usd_output is None:
         return None

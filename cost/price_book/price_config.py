@@ -10,7 +10,18 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 
 from cost.price_book.book import DatedPrice
 from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
-from cost.prices import MOST_LONG_PROMPTS, LongPrompt, Price, nanousd, price_from_usd
+from cost.prices import (
+    MOST_LONG_PROMPTS,
+    MOST_UNIT_PRICES,
+    MOST_UNIT_USD,
+    UNIT,
+    LongPrompt,
+    Price,
+    UnitPrice,
+    nanousd,
+    price_from_usd,
+    unit_price,
+)
 from cost.times import start_of
 from settings.types import Section
 
@@ -39,6 +50,15 @@ Usd = Annotated[
 
 
 ToolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+
+
+def _whole_unit(value: Decimal) -> Decimal:
+    unit_price("", value)
+    return value
+
+
+UnitUsd = Annotated[Decimal, BeforeValidator(_as_written), Field(ge=0, le=MOST_UNIT_USD), AfterValidator(_whole_unit)]
+UnitName = Annotated[str, Field(pattern=rf"^{UNIT.pattern}$")]
 
 
 class MeterPrices(Section):
@@ -95,6 +115,12 @@ class BatchPrices(MeterPrices):
 class PricesConfig(MeterPrices):
     """A complete price. A model may also have a list of such prices, each with its date."""
 
+    units: Annotated[dict[UnitName, UnitUsd], Field(max_length=MOST_UNIT_PRICES)] = Field(
+        default_factory=dict,
+        description="US dollars for one `second` of audio, `character` to be spoken, `image` (also `image/QUALITY` and "
+        "`image/QUALITY/SIZE`) or `search` of a reranker. Beside them `input` and `output` may be left out together: a token's price is then unknown.",
+    )
+
     request: Usd = Field(default=Decimal(0), description="One request, beside its tokens; in US dollars.")
     long_prompts: _LongPrompts = Field(default=(), description="Other prices for long prompts, the shortest first.")
     batch: BatchPrices | None = Field(default=None, description="What a batch costs; as usual, if left out.")
@@ -122,6 +148,13 @@ class PricesConfig(MeterPrices):
         description="Kept in every row that is booked at these prices; the date, if left out.",
     )
     effective_from: date | None = Field(default=None, description="The first day of these prices, in UTC.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_units_alone(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("units") and given.keys().isdisjoint({"input", "output"}):
+            return {"input": 0, "output": 0, **given}
+        return given
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -161,7 +194,9 @@ class PricesConfig(MeterPrices):
 
     def _price(self, version: str) -> Price:
         base = msgspec.structs.replace(
-            self.flat(version, self.request), long_prompts=_tiers(self.long_prompts, version, self.request)
+            self.flat(version, self.request),
+            long_prompts=_tiers(self.long_prompts, version, self.request),
+            units=self._units(),
         )
         if self.batch_discount is None:
             batch = self._other(self.batch, version)
@@ -176,7 +211,11 @@ class PricesConfig(MeterPrices):
         if prices is None:
             return None
         tiers = _tiers(prices.long_prompts, version, self.request)
-        return msgspec.structs.replace(prices.flat(version, self.request), long_prompts=tiers)
+        flat = prices.flat(version, self.request)
+        return msgspec.structs.replace(flat, long_prompts=tiers, units=self._units())
+
+    def _units(self) -> tuple[UnitPrice, ...]:
+        return tuple(unit_price(name, each) for name, each in sorted(self.units.items()))
 
 
 class EnteredPrices(PricesConfig):
@@ -306,4 +345,5 @@ def _discounted(price: Price, share: Decimal) -> Price:
             LongPrompt(above_tokens=each.above_tokens, price=_discounted(each.price, share))
             for each in price.long_prompts
         ),
+        units=tuple(UnitPrice(unit=each.unit, nanousd=less(each.nanousd)) for each in price.units),
     )

@@ -114,7 +114,14 @@ _LABELS: Final = {
     "reasoning": "Reasoning Tokens",
     "request": "Requests",
 }
-_UNITS: Final = {meter: "Requests" if meter == "request" else "Tokens" for meter in METERS}
+_UNITS: Final = {
+    "second": ("Seconds", "Audio Seconds"),
+    "character": ("Characters", "Characters Spoken"),
+    "image": ("Images", "Images"),
+    "search": ("Searches", "Searches"),
+}
+"""Units in the plural, and their meters' names."""
+_MILLI_PLACES: Final = 3
 _AFTER_THE_FACT: Final = frozenset({"true-up", "correction", "reconciliation"})
 _CORRECTIONS: Final = frozenset({"correction", "reconciliation"})
 _IN_PRICING_CURRENCY: Final = ("ContractedUnitPrice", "EffectiveCost", "ListUnitPrice")
@@ -122,6 +129,7 @@ _NANO_PLACES: Final = 9
 _FIGURE_PLACES: Final = 15
 """Decimal places of a dollar figure for one token: nano-dollars for a million."""
 _BLENDED_PLACES: Final = 18
+_MILLI: Final = 1_000
 _PER_MILLION: Final = 1_000_000
 
 Figures = Callable[[str, str], Awaitable[Price | None]]
@@ -341,11 +349,11 @@ def _first_row_cells(group: Row) -> dict[str, Cell]:
 
 
 def _used_meters(group: Row, price: Price | None) -> Iterator[str]:
-    """Yield the meters that a group has something on; requests only if they have a price or a cost."""
+    """Yield the meters that a group has something on; requests only if they have a unit, a price or a cost."""
     figures = dict(zip(METERS, price.figures(), strict=True)) if price is not None else {}
     for meter in METERS:
         has_cost = group[f"{meter}_nanousd"] != 0
-        if has_cost or (_quantity(group, meter) != 0 and (meter != "request" or figures.get(meter))):
+        if has_cost or (_quantity(group, meter) != 0 and (meter != "request" or group["unit"] or figures.get(meter))):
             yield meter
 
 
@@ -364,23 +372,54 @@ def _quantity(group: Row, meter: str) -> int:
         "cache_write_1h": group["cache_write_1h_tokens"],
         "output": group["output_tokens"] - group["reasoning_tokens"],
         "reasoning": group["reasoning_tokens"],
-        "request": group["attempts"],
+        "request": group["quantity_milli"] if group["unit"] else group["attempts"],
     }
     return quantities[meter]
 
 
+def _scale(group: Row, meter: str) -> int:
+    """Return how many of a meter's quantity are one: quantities of units are told in thousandths."""
+    return _MILLI if meter == "request" and group["unit"] else 1
+
+
+def _shown(group: Row, meter: str) -> Decimal:
+    return _decimal(_quantity(group, meter), 0 if _scale(group, meter) == 1 else _MILLI_PLACES)
+
+
+def _unit(group: Row, meter: str) -> str:
+    if meter != "request":
+        return "Tokens"
+    return _UNITS[_kind(group)][0] if group["unit"] else "Requests"
+
+
+def _label(group: Row, meter: str) -> str:
+    if meter == "request" and group["unit"]:
+        _, _, kind = group["unit"].partition("/")
+        return _UNITS[_kind(group)][1] + (f" ({kind})" if kind else "")
+    return _LABELS[meter]
+
+
+def _kind(group: Row) -> str:
+    kind: str = group["unit"].partition("/")[0]
+    return kind
+
+
+def _sku(group: Row, meter: str) -> str:
+    return f"{group['target_id']}/{group['unit'] if meter == 'request' and group['unit'] else meter}"
+
+
 def _meter_row(group: Row, meter: str, price: Price | None, *, period_is_over: bool) -> dict[str, Cell]:
     cost_nanousd, quantity = group[f"{meter}_nanousd"], _quantity(group, meter)
-    label = f"{_LABELS[meter]} of {group['target_id']}"
+    label = f"{_label(group, meter)} of {group['target_id']}"
     sku: dict[str, Cell] = {
-        "SkuId": f"{group['target_id']}/{meter}",
-        "SkuMeter": _LABELS[meter],
-        "x_TokenType": meter,
-        "x_Quantity": quantity,
+        "SkuId": _sku(group, meter),
+        "SkuMeter": _label(group, meter),
+        "x_TokenType": group["unit"] or meter if meter == "request" else meter,
+        "x_Quantity": quantity if _scale(group, meter) == 1 else _shown(group, meter),
     }
     if group["origin"] in _AFTER_THE_FACT:
         correction = group["origin"] in _CORRECTIONS and period_is_over
-        made = _correction_cells(cost_nanousd, quantity, meter) if correction else _adjustment_cells(cost_nanousd, "")
+        made = _correction_cells(group, meter) if correction else _adjustment_cells(cost_nanousd, "")
         return {**sku, **made, "ChargeDescription": f"{label}: {group['origin']}"}
     if price is None and group["unpriced_attempts"] and not group["cost_nanousd"]:
         return {
@@ -399,24 +438,31 @@ def _meter_row(group: Row, meter: str, price: Price | None, *, period_is_over: b
 
 
 def _usage_cells(group: Row, meter: str, unit: _UnitPrice) -> dict[str, Cell]:
-    quantity = _quantity(group, meter)
+    quantity, scale = _quantity(group, meter), _scale(group, meter)
     version = group["price_version"]
-    details = {"x_Model": group["target_id"], "x_Meter": meter, "x_PriceTableVersion": version, "x_Kind": unit.kind}
-    product, price = _decimal(unit.scaled * quantity, unit.places), _decimal(unit.scaled, unit.places)
+    details = {
+        "x_Model": group["target_id"],
+        "x_Meter": meter,
+        "x_Unit": group["unit"] if meter == "request" else "",
+        "x_PriceTableVersion": version,
+        "x_Kind": unit.kind,
+    }
+    places = unit.places if scale == 1 else unit.places + _MILLI_PLACES
+    product, price = _decimal(unit.scaled * quantity, places), _decimal(unit.scaled, unit.places)
     return {
         **_cost_cells(group[f"{meter}_nanousd"]),
         "ListCost": product,
         "ContractedCost": product,
         "ListUnitPrice": price,
         "ContractedUnitPrice": price,
-        "PricingQuantity": _decimal(quantity, 0),
-        "PricingUnit": _UNITS[meter],
+        "PricingQuantity": _shown(group, meter),
+        "PricingUnit": _unit(group, meter),
         "PricingCategory": "Standard",
-        "ConsumedQuantity": _decimal(quantity, 0),
-        "ConsumedUnit": _UNITS[meter],
+        "ConsumedQuantity": _shown(group, meter),
+        "ConsumedUnit": _unit(group, meter),
         "ChargeCategory": "Usage",
         "ChargeFrequency": "Usage-Based",
-        "SkuPriceId": f"{group['target_id']}/{meter}@{version}" + (f"+{unit.kind}" if unit.kind else ""),
+        "SkuPriceId": f"{_sku(group, meter)}@{version}" + (f"+{unit.kind}" if unit.kind else ""),
         "SkuPriceDetails": _json({name: value for name, value in details.items() if value}),
     }
 
@@ -457,16 +503,16 @@ def _adjustment_cells(cost_nanousd: int, told: str) -> dict[str, Cell]:
     }
 
 
-def _correction_cells(cost_nanousd: int, quantity: int, meter: str) -> dict[str, Cell]:
+def _correction_cells(group: Row, meter: str) -> dict[str, Cell]:
     used: dict[str, Cell] = {
-        "ConsumedQuantity": _decimal(quantity, 0),
-        "ConsumedUnit": _UNITS[meter],
-        "PricingQuantity": _decimal(quantity, 0),
-        "PricingUnit": _UNITS[meter],
+        "ConsumedQuantity": _shown(group, meter),
+        "ConsumedUnit": _unit(group, meter),
+        "PricingQuantity": _shown(group, meter),
+        "PricingUnit": _unit(group, meter),
     }
     return {
-        **_cost_cells(cost_nanousd),
-        **(used if quantity else {}),
+        **_cost_cells(group[f"{meter}_nanousd"]),
+        **(used if _quantity(group, meter) else {}),
         "ChargeCategory": "Usage",
         "ChargeClass": "Correction",
         "ChargeFrequency": "Usage-Based",
@@ -485,22 +531,30 @@ def _unit_price(group: Row, meter: str, price: Price | None) -> _UnitPrice | Non
     when nothing but a negative price would explain the cost.
     """
     quantity, cost_nanousd = _quantity(group, meter), group[f"{meter}_nanousd"]
-    place = METERS.index(meter)
+    scale = _scale(group, meter)
     if price is not None:
         # Each attempt's part may be rounded by one nano-dollar.
         most_rounding = max(1, abs(group["attempts"])) * _PER_MILLION
-        offered = _prices_within(price)
-        for kind, each in offered:
-            figure = each.figures()[place]
-            if abs(figure * quantity - cost_nanousd * _PER_MILLION) <= most_rounding:
+        offered = [(kind, _figure(each, group, meter)) for kind, each in _prices_within(price)]
+        for kind, figure in offered:
+            if abs(figure * quantity - cost_nanousd * _PER_MILLION * scale) <= most_rounding * scale:
                 return _UnitPrice(figure, _FIGURE_PLACES, kind)
         if len(offered) == 1 or group["unpriced_attempts"]:
-            return _UnitPrice(price.figures()[place], _FIGURE_PLACES) if quantity else None
+            return _UnitPrice(offered[0][1], _FIGURE_PLACES) if quantity else None
     if quantity == 0 or cost_nanousd * quantity < 0:
         return None
-    scale = 10 ** (_BLENDED_PLACES - _NANO_PLACES)
-    blended = (2 * abs(cost_nanousd) * scale + abs(quantity)) // (2 * abs(quantity))
+    blended = (2 * abs(cost_nanousd) * scale * 10 ** (_BLENDED_PLACES - _NANO_PLACES) + abs(quantity)) // (
+        2 * abs(quantity)
+    )
     return _UnitPrice(blended, _BLENDED_PLACES, "blended")
+
+
+def _figure(price: Price, group: Row, meter: str) -> int:
+    """Return a meter's figure, in nano-dollars per million."""
+    if meter == "request" and group["unit"]:
+        priced = price.priced_unit(group["unit"])
+        return 0 if priced is None else priced.nanousd
+    return price.figures()[METERS.index(meter)]
 
 
 def _prices_within(price: Price) -> list[tuple[str, Price]]:

@@ -25,7 +25,7 @@ from cost.reports.scope import ReadScope
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 
-Dimension = Literal["team", "key", "model", "provider", "tier", "tag", "origin", "day", "hour"]
+Dimension = Literal["team", "key", "model", "provider", "tier", "tag", "origin", "unit", "day", "hour"]
 """Dimensions to group by. A day or hour is given as its first microsecond since 1970."""
 
 MAX_DAYS: Final = 366
@@ -46,6 +46,7 @@ COLUMNS: Final = {
     "tier": "tier",
     "tag": "tag",
     "origin": "origin",
+    "unit": "unit",
 }
 """Columns of the dimensions that are not times, in the roll-ups and in the ledger alike."""
 _TIMES: Final = ("day", "hour")
@@ -63,6 +64,8 @@ class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_1h_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    quantity_milli: int = 0
+    """Thousandths of the group's unit; of sums over several units it says nothing."""
     cost_nanousd: int = 0
     input_nanousd: int = 0
     cached_input_nanousd: int = 0
@@ -105,6 +108,7 @@ class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
     tier: tuple[str, ...] = ()
     tag: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
+    unit: tuple[str, ...] = ()
     not_team: tuple[str, ...] = ()
     not_model: tuple[str, ...] = ()
     not_tier: tuple[str, ...] = ()

@@ -8,10 +8,10 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from dashboards.batch.multipart import Head, Multipart, missing_end
 from proxy.batch.batch_errors import FileTooLarge
 from proxy.batch.files import FileRecord, FileStore, NewFile, Owner
 from proxy.errors import BadRequest, Overloaded, UploadTimeout
+from proxy.http.multipart import Head, Multipart, missing_end
 
 _AT_ONCE: Final = 8
 """Uploads of one process at once."""

@@ -39,6 +39,7 @@ _GROUPS: Final[Mapping[str, Dimension]] = {
     "provider": "provider",
     "tier": "tier",
     "tag": "tag",
+    "unit": "unit",
     "day": "day",
     "hour": "hour",
 }
@@ -54,6 +55,7 @@ _RANGE: Final[Mapping[str, Parameter]] = {
     "provider": texts("Only these providers."),
     "tier": texts("Only these tiers."),
     "tag": texts("Only these tags."),
+    "unit": texts("Only these units, such as `second`."),
 }
 _PARAMETERS: Final[Mapping[str, Parameter]] = {
     "team_id": texts("Only these teams; a single one where one day is asked for."),
@@ -165,6 +167,7 @@ def _filters(scope: ReadScope, parameters: Parameters) -> UsageFilters:
         provider=parameters.texts("provider"),
         tier=parameters.texts("tier"),
         tag=parameters.texts("tag"),
+        unit=parameters.texts("unit"),
     )
 
 
@@ -226,7 +229,7 @@ def _csv_lines(page: UsagePage, query: UsageQuery) -> bytes:
 
 
 def _cells(row: UsageRow, query: UsageQuery) -> list[Cell]:
-    return [*_groups(row, query).values(), *_figures(row.sums).values()]
+    return list(_as_row(row, query).values())
 
 
 def _json_lines(page: UsagePage, query: UsageQuery) -> bytes:
@@ -234,7 +237,7 @@ def _json_lines(page: UsagePage, query: UsageQuery) -> bytes:
 
 
 def _as_row(row: UsageRow, query: UsageQuery) -> dict[str, Cell]:
-    return {**_groups(row, query), **_figures(row.sums)}
+    return {**_groups(row, query), **_figures(row.sums, by_unit="unit" in query.group_by)}
 
 
 def _groups(row: UsageRow, query: UsageQuery) -> dict[str, str]:
@@ -251,9 +254,12 @@ def _as_text(field: str, value: str | int) -> str:
     return iso(value)[:10] if field == "day" else iso(value)
 
 
-def _figures(sums: UsageSums) -> dict[str, Cell]:
-    """Every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost."""
-    figures = {told: _amount(sums, name) for name, told in _TOLD.items()}
+def _figures(sums: UsageSums, *, by_unit: bool = False) -> dict[str, Cell]:
+    """Every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost, and for a quantity that
+    may be of several units.
+    """
+    figures: dict[str, Cell] = {told: _amount(sums, name) for name, told in _TOLD.items()}
+    figures[_QUANTITY] = Decimal(sums.quantity_milli) / _MILLI if by_unit else None
     return {**figures, "cost_usd": known_usd(sums.known_cost_nanousd), "savings_usd": known_usd(sums.savings_nanousd)}
 
 
@@ -262,7 +268,9 @@ def _amount(sums: UsageSums, name: str) -> int | Decimal:
     return usd(figure) if name.endswith("_nanousd") else figure
 
 
-_TOLD: Final = {name: name.replace("_nanousd", "_usd") for name in ROLLUP_SUMS}
+_QUANTITY: Final = "quantity"
+_MILLI: Final = 1_000
+_TOLD: Final = {name: name.replace("_nanousd", "_usd").replace("_milli", "") for name in ROLLUP_SUMS}
 _FIGURES: Final = (*_TOLD.values(), "savings_usd")
 
 

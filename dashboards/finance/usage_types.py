@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from cost.tables import ROLLUP_SUMS
 
 _NANOUSD = "_nanousd"
+_MILLI = "_milli"
 
 
 class DaySums(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,18 +44,24 @@ class UsageDay(DaySums, frozen=True, kw_only=True):
 UsageFigures = msgspec.defstruct(
     "UsageFigures",
     [
-        (name.replace(_NANOUSD, "_usd"), Decimal | None if name.endswith(_NANOUSD) else int)
+        (
+            name.replace(_NANOUSD, "_usd").replace(_MILLI, ""),
+            Decimal | None if name.endswith((_NANOUSD, _MILLI)) else int,
+        )
         for name in (*ROLLUP_SUMS, f"savings{_NANOUSD}")
     ],
     kw_only=True,
     frozen=True,
-    namespace={"__doc__": "Every figure of the books, in dollars where it is money. A cost that is unknown is null."},
+    namespace={
+        "__doc__": "Every figure of the books, in dollars where it is money. A cost that is unknown is null, and so is `quantity` where "
+        "rows are not grouped by `unit`: seconds and images do not add up."
+    },
 )
 UsageRowOut = msgspec.defstruct(
     "UsageRowOut",
     [
         (name, str | UnsetType, UNSET)
-        for name in ("team_id", "key_id", "model", "provider", "tier", "tag", "day", "hour")
+        for name in ("team_id", "key_id", "model", "provider", "tier", "tag", "unit", "day", "hour")
     ],
     bases=(UsageFigures,),
     kw_only=True,

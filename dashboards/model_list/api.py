@@ -18,7 +18,7 @@ from cost.prices import Price, usd
 from dashboards.web.api_types import Listed
 from dashboards.web.gateway import AuthenticatedCaller, gateway_of
 from dashboards.web.openapi import described
-from providers.target import Target
+from providers.target import NOT_CHAT, Target
 from proxy.errors import ModelNotFound
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO, may_use
@@ -124,7 +124,7 @@ def _for_mistral(model: dict[str, Any]) -> dict[str, Any]:
     can = {name: known is None or ours in known for name, ours in (("function_calling", "tools"), ("vision", "vision"))}
     shown = {name: value for name, value in model.items() if name != "capabilities"}
     context = {} if model.get("max_context_tokens") is None else {"max_context_length": model["max_context_tokens"]}
-    is_chat = known is None or "embeddings" not in known
+    is_chat = known is None or NOT_CHAT.isdisjoint(known)
     return {**shown, **context, "type": "base", "capabilities": {"completion_chat": is_chat, **can}}
 
 

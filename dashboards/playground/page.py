@@ -22,6 +22,7 @@ from dashboards.web.access import allowed
 from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
+from providers.target import NOT_CHAT
 from proxy.batch.answering import Answered, Asked
 from proxy.errors import BadRequest
 from proxy.policy import AUTO, may_use
@@ -245,7 +246,7 @@ def _models(view: PageRequest) -> list[tuple[str, str]]:
     targets = [
         target.target_id
         for target in rules.catalog.targets.values()
-        if may_use(may, target) and "embeddings" not in target.capabilities
+        if may_use(may, target) and target.capabilities.isdisjoint(NOT_CHAT)
     ]
     return [(AUTO, "auto: the gateway chooses"), *((name, name) for name in sorted(targets))]
 

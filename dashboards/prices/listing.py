@@ -57,6 +57,7 @@ def figures_told(price: Price | None) -> dict[str, Any]:
             "usd_per_million_tokens": None,
             "usd_per_request": None,
             "usd_per_tool_call": {},
+            "usd_per_unit": {},
             "long_prompts": [],
         }
         return {**nothing, "batch": None, "flex": None, "priority": None}
@@ -64,6 +65,7 @@ def figures_told(price: Price | None) -> dict[str, Any]:
         "usd_per_million_tokens": _per_million(price),
         "usd_per_request": exact(usd(price.request_nanousd)),
         "usd_per_tool_call": {name: exact(usd(figure)) for name, figure in price.tool_calls},
+        "usd_per_unit": {each.unit: exact(each.usd) for each in price.units},
         "long_prompts": [
             {"above_tokens": each.above_tokens, "usd_per_million_tokens": _per_million(each.price)}
             for each in price.long_prompts

@@ -306,6 +306,7 @@ def _further(price: Price) -> list[str]:
     told = []
     if price.request_nanousd:
         told.append(f"${_dollars(price.request_nanousd)} a request")
+    told += [f"${exact(each.usd)} a {each.unit}" for each in price.units]
     for each in price.long_prompts:
         inner = each.price
         told.append(

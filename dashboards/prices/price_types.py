@@ -18,6 +18,7 @@ class PriceFigures(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_tokens: dict[str, str] | None
     usd_per_request: str | None
     usd_per_tool_call: dict[str, str]
+    usd_per_unit: dict[str, str]
     long_prompts: list[LongPromptPriceOut]
     batch: "PriceFigures | None"
     flex: "PriceFigures | None"

@@ -500,9 +500,15 @@ def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | None, int]]:
         None,
     )
     rows = zip(METERS, used, METER_COLUMNS, strict=True)
-    return [
+    found = [
         (_METER_WORDS.get(name, name), tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
     ]
+    units = {each.unit for each in attempts if each.unit}
+    if len(units) == 1 and found and found[-1][0] == _METER_WORDS["request"]:
+        # What is billed by another unit stands under the request: told in whole units.
+        quantity = sum(each.quantity_milli for each in attempts)
+        found[-1] = (units.pop().capitalize(), -(-quantity // 1_000), found[-1][2])
+    return found
 
 
 def _counterfactuals(found: RecentRequest) -> list[tuple[str, str, int | None, int | None]]:

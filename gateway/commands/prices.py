@@ -346,6 +346,7 @@ def _further(each: dict[str, Any]) -> str:
         found.append(f"reasoning {figures['reasoning']}")
     if each["usd_per_request"] != "0":
         found.append(f"each request {each['usd_per_request']}")
+    found += [f"each {unit} {figure}" for unit, figure in each["usd_per_unit"].items()]
     found += [f"above {tier['above_tokens']:,}: {_pair(tier)}" for tier in each["long_prompts"]]
     found += [f"{terms} {_pair(each[terms])}" for terms in ("batch", "flex", "priority") if each[terms] is not None]
     return ", ".join(found) or "-"

@@ -70,6 +70,13 @@ class ServerConfig(Section):
     max_body_bytes: int = Field(
         default=20_000_000, ge=1_000, le=200_000_000, description="A larger request body is refused with 413."
     )
+    max_upload_bytes: int = Field(
+        default=32_000_000,
+        ge=1_000,
+        le=1_000_000_000,
+        description="A larger file, such as a recording to be written down, is refused with 413. It waits on disk (`TMPDIR`) "
+        "rather than in memory.",
+    )
     max_bodies_bytes: int = Field(
         default=256_000_000,
         ge=1_000,
@@ -435,6 +442,7 @@ _LIVE_KEYS = {
     "cost.hosted",
     "cost.holdout_share",
     "server.max_body_bytes",
+    "server.max_upload_bytes",
     "server.body_timeout_s",
     "server.slow_reader_s",
     "server.max_in_flight",

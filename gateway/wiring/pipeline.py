@@ -140,6 +140,7 @@ def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classif
         retry=config.providers.retry,
         max_in_flight=config.server.max_in_flight,
         max_body_bytes=config.server.max_body_bytes,
+        max_upload_bytes=config.server.max_upload_bytes,
         body_timeout_s=config.server.body_timeout_s,
         escalation=build_escalation(config.policy.escalation),
         deadlines=config.deadlines,

@@ -46,7 +46,9 @@ class Connection(asyncio.Protocol):
         "_timer",
         "_timer_at",
         "_transport",
+        "_unsent",
         "_waiter",
+        "_write_paused",
         "busy",
         "headers",
         "status",
@@ -62,6 +64,8 @@ class Connection(asyncio.Protocol):
         self._timer_at = math.inf
         self._from_peer: select.poll | None = None
         self._error: Exception | None = None
+        self._write_paused = False
+        self._unsent = 0
         self.busy = False
         self._begin()
 
@@ -91,12 +95,13 @@ class Connection(asyncio.Protocol):
         # A close that arrived is seen though the loop has not read it yet, so a stale connection is not written to.
         return not self._from_peer.poll(0)
 
-    def send(self, request: bytes, deadline: float) -> None:
-        """Sends a whole request, whose reply must end by `deadline` on the loop's clock."""
+    def send(self, request: bytes, deadline: float, unsent: int = 0) -> None:
+        """Sends a request, whose reply must end by `deadline` on the loop's clock. So many bytes of it are still to come."""
         assert self._transport is not None  # noqa: S101 - The pool looked.
         self._begin()
         self._error = None
         self.busy = True
+        self._unsent = unsent
         self._parser = httptools.HttpResponseParser(self)
         self._due_at = deadline
         self._arm(deadline)
@@ -112,7 +117,7 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether the reply came whole and the upstream keeps the connection."""
-        whole = self._at_eof and self._stays and self._error is None
+        whole = self._at_eof and self._stays and self._error is None and not self._unsent
         return whole and self._transport is not None and not self._transport.is_closing()
 
     def cut(self) -> None:
@@ -121,6 +126,18 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     # The caller's side.
+
+    async def send_more(self, data: bytes) -> bool:
+        """Sends a further piece of the request, once there is room for it. False when the reply has begun or the connection
+        failed, which reading the reply tells: the rest need not be sent.
+        """
+        while self._write_paused and not self._has_reply and self._error is None:
+            await self._wait()
+        if self._has_reply or self._error is not None or self._transport is None:
+            return False
+        self._unsent -= len(data)
+        self._transport.write(data)
+        return True
 
     async def reply_begins(self) -> None:
         """Waits for the reply's head, which is then in `status` and `headers`. Raises NotHttp, ReplyLost, ReplyTimeout."""
@@ -189,6 +206,13 @@ class Connection(asyncio.Protocol):
         if socket is not None:
             self._from_peer = select.poll()
             self._from_peer.register(socket.fileno(), select.POLLRDHUP)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

@@ -82,9 +82,10 @@ class ConnectionPool:
         connect_s: float,
         total_s: float,
         connected: Callable[[], None],
+        length: int | None = None,
     ) -> Connection:
         """Sends a POST over a kept or a new connection; `head` are its further fields. Calls `connected` before a byte
-        leaves. Whoever gets the connection must give it back by `release`.
+        leaves. Of a body of `length` bytes `body` is the beginning; the connection takes the rest by `send_more`. Whoever gets the connection must give it back by `release`.
 
         Raises ConnectionFailed; from there on the connection tells.
         """
@@ -98,7 +99,9 @@ class ConnectionPool:
             except TimeoutError:
                 raise ConnectionTimeout("no connection in time") from None
         connected()
-        connection.send(b"%b%bcontent-length: %d\r\n\r\n%b" % (address.head, head, len(body), body), deadline)
+        size = len(body) if length is None else length
+        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (address.head, head, size, body)
+        connection.send(request, deadline, size - len(body))
         return connection
 
     def release(self, connection: Connection) -> None:

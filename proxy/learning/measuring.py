@@ -35,7 +35,7 @@ from cost.prices import usd
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import RequestRejected, UpstreamError
-from providers.target import Target
+from providers.target import NOT_CHAT, Target
 from providers.wire import ChatRequest, Event
 from proxy.answers.refusals import reads_as_refusal
 from proxy.answers.tool_calls import Call as WireCall
@@ -260,8 +260,8 @@ class _Run:
         target = self._rules().catalog.targets.get(self._measurement.target_id)
         if target is None:
             raise Stopped(f"there is no target {self._measurement.target_id!r} in the configuration")
-        if "embeddings" in target.capabilities:
-            raise Stopped(f"{target.target_id} makes embeddings, and answers no questions")
+        if instead := target.capabilities & NOT_CHAT:
+            raise Stopped(f"{target.target_id} makes {min(instead)}, and answers no questions")
         return target
 
     async def ask_all(self, lost: asyncio.Event) -> None:

@@ -141,6 +141,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     path: str
+    other_paths: tuple[str, ...] = ()
+    """Further paths of the same, as other clients know it."""
     operation: Operation = "chat"
     read: Callable[[bytes, RequestHeaders, IsModel], Understood]
     """Raises BadRequest."""
@@ -148,6 +150,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """An error reply in this wire's shape, for a request id."""
     error_event: Callable[[ErrorReply, str], bytes]
     """An error in a stream of which nothing else is known."""
+    takes_file: bool = False
+    """True for a wire whose body is a form with a file; `read` is given its fields as JSON."""
     continuing: Continuing | None = None
     """For a wire whose answers can be kept; None for all others."""
     request_id_header: bytes | None = None

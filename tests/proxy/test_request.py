@@ -300,7 +300,7 @@ def embedding(**fields: Any) -> bytes:
 def test_what_is_to_be_embedded_is_counted_text_by_text(given: Any, in_all: int, longest: int) -> None:
     """Texts and lists of tokens: all together are paid, the longest has to fit."""
     request = parse_embeddings(embedding(input=given), NO_HEADERS)
-    assert (request.embedded_tokens, request.longest_tokens) == (in_all, longest)
+    assert (request.given_texts_tokens, request.longest_tokens) == (in_all, longest)
     assert input_tokens(request, prompt_of(request)) == in_all
     assert needs(request) == {"embeddings"}
     assert request.operation == "embeddings"
@@ -311,7 +311,7 @@ def test_what_is_to_be_embedded_is_counted_text_by_text(given: Any, in_all: int,
 def test_one_text_and_a_list_of_it_are_the_same() -> None:
     """As they are to OpenAI."""
     one, listed = (parse_embeddings(embedding(input=each), NO_HEADERS) for each in ("a gate", ["a gate"]))
-    assert one.embedded_tokens == listed.embedded_tokens == one.longest_tokens == listed.longest_tokens > 0
+    assert one.given_texts_tokens == listed.given_texts_tokens == one.longest_tokens == listed.longest_tokens > 0
 
 
 def test_embeddings_pass_unknown_fields_and_keep_ours() -> None:

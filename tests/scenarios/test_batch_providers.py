@@ -32,10 +32,10 @@ def client_of(upstream: Upstream) -> openai.AsyncOpenAI:
 async def usage_of(gateway: Running) -> dict[str, Any]:
     """The team's usage by tier, as finance reads it."""
     address = f"{gateway.base_url}/usage?group_by=tier"
-    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {gateway.key}"}) as session:
-        async with session.get(address) as reply:
-            assert reply.status == 200, await reply.text()
-            return dict(await reply.json())
+    headers = {"authorization": f"Bearer {gateway.key}"}
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(address) as reply:
+        assert reply.status == 200, await reply.text()
+        return dict(await reply.json())
 
 
 async def handed(gateway: Running) -> list[dict[str, Any]]:

@@ -156,6 +156,7 @@ class House:
                 retry=RetryConfig(),
                 max_in_flight=100,
                 max_body_bytes=100_000,
+                max_upload_bytes=100_000,
                 body_timeout_s=1,
                 deadlines=deadlines or DeadlinesSection(),
             ),

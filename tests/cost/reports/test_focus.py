@@ -59,6 +59,7 @@ def group(**changes: Any) -> dict[str, Any]:
         "price_version": "2026-01-01",
         "pool": "",
         "origin": "caller",
+        "unit": "",
         **dict.fromkeys(ROLLUP_SUMS, 0),
         **changes,
     }

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from accounts.keys import Pepper
 from cost.close.checks import MonthChecks
 from cost.close.month import Month
 from cost.prices import usd

@@ -10,6 +10,9 @@ from proxy.errors import BadRequest
 
 _BOUNDARY: Final = re.compile(r";\s*boundary=\"?(?P<boundary>[0-9A-Za-z'()+_,./:=?-]{1,70})\"?\s*(;|$)", re.IGNORECASE)
 _DISPOSITION: Final = re.compile(r"^content-disposition:\s*form-data(?P<rest>[^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_CONTENT_TYPE: Final = re.compile(
+    r"^content-type:[ \t]*(?P<type>[a-z0-9]+/[a-z0-9.+-]+(;[ a-z0-9=._-]+)?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE
+)
 _NAMED: Final = re.compile(r';\s*(?P<key>name|filename)="(?P<value>[^"]*)"', re.IGNORECASE)
 _MAX_HEAD_BYTES: Final = 4_096
 _MAX_PARTS: Final = 20
@@ -21,6 +24,7 @@ class Head(msgspec.Struct, frozen=True):
 
     name: str
     filename: str | None
+    content_type: str = ""
 
 
 class Multipart:
@@ -30,7 +34,7 @@ class Multipart:
         """Raises BadRequest for anything but multipart/form-data."""
         found = _BOUNDARY.search(content_type)
         if found is None or not content_type.lower().startswith("multipart/form-data"):
-            raise BadRequest("Send the file as multipart/form-data, with the parts `file` and `purpose`.")
+            raise BadRequest("Send the file as multipart/form-data, as the part `file`.")
         self._delimiter = b"\r\n--" + found["boundary"].encode()
         # The first boundary may stand at the very beginning.
         self._held = b"\r\n"
@@ -74,12 +78,14 @@ class Multipart:
             return None
         head, self._held = self._held[:end], self._held[end + 4 :]
         self._parts += 1
-        told = _DISPOSITION.search(head.decode("utf-8", "replace"))
+        text = head.decode("utf-8", "replace")
+        told = _DISPOSITION.search(text)
         if told is None or len(head) > _MAX_HEAD_BYTES or self._parts > _MAX_PARTS:
             raise BadRequest(_UNREADABLE)
         names = {each["key"].lower(): each["value"] for each in _NAMED.finditer(told["rest"])}
         self._after_delimiter, self._in_body = False, True
-        return Head(names.get("name", ""), names.get("filename"))
+        kind = _CONTENT_TYPE.search(text)
+        return Head(names.get("name", ""), names.get("filename"), "" if kind is None else kind["type"])
 
 
 def missing_end() -> BadRequest:

@@ -1,0 +1,75 @@
+"""Whole replies of the metered operations, such as rerank, and what they tell of usage: tokens, or the provider's units."""
+
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from providers.errors import MalformedReply
+from providers.passed_stream import wire_usage
+from providers.upstream_faults import error_in_reply
+from providers.wire import Event, Operation, UsedUnits, WireUsage, on_one_line
+
+_MOST_MILLI: Final = 10**12
+_MILLI: Final = 1_000
+
+
+class _Reply(msgspec.Struct):
+    """What is looked at of a reply; the rest stays raw. Types are checked later, as nobody vouches for them."""
+
+    error: Any = None
+    usage: Any = None
+    meta: Any = None
+    results: list[msgspec.Raw] | None = None
+    data: list[msgspec.Raw] | None = None
+    text: Any = None
+    duration: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(_Reply).decode
+
+
+def decode_metered(payload: bytes, operation: Operation, deployment_id: str, secret: str | None = None) -> Event:
+    """A whole reply in JSON as one event; one without content has no choices.
+
+    Raises MalformedReply, or the UpstreamError for an error object in it.
+    """
+    try:
+        payload.decode()
+        reply = _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedReply(f"The upstream's answer is none of {operation}.", deployment_id=deployment_id) from error
+    if reply.error is not None:
+        raise error_in_reply(reply.error, deployment_id, secret)
+    content, units = _told(reply, operation)
+    return Event(on_one_line(payload), False, int(content), 0, _tokens(reply), True, units=units)
+
+
+def _told(reply: _Reply, operation: Operation) -> tuple[bool, UsedUnits | None]:
+    """Whether the reply has content, and the units that it tells of."""
+    if operation == "moderations":
+        return bool(reply.results), None
+    if operation == "rerank":
+        # Some hosts call the ranking `data`.
+        billed = _inner(_inner(reply.meta, "billed_units"), "search_units")
+        return reply.results is not None or reply.data is not None, _units("search", billed)
+    if operation == "images":
+        return bool(reply.data), UsedUnits("image", len(reply.data or ()) * _MILLI)
+    seconds = _inner(reply.usage, "seconds")
+    return isinstance(reply.text, str), _units("second", reply.duration if seconds is None else seconds)
+
+
+def _units(unit: str, amount: Any) -> UsedUnits | None:
+    """So much of a unit, rounded up to a thousandth; None for a figure that cannot be true."""
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= _MOST_MILLI:
+        return None
+    return UsedUnits(unit, int(-(-Decimal(str(amount)) * _MILLI // 1)))
+
+
+def _tokens(reply: _Reply) -> WireUsage | None:
+    usage = reply.usage if isinstance(reply.usage, dict) else _inner(reply.meta, "tokens")
+    return wire_usage(usage) if isinstance(usage, dict) else None
+
+
+def _inner(found: Any, name: str) -> Any:
+    return found.get(name) if isinstance(found, dict) else None

@@ -1,0 +1,113 @@
+"""A reply that passes as the bytes it comes in, such as speech: nothing of it is held, and only usage is looked for."""
+
+from typing import Any, Final
+
+import msgspec
+
+from providers.connections.connection import Connection
+from providers.connections.errors import NotHttp, ReplyLost, ReplyTimeout
+from providers.connections.pool import ConnectionPool
+from providers.errors import MalformedReply, UpstreamError
+from providers.sse import EventTooLarge, SseParser
+from providers.upstream import UpstreamCall, read_error
+from providers.upstream_faults import error_in_reply
+from providers.wire import EVENTS_TYPE, Event, WireUsage
+
+_READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
+_USAGE: Final = b'"usage"'
+_ERROR: Final = b'"error"'
+
+
+class _Told(msgspec.Struct):
+    """What is looked at of an event."""
+
+    usage: Any = None
+    error: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(_Told).decode
+
+
+class PassedStream:
+    """An open reply, in pieces. Closing it cuts the connection unless the reply was read to its end."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        connection: Connection,
+        call: UpstreamCall,
+        media_type: str,
+        *,
+        max_reply_bytes: int,
+        max_event_bytes: int,
+    ) -> None:
+        self._pool = pool
+        self._connection = connection
+        self._call = call
+        self._media_type = media_type
+        self._left = max_reply_bytes
+        self._events = SseParser(max_event_bytes) if media_type.startswith(EVENTS_TYPE) else None
+        self._begun = False
+
+    async def read(self) -> list[Event] | None:
+        """The next piece as one event, with the usage that it tells. Raises an UpstreamError."""
+        try:
+            data = await self._connection.read()
+        except _READ_ERRORS as error:
+            raise read_error(error, self._call) from error
+        if not data:
+            return None
+        self._left -= len(data)
+        if self._left < 0:
+            raise self._malformed("The upstream's answer is too long.")
+        usage = self._told_in(data) if self._events is not None else None
+        self._begun = True
+        return [Event(data, True, 1, 0, usage, False, media_type=self._media_type)]
+
+    def _told_in(self, data: bytes) -> WireUsage | None:
+        """The usage in events. Raises the error of a stream that begins with one, as nothing was passed on yet."""
+        assert self._events is not None  # noqa: S101  The one caller looked.
+        usage: WireUsage | None = None
+        try:
+            payloads = self._events.feed(data)
+        except EventTooLarge as error:
+            raise self._malformed("The upstream sent an event that is too large.") from error
+        for payload in payloads:
+            if _USAGE not in payload and (self._begun or _ERROR not in payload):
+                continue
+            try:
+                told = _decode(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            if told.error is not None and not self._begun:
+                deployment = self._call.deployment
+                raise error_in_reply(told.error, deployment.deployment_id, deployment.api_key)
+            if isinstance(told.usage, dict):
+                usage = wire_usage(told.usage)
+        return usage
+
+    def _malformed(self, message: str) -> UpstreamError:
+        return MalformedReply(message, deployment_id=self._call.deployment.deployment_id)
+
+    def unread(self) -> list[Event]:
+        """Always empty: what is billed does not follow from pieces."""
+        return []
+
+    async def aclose(self) -> None:
+        self._pool.release(self._connection)
+
+
+def wire_usage(usage: dict[str, Any]) -> WireUsage | None:
+    """Tokens under any of the names that they have, in OpenAI's older ones; None where there are none."""
+    prompt = _first(usage, "prompt_tokens", "input_tokens", "total_tokens")
+    if prompt is None:
+        return None
+    completion = _first(usage, "completion_tokens", "output_tokens")
+    total = usage.get("total_tokens")
+    return WireUsage(
+        prompt_tokens=prompt, completion_tokens=0 if completion is None else completion, total_tokens=total
+    )
+
+
+def _first(usage: dict[str, Any], *names: str) -> Any:
+    return next((usage[name] for name in names if usage.get(name) is not None), None)

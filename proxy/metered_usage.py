@@ -1,0 +1,66 @@
+"""Usage of the metered operations: tokens where a provider tells and bills those, else its own units. Pure."""
+
+from typing import Final
+
+import msgspec
+
+from cost.prices import Price
+from cost.usage import ABSURD, MISSING, Usage, estimated, from_openai
+from providers.wire import ChatRequest, UsedUnits, WireUsage
+from proxy.routed_request import RoutedRequest
+
+_MISSING: Final = (MISSING,)
+
+
+def metered_usage(
+    routed: RoutedRequest,
+    price: Price | None,
+    wire: WireUsage | None,
+    units: UsedUnits | None,
+    *,
+    most_input: int,
+    most_output: int,
+) -> Usage:
+    """Returns what an attempt used so far, by what the upstream told: its tokens, and its units beside them.
+
+    A report above what is plausible, or above what was asked for, is not believed.
+    """
+    request = routed.request
+    unit = _priced_name(price, request.unit)
+    tokens = _tokens(routed, wire, most_input, most_output)
+    is_told = tokens.source == "upstream"
+    bills_tokens = price is None or price.has_tokens or price.priced_unit(unit) is None
+    if units is not None and (request.operation == "rerank" or not (is_told and bills_tokens)):
+        # A guess of tokens is no part of a bill by units.
+        return _with_units(tokens if is_told else Usage(), request, unit, units)
+    if is_told and bills_tokens:
+        return tokens
+    if not unit or (request.operation == "rerank" and bills_tokens):
+        return tokens
+    if request.operation == "speech":
+        # Billed by what is to be said, which is known from the start.
+        return Usage(unit=unit, quantity_milli=request.units_milli, source="counted")
+    return Usage(unit=unit, quantity_milli=request.units_milli, source="estimated", flags=_MISSING)
+
+
+def _with_units(tokens: Usage, request: ChatRequest, unit: str, told: UsedUnits) -> Usage:
+    booked = msgspec.structs.replace(tokens, unit=unit or told.unit, source="upstream", flags=())
+    most = request.most_units_milli
+    if most and told.milli > most:
+        return msgspec.structs.replace(booked, quantity_milli=most, source="estimated", flags=(ABSURD,))
+    # Pictures are counted here.
+    source: Final = "counted" if told.unit == "image" else "upstream"
+    return msgspec.structs.replace(booked, quantity_milli=told.milli, source=source)
+
+
+def _tokens(routed: RoutedRequest, wire: WireUsage | None, most_input: int, most_output: int) -> Usage:
+    guess = estimated(input_tokens=routed.facts.input_tokens, output_tokens=0)
+    if wire is None:
+        return msgspec.structs.replace(guess, flags=_MISSING)
+    return from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)
+
+
+def _priced_name(price: Price | None, unit: str) -> str:
+    """The most particular name of a unit that has a price, so that what costs the same is booked together."""
+    found = None if price is None or not unit else price.priced_unit(unit)
+    return unit.partition("/")[0] if found is None else found.unit
