@@ -22,6 +22,7 @@ from providers.connections.errors import (
     ReplyLost,
     ReplyTimeout,
 )
+from providers.connections.forward_proxy import ForwardProxy
 from providers.connections.pool import ConnectionPool, PoolLimits, fields
 from providers.errors import (
     AnswerLost,
@@ -95,14 +96,15 @@ class _Head(msgspec.Struct, frozen=True):
 class DirectUpstream:
     """Calls upstreams over one pool of connections."""
 
-    def __init__(self, limits: DirectLimits | None = None) -> None:
+    def __init__(self, limits: DirectLimits | None = None, proxy: ForwardProxy | None = None) -> None:
         self._limits = limits = limits or DirectLimits()
         self._pool = ConnectionPool(
             PoolLimits(
                 max_connections=limits.max_connections,
                 max_connections_per_origin=limits.max_connections_per_host,
                 keepalive_s=limits.keepalive_s,
-            )
+            ),
+            proxy=proxy,
         )
         self._heads: dict[tuple[str, str, str | None], _Head] = {}
 

@@ -28,6 +28,8 @@ from gateway.configuration.price_sources import price_problems
 from gateway.configuration.problems import check
 from providers.catalog import secret_reader
 from providers.config import ProvidersSection, SecretRef
+from providers.connections.address import AddressInvalid
+from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
 from providers.secret_references import inside, secrets_in
 from proxy.batch.batch_config import BatchSection
 from proxy.deadlines.deadlines_config import DeadlinesSection
@@ -47,7 +49,9 @@ _NO_PEPPER = (
 )
 AUTO = "auto"
 PREFIX = "WEIGHBRIDGE_"
-_FOREIGN_VARIABLES = {"DATABASE_URL", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+_FOREIGN_VARIABLES = {"DATABASE_URL", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "HTTPS_PROXY", "NO_PROXY"}
+_OTHERS = ("otlp_endpoint", "https_proxy", "no_proxy")
+"""Settings that are read by the names that everybody has for them alone."""
 _NO_CONFIG = (
     "no configuration: pass --config FILE or set WEIGHBRIDGE_CONFIG "
     "(config/minimal.yaml is the smallest that works, config/gateway.yaml shows everything)"
@@ -212,6 +216,24 @@ class Environment(BaseSettings):
         validation_alias=AliasChoices("OTEL_EXPORTER_OTLP_ENDPOINT"),
         description="Instead of `telemetry.otlp_endpoint`.",
     )
+    https_proxy: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HTTPS_PROXY"),
+        description="A forward proxy that models at https addresses are called through: http://[USER:PASSWORD@]HOST[:PORT]. "
+        "What is called at http addresses, such as engines of your own, is called past it.",
+    )
+    no_proxy: str = Field(
+        default="",
+        validation_alias=AliasChoices("NO_PROXY"),
+        description="What is called past the proxy, with commas between: names (their subdomains too), addresses, networks, "
+        "each perhaps with a port; `*` for everything.",
+    )
+
+    def forward_proxy(self) -> ForwardProxy | None:
+        """Returns the way out to upstreams, or None. Raises AddressInvalid."""
+        if self.https_proxy is None:
+            return None
+        return forward_proxy_of(self.https_proxy.get_secret_value(), self.no_proxy)
 
     def database(self) -> str:
         """Returns the database's address. It may hold a password: never show it."""
@@ -246,7 +268,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 def read_environment() -> Environment:
     """Reads the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
-    allowed = [f"{PREFIX}{name.upper()}" for name in Environment.model_fields if name != "otlp_endpoint"]
+    allowed = [f"{PREFIX}{name.upper()}" for name in Environment.model_fields if name not in _OTHERS]
     problems = [
         Problem("environment", 0, name, _unknown_variable(name, allowed))
         for name in sorted(os.environ)
@@ -271,6 +293,10 @@ def read_environment() -> Environment:
     if environment.redis_url is not None:
         wrong = address_problem(environment.redis_url.get_secret_value())
         problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
+    try:
+        environment.forward_proxy()
+    except AddressInvalid as error:
+        problems.append(Problem("environment", 0, "HTTPS_PROXY", str(error)))
     if problems:
         raise ConfigError(problems)
     return environment

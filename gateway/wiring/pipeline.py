@@ -17,6 +17,7 @@ from gateway.configuration.settings import (
 )
 from gateway.wiring.policy import build_escalation, build_policy
 from providers.catalog import Catalog, unknown_facts
+from providers.connections.forward_proxy import ForwardProxy
 from providers.direct import DirectLimits, DirectUpstream
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
@@ -69,10 +70,11 @@ def open_tracing(
     return tracing
 
 
-async def open_upstreams(catalog: Catalog, max_in_flight: int) -> Upstreams:
-    """One client for each kind of deployment. litellm is imported only when a target needs it."""
+async def open_upstreams(catalog: Catalog, max_in_flight: int, proxy: ForwardProxy | None) -> Upstreams:
+    """One client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The line bounds what is in flight; the pool must never be what a request waits for.
-    direct = DirectUpstream(DirectLimits(max_connections=2 * max_in_flight, max_connections_per_host=2 * max_in_flight))
+    limits = DirectLimits(max_connections=2 * max_in_flight, max_connections_per_host=2 * max_in_flight)
+    direct = DirectUpstream(limits, proxy)
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
     if catalog.needs_litellm:

@@ -12,6 +12,7 @@ import msgspec
 from providers.connections.address import Address, Origin, trusted
 from providers.connections.connection import Connection
 from providers.connections.errors import ConnectionFailed, ConnectionTimeout
+from providers.connections.forward_proxy import ForwardProxy, tunnel
 
 _ENDS_A_LINE: Final = re.compile(r"[\r\n\0]")
 
@@ -59,8 +60,14 @@ class _Origin:
 class ConnectionPool:
     """Hands out connections and takes them back. Belongs to one event loop."""
 
-    def __init__(self, limits: PoolLimits | None = None, tls: Callable[[], ssl.SSLContext] = trusted) -> None:
+    def __init__(
+        self,
+        limits: PoolLimits | None = None,
+        tls: Callable[[], ssl.SSLContext] = trusted,
+        proxy: ForwardProxy | None = None,
+    ) -> None:
         self._limits = limits or PoolLimits()
+        self._proxy = proxy
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
         self._origins: dict[Origin, _Origin] = {}
@@ -172,7 +179,11 @@ class ConnectionPool:
             if origin.tls and self._tls is None:
                 self._tls = await asyncio.to_thread(self._make_tls)
             context = self._tls if origin.tls else None
-            await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=context)
+            if self._proxy is not None and self._proxy.serves(origin):
+                made = await tunnel(loop, self._proxy, origin)
+                await loop.create_connection(lambda: connection, ssl=context, sock=made, server_hostname=origin.host)
+            else:
+                await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=context)
         except BaseException as error:
             self._lost(connection)
             connection.cut()

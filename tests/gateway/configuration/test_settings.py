@@ -337,6 +337,8 @@ def test_the_environment_is_laid_over_the_file(tmp_path: Path, monkeypatch: pyte
         ("DATABASE_URL", "mysql://a:hunter2@b/c", "DATABASE_URL: must be an address such as sqlite:///FILE"),
         ("WEIGHBRIDGE_DATABASE_URL", "postgresql://a@b:hunter2/c", "DATABASE_URL: must be an address such as "),
         ("WEIGHBRIDGE_REDIS_URL", "http://a:hunter2@b", "REDIS_URL: must be an address such as redis://"),
+        ("HTTPS_PROXY", "socks5://a:hunter2@b", "HTTPS_PROXY: it must be http://[USER:PASSWORD@]HOST[:PORT]"),
+        ("WEIGHBRIDGE_HTTPS_PROXY", "http://b", "WEIGHBRIDGE_HTTPS_PROXY: is not known"),
         ("WEIGHBRIDGE_PEPPER", "hunter2", "WEIGHBRIDGE_PEPPER: must have at least 32 characters"),
     ],
 )
