@@ -1,6 +1,6 @@
 """Tables of the ledger, its roll-ups, prices, budgets, and the hours of our own GPUs."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -185,14 +185,21 @@ _WIDTHS = {
     "origin": 16,
     "unit": _UNIT,
 }
+_ADDED: Final = {"unit": text("''"), "quantity_milli": text("0"), "batch_saved_nanousd": text("0")}
+"""What sums that were there before have in columns that came later."""
 
 
 def _rollup(name: str) -> Table:
     columns = [
-        Column(each, BigInteger if each == "start_us" else String(_WIDTHS.get(each, _ID)), nullable=False)
+        Column(
+            each,
+            BigInteger if each == "start_us" else String(_WIDTHS.get(each, _ID)),
+            nullable=False,
+            server_default=_ADDED.get(each),
+        )
         for each in ROLLUP_DIMENSIONS
     ]
-    columns += [Column(each, BigInteger, nullable=False) for each in ROLLUP_SUMS]
+    columns += [Column(each, BigInteger, nullable=False, server_default=_ADDED.get(each)) for each in ROLLUP_SUMS]
     # The team first: most questions are one team's, over some time.
     key = ("team_id", "start_us", *(each for each in ROLLUP_DIMENSIONS if each not in {"team_id", "start_us"}))
     return Table(

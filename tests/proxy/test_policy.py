@@ -353,7 +353,7 @@ def test_a_rejection_tells_the_probabilities() -> None:
     found = measured(facts(tolerance=0.05), {"gpt-4o": outlook(0.9), "mini": outlook(0.6)}, GPT, MINI)
     (rejection,) = found.rejected
     assert rejection.obstacle == "too-hard"
-    assert rejection.detail == "adequate with 0.600, the reference with 0.900: loses 0.300, tolerated are 0.050"
+    assert rejection.detail == "adequate with 0.600, the baseline model with 0.900: loses 0.300, tolerated are 0.050"
     assert found.candidates[0].adequate == 0.9
     assert found.reference_adequate == 0.9
 
