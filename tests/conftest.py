@@ -8,8 +8,8 @@ from hypothesis import settings
 # for its matrices are small and the threads mostly waited for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A busy machine is slow now and then, which says nothing of what a property is about.
-settings.register_profile("suite", deadline=None)
+# A busy machine is slow now and then, which says nothing of what a property is about. `make test-long` tries many more.
+settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("WB_EXAMPLES", "30")))
 settings.load_profile("suite")
 
 pytest_plugins = ["tests.compiled_statements", "tests.leaping_time", "tests.postgres", "tests.redis_server"]

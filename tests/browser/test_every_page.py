@@ -64,12 +64,12 @@ async def crawl(
 @pytest.mark.parametrize(
     ("who", "within", "look"),
     [
-        ("admin", "/dashboard", "desktop"),
         ("admin", "/dashboard", "phone, dark"),
-        ("finance", "/dashboard/finance", "desktop, dark"),
+        pytest.param("admin", "/dashboard", "desktop", marks=pytest.mark.long),
+        pytest.param("finance", "/dashboard/finance", "desktop, dark", marks=pytest.mark.long),
         ("operator", "/dashboard/operations", "desktop, dark"),
-        ("team admin", "/dashboard/teams/support", "phone, dark, calm"),
-        ("member", "/dashboard", "phone"),
+        pytest.param("team admin", "/dashboard/teams/support", "phone, dark, calm", marks=pytest.mark.long),
+        pytest.param("member", "/dashboard", "phone", marks=pytest.mark.long),
     ],
 )
 async def test_whatever_a_person_can_reach_is_fine(

@@ -91,6 +91,7 @@ def spoiled(history: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("email", ["ada@northwind.example", "tess@northwind.example"])
 async def test_hostile_names_stay_text(browser: Browser, spoiled: Site, email: str) -> None:

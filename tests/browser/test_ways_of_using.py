@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.async_api import Browser, expect
 
 from tests.browser.site import PASSWORD, Site, visiting
@@ -25,6 +26,7 @@ _FOCUSED = """
 """
 
 
+@pytest.mark.long
 async def test_everything_can_be_reached_with_the_keyboard(browser: Browser, site: Site) -> None:
     """From signing in on: the first stop skips to the content, every stop can be seen, and none is a trap."""
     async with visiting(browser, site) as visitor:
@@ -100,6 +102,7 @@ async def test_times_are_the_viewers_own_with_utc_beside(browser: Browser, site:
         assert f"{hour:02}:{stamp[14:16]}" in await times.first.inner_text()
 
 
+@pytest.mark.long
 async def test_light_dark_and_calm(browser: Browser, site: Site) -> None:
     """The page is as light as the viewer's system, and nothing moves for who wants nothing to move."""
     brightness = "() => getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b)"

@@ -32,6 +32,7 @@ def error(said: Floats, truth: Floats) -> float:
     return float(np.sqrt(((said - truth) ** 2).mean()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [0.0, 0.4, 0.7])
 def test_what_models_share_is_nearer_the_truth_than_what_each_did(missing: float) -> None:
     """Loads tell the hidden chances better than raw outcomes and than each model's mean, with many entries missing."""

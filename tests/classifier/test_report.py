@@ -35,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, found: Evaluation) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_page_needs_nothing_else(folder: Path) -> None:
     """All pictures are inside the page; it names no script and no address but the paper's."""
     page = (folder / "report.html").read_text()
@@ -57,6 +58,7 @@ def test_names_in_the_page_are_text(folder: Path) -> None:
     assert "<b>a note" not in page
 
 
+@pytest.mark.long
 def test_the_same_numbers_give_the_same_bytes(folder: Path, tmp_path: Path, found: Evaluation) -> None:
     """Writing a report again changes nothing."""
     write_report(tmp_path, found)

@@ -92,6 +92,7 @@ def test_everyday_prompts_follow_their_complexity(made_up_artifact: Artifact) ->
     assert np.all(trust[tools & (complexity < ONE_CALL)] > 0.999)
 
 
+@pytest.mark.long
 def test_training_is_repeatable(
     made_up_corpus: Corpus,
     known_everyday: Everyday,
@@ -155,6 +156,7 @@ def test_features_of_training_are_those_of_serving(made_up_corpus: Corpus) -> No
         assert shape_of(found) == made_up_corpus.shapes[row]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sources", [("chat",), ("exam", "calls")])
 def test_a_corpus_of_few_sources_trains(tmp_path: Path, known_everyday: Everyday, sources: tuple[str, ...]) -> None:
     """One source or two are enough, with fewer models than there are loads."""
@@ -214,6 +216,7 @@ def test_probabilities_are_calibrated(made_up_corpus: Corpus, ten_folds: dict[st
         assert right[sure].mean() > 0.8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", SPLITS)
 def test_what_no_fold_judges_has_no_number(made_up_corpus: Corpus, known_everyday: Everyday, split: Split) -> None:
     """Exactly the prompts that a split keeps have a probability, in (0, 1); all others have none."""

@@ -54,6 +54,7 @@ def cut_sample(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("harm", [missing, cut_model, cut_manifest, no_graph, another_program, cut_sample])
 async def test_a_broken_model_leaves_the_rule_in_charge(
     harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture

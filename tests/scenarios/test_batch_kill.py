@@ -21,7 +21,7 @@ from tests.running_gateway import model
 from tests.scenarios.test_batch import line, results, submit
 
 _log: Final = logging.getLogger(__name__)
-KILLS: Final = int(os.environ.get("WB_BATCH_KILLS", "6"))
+KILLS: Final = int(os.environ.get("WB_BATCH_KILLS", "4"))
 LINES: Final = int(os.environ.get("WB_BATCH_LINES", "300"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
 _DONE: Final = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -130,6 +130,7 @@ async def test_kills_lose_no_line_and_answer_none_twice(tmp_path: Path) -> None:
     await _story(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3_600)
 async def test_kills_on_a_database_that_outlives_them(tmp_path: Path, postgres: Postgres) -> None:
     """The same on PostgreSQL."""

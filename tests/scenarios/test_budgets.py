@@ -76,6 +76,7 @@ async def _budget(engine: AsyncEngine) -> tuple[int, int]:
         return int(spent.scalar() or 0), int(held.scalar() or 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_a_hard_budget_outlives_a_kill(tmp_path: Path, postgres: Postgres) -> None:
     """Nothing is overrun, by the books or by the upstream's own account; in the end nothing is held for the dead."""

@@ -219,6 +219,7 @@ async def test_who_did_not_ask_for_it_is_never_compared(tmp_path: Path, upstream
     assert bench.shown == []
 
 
+@pytest.mark.long
 async def test_verdicts_become_a_tuning_that_is_taken_back(tmp_path: Path, upstream: Upstream, bench: Bench) -> None:
     """Feedback, a proposal, its acceptance by the command line, the running gateway's next decision, and back again."""
     probe = Prompt(text="Name a river in Europe.")

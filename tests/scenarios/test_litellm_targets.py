@@ -234,6 +234,7 @@ async def test_a_pool_of_both_kinds_hides_the_direct_ones_failure(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_direct_target_falls_back_to_a_litellm_one_and_back(
     tmp_path: Path, upstream: Upstream, stream: bool

@@ -113,6 +113,7 @@ async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
     assert boots(site.journal) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_key_that_means_nothing_any_more_is_told_of_once(tmp_path: Path, workers: str) -> None:
     """An old file is served as it is; one line of the log names the key, however many workers read the file."""
@@ -150,6 +151,7 @@ async def test_a_reload_takes_a_good_file_and_refuses_a_bad_one_whole(tmp_path: 
             assert await server.stop() == 0
 
 
+@pytest.mark.long
 async def test_a_reload_during_the_start_is_survived(tmp_path: Path) -> None:
     """A SIGHUP that comes before anybody listens for it does not end the process."""
     site = await make_site(tmp_path, [model("only", [{"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}])])
@@ -302,6 +304,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+@pytest.mark.long
 async def test_a_database_that_is_gone_takes_no_key_with_it(tmp_path: Path, postgres: Postgres) -> None:
     """Known keys are served, unknown ones are told 503 and never 401, and the books are made up for later."""
     url = await postgres.database()
@@ -472,6 +475,7 @@ async def _indiscreet_upstream() -> AsyncIterator[str]:
 SCRIPTS = ["fine", "500", "400", "401", "429", "malformed", "html", "cut"]
 
 
+@pytest.mark.long
 async def test_no_secret_is_written_down(tmp_path: Path) -> None:
     """Prompts, answers and keys occur in no log line, metric, journal or database, whatever goes wrong."""
     async with _indiscreet_upstream() as url:

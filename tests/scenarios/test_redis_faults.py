@@ -44,6 +44,7 @@ async def _each_passes(gates: tuple[Neighbour, Neighbour], count: int) -> int:
     return 2 * count
 
 
+@pytest.mark.long
 async def test_a_sick_redis_costs_no_request_and_gives_nothing_away(
     tmp_path: Path, upstream: Upstream, empty_redis: RedisServer, wire: ToxicProxy
 ) -> None:

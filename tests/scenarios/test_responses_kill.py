@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import openai
+import pytest
 
 from tests.processes import Server, Site, make_site, oracle, serving, until
 from tests.running_gateway import model
@@ -75,6 +76,7 @@ async def test_a_conversation_outlives_its_workers(tmp_path: Path) -> None:
             assert [item.content[0].text for item in inputs.data] == [*words, "on"]
 
 
+@pytest.mark.long
 async def test_a_response_in_the_background_outlives_who_makes_it(tmp_path: Path) -> None:
     """The control plane that makes it is killed in the middle: the next one makes it, once, and it is kept whole."""
     with oracle(tmp_path) as upstream:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from cost.ledger.segments import boots
 from tests.processes import Server, Site, make_site, oracle, serving, start, until
@@ -87,6 +88,7 @@ async def test_workers_are_replaced_under_load(tmp_path: Path) -> None:
     await _booked_once(site, load)
 
 
+@pytest.mark.long
 async def test_gateways_are_restarted_under_load(tmp_path: Path) -> None:
     """SIGTERM to one of two and a new one in its place, again and again: callers move over, no stream is cut."""
     with oracle(tmp_path) as upstream:

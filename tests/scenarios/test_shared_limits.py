@@ -51,6 +51,7 @@ async def _remains(gate: Neighbour, kind: str, amount: int) -> bool:
     return await gate.remaining(kind) == amount
 
 
+@pytest.mark.long
 async def test_concurrency_is_counted_across_gateways(
     tmp_path: Path, upstream: Upstream, empty_redis: RedisServer
 ) -> None:
@@ -72,6 +73,7 @@ async def _passes(gate: Neighbour) -> bool:
     return await gate.ask() == 200
 
 
+@pytest.mark.long
 async def test_without_redis_each_enforces_its_share(tmp_path: Path, upstream: Upstream) -> None:
     """Two processes that know of each other by the database let through the burst together, half of it each."""
     async with neighbours(tmp_path, upstream, OK, limits={"team": SLOWLY}) as gates:

@@ -71,6 +71,7 @@ def _book_and_kill(url: str, journal: Path, sync: str) -> set[str]:
     return told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "sync"), [("sqlite", "process"), ("sqlite", "power"), ("postgresql", "process")], indirect=["backend"]
 )

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -39,6 +40,7 @@ def _write_at_once(url: str) -> None:
         assert child.returncode == 0, errors.decode()
 
 
+@pytest.mark.long
 async def test_four_processes_on_one_teams_row(database_url: str, engine: AsyncEngine) -> None:
     """At full speed, with batches that overlap: every entry is counted once, and PostgreSQL saw no deadlock."""
     _write_at_once(database_url)

@@ -9,6 +9,7 @@ import pytest
 
 from accounts.audit.log import AuditLog, Scope
 from tests.dashboards.admin_api.calls import SCRIPTED, call, globex, key_of
+from tests.in_turn import in_turn
 from tests.running_gateway import Running, model, running_gateway
 
 LATER = (datetime.now(UTC) + timedelta(days=30)).strftime("%Y-%m-%dT00:00:00Z")
@@ -98,7 +99,7 @@ async def test_a_key_is_rotated_and_revoked(gateway: Running) -> None:
     assert (gone.status, gone.code) == (404, "key_not_found")
 
 
-@pytest.mark.parametrize("overlap_s", [-1, 31 * 86_400, 1.5, "1", None])
+@in_turn("overlap_s", [-1, 31 * 86_400, 1.5, "1", None])
 async def test_an_overlap_is_bounded(gateway: Running, overlap_s: Any) -> None:
     """From 0 to 30 days, in whole seconds."""
     admin = await key_of(gateway, "admin")
@@ -157,8 +158,8 @@ async def test_budgets_and_limits_are_put(gateway: Running) -> None:
     assert len(await actions(gateway)) == 10
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
+@in_turn(
+    "method, path, body",
     [
         ("PUT", "/teams/team_a", {"nmae": "x"}),
         ("PUT", "/teams/team_a", {"name": 5}),

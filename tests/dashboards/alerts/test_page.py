@@ -11,6 +11,7 @@ from cost.times import wall_us
 from dashboards.alerts.store import all_alerts
 from tests.dashboards.pages.teams import asked, keep, running_teams
 from tests.dashboards.webhooks.receiver import SECRET
+from tests.in_turn import in_turn
 from tests.running_gateway import Running
 from tests.signed_in import Browser, signed_in
 
@@ -73,8 +74,8 @@ async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Ru
     assert told == {"errors": ("9.3 %", "Below"), "latency": ("2.00 s", "Passed"), "no-room": ("3", "Passed")}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
+@in_turn(
+    "field, value",
     [
         ("name", ""),
         ("measure", "luck"),

@@ -220,6 +220,7 @@ def _without(path: str, name: str) -> list[tuple[str, str]]:
     return [(key, text) for key, text in OURS[path].items() if key != name.removesuffix("[]")]
 
 
+@pytest.mark.long
 async def test_the_other_routes_take_hostile_values_too(finance: Finance) -> None:
     """The routes that are not known here answer nonsense with a refusal, and never fail."""
     names = ("start", "end", "date", "month", "team_id", "group_by", "limit", "page", "version", "target")

@@ -13,6 +13,7 @@ from accounts.audit.log import AuditLog
 from accounts.audit.verify import verify_lines
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
+from tests.in_turn import in_turn
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 
 ANNA = Actor(kind="person", actor_id="person_anna", name="Anna", organisation_id="default", address="203.0.113.9")
@@ -79,7 +80,7 @@ async def test_whole_files(gateway: Running) -> None:
     assert row.startswith("2,")
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "query", ["?limit=0", "?limit=501", "?before=x", "?before=-1", "?format=xml", "?from=1", "?actors=x", "?to=%00"]
 )
 async def test_what_cannot_be_meant_is_refused(gateway: Running, query: str) -> None:

@@ -14,6 +14,7 @@ from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from tests.cost.entries import until
 from tests.dashboards.webhooks.receiver import SECRET
+from tests.in_turn import in_turn
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 
 SCRIPTED: list[dict[str, Any]] = [{"kind": "scripted", "upstream_model": "ok"}]
@@ -83,8 +84,18 @@ async def test_only_an_admin_changes_anything(gateway: Running, role: str) -> No
     assert (await call(gateway, "GET", "/budgets", "wb-nobody"))[0] == 401
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
+@pytest.fixture
+async def who_set_one(gateway: Running) -> str:
+    """The key of an administrator who set the budget b1, where there is another organisation."""
+    await gateway.accounts.create_organisation("other")
+    await gateway.accounts.create_team("team_b", organisation_id="other")
+    admin = await key_of(gateway, "admin")
+    assert (await call(gateway, "PUT", "/budgets/b1", admin, TEAM))[0] == 201
+    return admin
+
+
+@in_turn(
+    "body, status",
     [
         ("", 400),
         ("{}", 400),
@@ -102,15 +113,11 @@ async def test_only_an_admin_changes_anything(gateway: Running, role: str) -> No
         ("x" * 20_000, 413),
     ],
 )
-async def test_a_body_is_strict(gateway: Running, body: Any, status: int) -> None:
+async def test_a_body_is_strict(gateway: Running, who_set_one: str, body: Any, status: int) -> None:
     """Unknown fields, other tenants, what is no amount, and another budget under the same id are refused."""
-    await gateway.accounts.create_organisation("other")
-    await gateway.accounts.create_team("team_b", organisation_id="other")
-    admin = await key_of(gateway, "admin")
-    assert (await call(gateway, "PUT", "/budgets/b1", admin, TEAM))[0] == 201
-    got, told, _ = await call(gateway, "PUT", "/budgets/b1", admin, body)
+    got, told, _ = await call(gateway, "PUT", "/budgets/b1", who_set_one, body)
     assert (got, set(told["error"])) == (status, {"message", "type", "param", "code"})
-    assert (await call(gateway, "PUT", "/budgets/..%2F", admin, TEAM))[0] in {400, 404}
+    assert (await call(gateway, "PUT", "/budgets/..%2F", who_set_one, TEAM))[0] in {400, 404}
 
 
 async def test_everybody_sees_his_own(gateway: Running) -> None:

@@ -19,6 +19,7 @@ from proxy.limits.rules import Place, Rule
 from proxy.limits.store import LimitStore
 from tests.cost.entries import settle
 from tests.dashboards.webhooks.receiver import SECRET
+from tests.in_turn import in_turn
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import Browser, signed_in
 
@@ -88,8 +89,8 @@ async def test_a_budget_is_set_changed_and_removed(running: Running, ada: Browse
     assert (await ada.get(page)).status == 404
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
+@in_turn(
+    "changes, said",
     [
         ({"budget_of": ""}, "This is needed."),
         ({"budget_of": "planet"}, "Choose the team"),

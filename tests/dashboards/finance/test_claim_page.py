@@ -22,6 +22,7 @@ from cost.times import DAY_US, day_of, wall_us
 from dashboards.web.cookie import COOKIE
 from tests.cost.reports.two_organisations import DAY, booked
 from tests.dashboards.api.finance import Finance, running_finance
+from tests.in_turn import in_turn
 from tests.signed_in import Answer, Browser, signed_in
 
 APRIL = "month=2026-04"
@@ -181,7 +182,7 @@ async def test_a_month_is_checked_when_finance_asks(finance: Finance, browser: B
     assert "every 5s" not in page
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "query",
     [
         "from=2026-04-09&to=2026-04-01",
@@ -347,8 +348,8 @@ async def test_operators_enter_prices_and_take_them_back(finance: Finance, brows
         assert "price.withdrawn" in audit
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
+@in_turn(
+    "field, value",
     [("input", "much"), ("output", ""), ("cached_input", "-1"), ("effective_from", "soon"), ("batch_discount", "7")],
 )
 async def test_an_odd_price_is_shown_again(finance: Finance, field: str, value: str) -> None:

@@ -14,6 +14,7 @@ from accounts.keys import KEY_CHARS, Pepper
 from accounts.pepper_file import pepper_id
 from cost.budgets.store import BudgetStore
 from proxy.limits.store import LimitStore
+from tests.in_turn import in_turn
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.signed_in import Answer, Browser, signed_in
 
@@ -94,8 +95,8 @@ async def test_a_key_gets_its_bounds(running: Running, tess: Browser) -> None:
     assert f'value="{day.isoformat()}"' in page.text
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
+@in_turn(
+    "fields, said",
     [
         ({"name": ""}, "This is needed."),
         ({"name": "x" * 201}, "At most 200 characters."),

@@ -81,6 +81,7 @@ async def test_only_failures(tmp_path: Path) -> None:
         await all_walk(running)
 
 
+@pytest.mark.long
 async def test_what_lost_money(tmp_path: Path) -> None:
     """Dearer than the reference, a baseline of nothing, corrections below zero."""
     async with running_gateway(tmp_path, [model("only", SCRIPTED)], cost={"reference_target": "only"}) as running:
@@ -110,6 +111,7 @@ async def test_what_lost_money(tmp_path: Path) -> None:
         await all_walk(running)
 
 
+@pytest.mark.long
 async def test_a_large_company(tmp_path: Path) -> None:
     """300 teams, a team with 500 keys and long names, 1,000 entries in the audit log."""
     async with running_gateway(tmp_path, [model("only", SCRIPTED)]) as running:
@@ -127,6 +129,7 @@ async def test_a_large_company(tmp_path: Path) -> None:
         await all_walk(running)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "moment",
     [

@@ -9,6 +9,7 @@ import pytest
 from accounts.access import OrganisationRole
 from accounts.audit.log import AuditLog, Scope
 from accounts.people.people import PeopleStore
+from tests.in_turn import in_turn
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import Browser, cookie_of, signed_in
 
@@ -61,8 +62,8 @@ async def test_an_invitation_is_a_link_that_is_shown_once(gateway: Running, peop
     assert token not in "".join(entry.before + entry.after + entry.reason for entry in entries)
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
+@in_turn(
+    "fields, told",
     [
         ({"email": "nonsense"}, "address"),
         ({"email": ""}, "needed"),

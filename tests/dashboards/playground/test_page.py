@@ -9,6 +9,7 @@ import pytest
 from cost.ledger.store import LedgerStore
 from tests.dashboards.admin_api.calls import key_of as key_for
 from tests.dashboards.pages.teams import running_teams
+from tests.in_turn import in_turn
 from tests.running_gateway import Running
 from tests.signed_in import Browser, signed_in
 
@@ -54,8 +55,8 @@ async def test_each_quality_tells_what_it_would_choose(running: Running, milo: B
     assert await running.rows() == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
+@in_turn(
+    "fields, said",
     [
         ({"prompt": " "}, "This is needed."),
         ({"prompt": "x" * 20_001}, "At most 20000 characters."),

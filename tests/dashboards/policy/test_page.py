@@ -23,6 +23,7 @@ from dashboards.ui.formats import money
 from dashboards.web.gateway import READS_AT_ONCE
 from proxy.tolerance import Preview, Tolerances
 from tests.dashboards.pages.teams import asked, keep, month, running_teams
+from tests.in_turn import in_turn
 from tests.proxy.test_tolerance import classifier, tolerances
 from tests.running_gateway import TRAINED, Running
 from tests.signed_in import Answer, Browser, signed_in
@@ -134,8 +135,8 @@ async def test_somebody_elses_change_is_looked_at_first(running: Running, admin:
     assert (await team(running)).settings.escalation == "off"
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
+@in_turn(
+    "changes, told",
     [
         ({"floor_mode": "own", "floor": "89"}, "A number from 90 to 100."),
         ({"floor_mode": "own", "floor": "NaN"}, "A number from 90 to 100."),

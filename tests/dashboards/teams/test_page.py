@@ -14,6 +14,7 @@ from cost.times import DAY_US, wall_us
 from selfhosted.prefixes.store import PrefixStore
 from selfhosted.prefixes.tracker import HabitDelta
 from tests.dashboards.pages.teams import EVIL, asked, keep, month, running_teams
+from tests.in_turn import in_turn
 from tests.running_gateway import Running
 from tests.signed_in import Answer, Browser, signed_in
 
@@ -189,7 +190,7 @@ async def test_an_administrator_makes_a_team(running: Running, admin: Browser, m
     assert (await member.post("/dashboard/teams", {"team_id": "mine"})).status == 403
 
 
-@pytest.mark.parametrize("team_id", ["", "Not an id", "x" * 65, "fjord-lab", "../a"])
+@in_turn("team_id", ["", "Not an id", "x" * 65, "fjord-lab", "../a"])
 async def test_a_team_that_cannot_be_made_is_told(admin: Browser, team_id: str) -> None:
     """Beside its field, with what was typed still there."""
     answer = await admin.post("/dashboard/teams", {"team_id": team_id, "name": "Kept"})

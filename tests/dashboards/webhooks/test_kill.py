@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.dashboards.webhooks.receiver import a_bench, receiving
@@ -13,6 +14,7 @@ from tests.dashboards.webhooks.receiver import a_bench, receiving
 _ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 async def test_a_sender_killed_after_sending_delivers_again(engine: AsyncEngine, database_url: str) -> None:
     """`kill -9` between the receiver's taking it and our marking it: it comes again, with the same id and body."""
     async with receiving() as receiver, a_bench(engine, receiver.url, time.time_ns() // 1_000) as bench:

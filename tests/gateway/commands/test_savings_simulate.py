@@ -165,6 +165,7 @@ def test_engines_that_do_not_fit_are_refused_with_what_to_do(tmp_path: Path) -> 
     assert "--no-lateness" in result.stderr
 
 
+@pytest.mark.long
 def test_days_are_made_of_the_first_hour(tmp_path: Path) -> None:
     """Two days by an office's profile, twice the users."""
     found = told(run(tmp_path, trace(tmp_path), "--days", "2", "--users", "2", "--json", "--no-lateness"))

@@ -145,6 +145,7 @@ def _check_row(row: dict[str, Any]) -> None:
         assert least <= Decimal(row[name]) * 1_000_000 <= most
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing(place: _Place) -> None:
     """Interrupted in the middle, the demo ends with status 130, its children and its folder gone."""
     process = place.start("demo")
@@ -156,6 +157,7 @@ def test_ctrl_c_leaves_nothing(place: _Place) -> None:
     assert place.is_clean()
 
 
+@pytest.mark.long
 def test_killed_it_takes_its_children_along(place: _Place) -> None:
     """Even SIGKILL leaves no process: the children notice that their parent is gone."""
     process = place.start("demo")

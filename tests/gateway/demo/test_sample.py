@@ -96,6 +96,7 @@ async def test_nothing_lies_in_the_future(engine: AsyncEngine, tmp_path: Path) -
     assert entries[0].at_us <= told.end_us
 
 
+@pytest.mark.long
 async def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
     """To the last nano-dollar and the last entry's hash; another seed tells another one."""
     stories = []
@@ -144,6 +145,7 @@ def test_a_stand_in_tells_its_load() -> None:
     assert stats.kv_usage is not None
 
 
+@pytest.mark.long
 def test_serve_sample_serves_until_it_is_told_to_stop(place: _Place) -> None:
     """It prints an address, a password and links that open; SIGTERM ends everything, and nothing of it is left."""
     code = "from gateway.demo.sample import serve_sample; raise SystemExit(serve_sample(host=None, port=0, workers=None, requests=300))"

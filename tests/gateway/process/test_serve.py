@@ -330,6 +330,7 @@ def test_the_control_plane_ends_last(tmp_path: Path) -> None:
     assert _gone(int(pid))
 
 
+@pytest.mark.long
 def test_a_replacement_reaches_the_control_plane(tmp_path: Path) -> None:
     """SIGUSR2 starts it anew with the workers."""
     log = tmp_path / "control"

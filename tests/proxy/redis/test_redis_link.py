@@ -434,6 +434,7 @@ async def test_a_late_loop_is_not_a_slow_redis(empty_redis: RedisServer) -> None
         assert not watched.failures["slow"]
 
 
+@pytest.mark.long
 async def test_a_script_that_keeps_redis_busy_costs_the_connection_only(empty_redis: RedisServer) -> None:
     """Calls behind it are late, and when it is done the link is whole again."""
     section = RedisSection(timeout_s=0.1, slow_s=0.05, probe_s=0.05)

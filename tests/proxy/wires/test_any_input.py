@@ -5,7 +5,7 @@ import json
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.errors import UpstreamError
@@ -187,7 +187,6 @@ _BODIES: Final = st.builds(
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.path)
-@settings(max_examples=80)
 @given(body=_BODIES)
 def test_any_body_is_read_or_refused(wire: Wire, body: dict[str, Any]) -> None:
     """And what was read can be weighed, and sent to every kind of target."""
@@ -256,7 +255,6 @@ _ASKED: Final[dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wire", [CHAT, MESSAGES, RESPONSES, COMPLETIONS], ids=lambda wire: wire.path)
-@settings(max_examples=80)
 @given(payloads=st.lists(_PAYLOADS, min_size=1, max_size=5))
 def test_any_answer_is_written(wire: Wire, payloads: list[dict[str, Any]]) -> None:
     """Whole and streamed, whatever stands in the places of text, calls and reasons."""

@@ -62,7 +62,9 @@ def test_the_minimum_holds_whatever_it_earns() -> None:
     assert live(worth(least=2), 0.0, 3_600) == 2
 
 
-@pytest.mark.parametrize("break_even", [0.05, 0.2, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "break_even", [0.5, *(pytest.param(each, marks=pytest.mark.long) for each in (0.05, 0.2, 0.9))]
+)
 def test_bursts_that_cannot_be_met_cost_little_more_than_the_best_fixed_fleet(break_even: float) -> None:
     """Bursts of four minutes every half hour: on paper and in truth, nobody can order for them."""
     it, bill, day = worth(), 0.0, 2 * 86_400

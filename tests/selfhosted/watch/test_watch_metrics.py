@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from selfhosted.hardware import PoolHardware
@@ -84,6 +85,7 @@ sys.stdout.write(every.requests.render()[0].decode())
 """
 
 
+@pytest.mark.long
 def test_workers_show_a_replica_once(tmp_path: Path) -> None:
     """With several workers each watches all replicas: they are not added up, and one that left is in no state."""
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(_ROOT)}

@@ -86,6 +86,7 @@ def test_a_share_that_is_everywhere_the_same_is_certain() -> None:
     assert found.high - found.low < 1e-9
 
 
+@pytest.mark.long
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     """Lateness that comes in stretches, more of it where more comes; 95 of 100 are promised, and small samples are noisy."""
     at_s = arrivals(20, per_hour=300)
