@@ -61,10 +61,10 @@ class LedgerEntry(SQLModel, table=True):
             sqlite_where=text("arm <> ''"),
             postgresql_where=text("arm <> ''"),
         ),
-        # A rollout compares the newest attempts of one pool.
+        # A rollout compares the newest attempts of one pool's targets.
         Index(
             "ix_ledger_entry_version",
-            "pool",
+            "target_id",
             "at_us",
             sqlite_where=text("version <> ''"),
             postgresql_where=text("version <> ''"),

@@ -17,6 +17,7 @@ from dashboards.finance import savings_api as savings
 from dashboards.finance import usage_api as usage
 from dashboards.fleet import api as fleet
 from dashboards.fleet import prefixes_api as prefixes
+from dashboards.fleet import rollouts_api as rollouts
 from dashboards.limits import api as limits
 from dashboards.metrics import api as metrics
 from dashboards.model_list import api as models
@@ -41,6 +42,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     limits.router,
     fleet.router,
     prefixes.router,
+    rollouts.router,
     operations.router,
     feedback.router,
     files.router,

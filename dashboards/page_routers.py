@@ -27,6 +27,7 @@ from dashboards.operations import measurements_page as measurements
 from dashboards.operations import overview_page as overview
 from dashboards.operations import pools_page as pools
 from dashboards.operations import queues_page as queues
+from dashboards.operations import rollouts_page as rollouts
 from dashboards.operations import targets_page as targets
 from dashboards.operations import traffic_page as traffic
 from dashboards.people import members_page as members
@@ -63,6 +64,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     overview.router,
     pools.router,
     queues.router,
+    rollouts.router,
     targets.router,
     traffic.router,
     people.router,

@@ -264,6 +264,14 @@ class ReplicaNameTaken(Refused):
     """Another live engine is registered under this replica name."""
 
 
+class VersionNotFound(Refused):
+    """The model has no such version, or no pool serves the model."""
+
+
+class RolloutRefused(Refused):
+    """The step does not fit the rollout's state."""
+
+
 class PoolCrowded(Refused):
     """The pool has reached its limit of replicas or pending orders."""
 
@@ -413,6 +421,8 @@ TABLE: dict[type[BaseException], Fault] = {
     MeasurementNotFound: Fault(404, _INVALID, "measurement_not_found"),
     ReplicaNotFound: Fault(404, _INVALID, "replica_not_found"),
     ReplicaNameTaken: Fault(409, _INVALID, "replica_name_taken"),
+    VersionNotFound: Fault(404, _INVALID, "version_not_found"),
+    RolloutRefused: Fault(409, _INVALID, "rollout_conflict"),
     PoolCrowded: Fault(429, _INVALID, "pool_full"),
     FleetUnavailable: Fault(503, _SERVER, "fleet_unavailable"),
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),

@@ -122,13 +122,14 @@ class Callers(msgspec.Struct, frozen=True):
         body = {"model": OWN, "max_tokens": 8, "temperature": 0, **fields, "messages": list(messages)}
         return self.session.post(f"{self.gateway.base_url}/chat/completions", json=body, headers=headers)
 
-    async def order(self, method: str, path: str) -> Any:
+    async def order(self, method: str, path: str, **body: Any) -> Any:
         """The operator's request; its answer."""
         headers = {"authorization": f"Bearer {self.admin}"}
-        async with self.session.request(method, f"{self.gateway.base_url}{path}", headers=headers) as got:
-            body = await got.json(content_type=None)
-            assert got.status < 300, f"{method} {path}: {got.status} {body}"
-            return body
+        url = f"{self.gateway.base_url}{path}"
+        async with self.session.request(method, url, headers=headers, json=body or None) as got:
+            told = await got.json(content_type=None)
+            assert got.status < 300, f"{method} {path}: {got.status} {told}"
+            return told
 
     async def pool(self, name: str = POOL) -> dict[str, Any]:
         """What the gateway tells of the pool."""

@@ -96,7 +96,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What the targets were compared by when the gateway chose one, as `proxy.considered` writes it; with a request's
     first attempt alone."""
     version: str = ""
-    """Version of the model that the pool's replica said it runs; empty where none is known."""
+    """Version of the model that the pool's replica said it runs; empty where none is known, and `-` where none is
+    known during a rollout."""
     batch_saved_nanousd: int = 0
     """Of a settlement in the tier batch: what the same usage would have cost at the same target had somebody waited for it,
     less what it did cost. 0 where it cost the same."""

@@ -1,13 +1,16 @@
 """Versions and rollouts as operators and the rule change them, each step with its audit entry."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from cost.times import iso, wall_us
-from selfhosted.config import SelfhostedSection
+from selfhosted.config import PoolConfig
+from selfhosted.rollouts.comparison import Compared, compared
+from selfhosted.rollouts.reading import Samples
 from selfhosted.rollouts.store import RolloutStore
 from selfhosted.rollouts.versions import (
     PPM,
@@ -26,25 +29,25 @@ class ModelUnknown(VersionUnknown):
     """No pool serves the model. The message names those that are served."""
 
 
-def pool_of_model(section: SelfhostedSection, model: str) -> str:
+def pool_of_model(pools: Sequence[PoolConfig], model: str) -> str:
     """The pool whose versions are registered under this name: its first target. Raises ModelUnknown."""
-    for pool in section.pools:
+    for pool in pools:
         if model == pool.targets[0]:
             return pool.name
         if model in pool.targets:
             raise ModelUnknown(f"{model} is another name of {pool.targets[0]} in the pool {pool.name}; name that one")
         if any(model == adapter.target for adapter in pool.adapters):
             raise ModelUnknown(f"{model} is an adapter of {pool.targets[0]}, and has no replicas of its own to share")
-    known = ", ".join(pool.targets[0] for pool in section.pools[:20]) or "there is none: see selfhosted.pools"
+    known = ", ".join(pool.targets[0] for pool in pools[:20]) or "there is none: see selfhosted.pools"
     raise ModelUnknown(f"no pool serves {model[:128]}; models of our own: {known}")
 
 
-def check_registrable(section: SelfhostedSection, version: ModelVersion) -> None:
+def check_registrable(pools: Sequence[PoolConfig], version: ModelVersion) -> None:
     """Checks that a pool serves the model or adapter, as configured. Raises ModelUnknown."""
     if version.kind == "weights":
-        pool_of_model(section, version.model)
+        pool_of_model(pools, version.model)
         return
-    for pool in section.pools:
+    for pool in pools:
         if any(version.model == adapter.target for adapter in pool.adapters):
             if version.base != pool.targets[0]:
                 raise ModelUnknown(f"{version.model} is an adapter of {pool.targets[0]}, not of {version.base[:128]}")
@@ -85,14 +88,22 @@ async def start_canary(
 
 
 async def promote(
-    log: AuditLog, actor: Actor, model: str, pool: str, version: str | None = None, *, reason: str = ""
+    log: AuditLog,
+    actor: Actor,
+    model: str,
+    pool: str,
+    version: str | None = None,
+    *,
+    reason: str = "",
+    seen: Rollout | None = None,
 ) -> Rollout:
-    """Gives a version all conversations; without one, the version on trial. Raises VersionUnknown and
-    RolloutConflict.
+    """Gives a version all conversations; without one, the version on trial. `seen` is what the step was decided on.
+    Raises VersionUnknown, and RolloutConflict, also when a later step was taken than the one seen.
     """
     async with log.change(actor, "rollout.promoted", reason=reason) as change:
         store = RolloutStore(change.within)
         before = msgspec.structs.replace(await store.rollout(model, pool), pool=pool)
+        _check_seen(before, seen)
         chosen = version or (before.candidate if before.state == "canary" else "")
         if not chosen:
             raise RolloutConflict(f"no version of {model} is on trial; say which one to promote")
@@ -103,15 +114,25 @@ async def promote(
     return after
 
 
-async def roll_back(log: AuditLog, actor: Actor, model: str, *, reason: str = "") -> Rollout:
-    """Takes all conversations from the version on trial. Raises RolloutConflict."""
+async def roll_back(
+    log: AuditLog, actor: Actor, model: str, *, reason: str = "", seen: Rollout | None = None
+) -> Rollout:
+    """Takes all conversations from the version on trial. `seen` is what the step was decided on. Raises
+    RolloutConflict, also when a later step was taken than the one seen.
+    """
     async with log.change(actor, "rollout.rolled_back", reason=reason) as change:
         store = RolloutStore(change.within)
         before = await store.rollout(model, "")
+        _check_seen(before, seen)
         after = rolled_back(before, by=actor.name, reason=reason, now_us=wall_us())
         await store.save(before, after)
         change.tell("rollout", model, before.told, after.told)
     return after
+
+
+def _check_seen(before: Rollout, seen: Rollout | None) -> None:
+    if seen is not None and before.since_us != seen.since_us:
+        raise RolloutConflict(f"the rollout of {before.model} was changed meanwhile; look at it again")
 
 
 def version_as_json(version: ModelVersion) -> dict[str, Any]:
@@ -137,6 +158,31 @@ def rollout_as_json(rollout: Rollout) -> dict[str, Any]:
         "reason": rollout.reason,
         "rule": msgspec.structs.asdict(rollout.rule),
     }
+
+
+def comparison_as_json(samples: Samples) -> dict[str, Any]:
+    """JSON object of both versions' figures with their 95 % intervals; what is unknown is null."""
+    return {
+        "attempts": {"stable": samples.stable.attempts, "candidate": samples.candidate.attempts},
+        "is_whole": samples.is_whole,
+        "figures": [
+            {
+                "name": each.name,
+                "stable": None if each.stable is None else msgspec.structs.asdict(each.stable),
+                "candidate": None if each.candidate is None else msgspec.structs.asdict(each.candidate),
+                "difference": None if each.low is None else {"low": each.low, "high": each.high},
+                "verdict": verdict_of(each),
+            }
+            for each in compared(samples.stable, samples.candidate)
+        ],
+    }
+
+
+def verdict_of(figure: Compared) -> Literal["worse", "better", "no difference shown", "unknown"]:
+    """What the interval of the difference says of the candidate."""
+    if figure.low is None:
+        return "unknown"
+    return "worse" if figure.is_worse else "better" if figure.is_better else "no difference shown"
 
 
 def gets(rollout: Rollout | None, version: ModelVersion) -> str:

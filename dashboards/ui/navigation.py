@@ -59,6 +59,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
             ("Traffic", "/dashboard/operations/traffic"),
             ("Models", "/dashboard/operations/targets"),
             ("Pools", "/dashboard/operations/pools"),
+            ("Rollouts", "/dashboard/operations/rollouts"),
             ("Queues", "/dashboard/operations/queues"),
             ("Live requests", "/dashboard/operations/decisions"),
             ("Classifier", "/dashboard/operations/classifier"),

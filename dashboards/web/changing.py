@@ -35,9 +35,12 @@ from proxy.errors import (
     NotAllowed,
     PersonNotFound,
     Refused,
+    RolloutRefused,
     TeamNotFound,
+    VersionNotFound,
 )
 from proxy.limits.rules import BadLimit, UnknownLimit
+from selfhosted.rollouts.versions import BadVersion, RolloutConflict, VersionExists, VersionUnknown
 
 _log: Final = logging.getLogger("weighbridge.changes")
 _PATIENCE_S: Final = 5.0
@@ -122,6 +125,10 @@ _TOLD: Final[dict[type[Exception], Callable[[str], Refused]]] = {
     BadLimit: _bad_request(),
     UnknownLimit: LimitNotFound,
     AccountsError: _bad_request(),
+    BadVersion: _bad_request(),
+    VersionExists: NameTaken,
+    VersionUnknown: VersionNotFound,
+    RolloutConflict: RolloutRefused,
 }
 
 

@@ -73,7 +73,7 @@ async def _added(config: "Path | None", version: "ModelVersion") -> "ModelVersio
     from gateway.commands.audit import console, log_of
 
     settings = read_config(config)
-    check_registrable(settings.selfhosted, version)
+    check_registrable(settings.selfhosted.pools, version)
     async with open_engine() as engine:
         return await add_version(log_of(engine), console(settings.accounts.operator), version)
 
@@ -147,7 +147,7 @@ async def _canary(
     from dashboards.fleet.rollouts import pool_of_model, start_canary
     from gateway.commands.audit import console, log_of
 
-    pool = pool_of_model(settings.selfhosted, model)
+    pool = pool_of_model(settings.selfhosted.pools, model)
     async with open_engine() as engine:
         actor = console(settings.accounts.operator)
         return await start_canary(
@@ -175,7 +175,7 @@ async def _promoted(settings: "GatewayConfig", model: str, version: str | None, 
     from dashboards.fleet.rollouts import pool_of_model, promote
     from gateway.commands.audit import console, log_of
 
-    pool = pool_of_model(settings.selfhosted, model)
+    pool = pool_of_model(settings.selfhosted.pools, model)
     async with open_engine() as engine:
         actor = console(settings.accounts.operator)
         return await promote(log_of(engine), actor, model, pool, version, reason=reason)

@@ -76,12 +76,14 @@ class VersionReader:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def samples(self, rollout: Rollout, now_us: int) -> Samples:
-        """What the rollout's versions did since its last step, in the last 31 days at most."""
+    async def samples(self, rollout: Rollout, targets: Collection[str], now_us: int) -> Samples:
+        """What the rollout's versions did since its last step, in the last 31 days at most. `targets` are all that its
+        pool serves: the books know a pool only where its hours have a price.
+        """
         since_us = max(rollout.since_us, now_us - _MOST_DAYS * DAY_US)
         # Verdicts and attempts are of one moment, or nearly: a late verdict is there the next time.
         async with self._engine.connect() as connection:
-            attempts = await _attempts(connection, rollout.pool, since_us)
+            attempts = await _attempts(connection, targets, since_us)
             shown = attempts[:MOST_ATTEMPTS]
             theirs = [each for each in shown if each.version == rollout.candidate]
             ours = [each for each in shown if each.version and serves(rollout, each.version, candidate=False)]
@@ -108,13 +110,13 @@ def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[s
     )
 
 
-async def _attempts(connection: AsyncConnection, pool: str, since_us: int) -> list[VersionedAttempt]:
-    """The pool's callers' attempts since then, the newest first, and at most one more than are compared."""
+async def _attempts(connection: AsyncConnection, targets: Collection[str], since_us: int) -> list[VersionedAttempt]:
+    """Callers' attempts at the targets since then, the newest first, and at most one more than are compared."""
     query = (
         select(*(getattr(LedgerEntry, name) for name in _COLUMNS))
         .where(
             col(LedgerEntry.version) != "",
-            col(LedgerEntry.pool) == pool,
+            col(LedgerEntry.target_id).in_(targets),
             col(LedgerEntry.at_us) >= since_us,
             col(LedgerEntry.entry).in_(TERMINAL),
             col(LedgerEntry.origin) == "caller",

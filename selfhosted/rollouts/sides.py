@@ -6,6 +6,8 @@ from typing import Final
 from selfhosted.replica import PoolSnapshot, ReplicaRequest
 from selfhosted.rollouts.versions import Rollout, gets_candidate, serves
 
+UNSAID: Final = "-"
+"""In place of a version, during a rollout, where a replica says none: no version is called so."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -29,10 +31,12 @@ class PoolVersions:
         self._rollout, self._snapshot = rollout, None
 
     def of(self, snapshot: PoolSnapshot, replica: str) -> str:
-        """The version that the replica runs; empty when nobody says."""
+        """The version that the replica runs. When nobody says, it is `UNSAID` during a rollout, so that the books have
+        what is compared with, and otherwise empty.
+        """
         if snapshot is not self._snapshot:
             self._take(snapshot)
-        return self._of.get(replica, "")
+        return self._of.get(replica, "" if self._rollout is None else UNSAID)
 
     def meant(self, snapshot: PoolSnapshot, ask: ReplicaRequest) -> frozenset[str] | None:
         """The replicas that take requests and run the version meant for the conversation; None without a rollout.

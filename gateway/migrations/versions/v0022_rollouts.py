@@ -41,7 +41,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_ledger_entry_version",
         "ledger_entry",
-        ["pool", "at_us"],
+        ["target_id", "at_us"],
         sqlite_where=_VERSIONED,
         postgresql_where=_VERSIONED,
     )

@@ -12,6 +12,7 @@ from selfhosted.config import PoolConfig, RoomConfig
 from selfhosted.fleet import Fleet, FleetObserver
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.replica import Address, ReplicaRequest
+from selfhosted.rollouts.sides import UNSAID
 from selfhosted.rollouts.versions import PPM, Rollout, RolloutTold, gets_candidate
 from selfhosted.watch.health import Probe
 from selfhosted.watch.judging import PoolJudge
@@ -91,12 +92,12 @@ def test_conversations_get_the_version_that_they_are_meant_for() -> None:
     for root, (version, stood_in) in first.items():
         assert (version == "v2") == gets_candidate(_CANARY, root)
         assert not stood_in
-    assert {version for version, _ in first.values()} == {"v1", "v2", ""}
+    assert {version for version, _ in first.values()} == {"v1", "v2", UNSAID}
     promoted = msgspec.structs.replace(_CANARY, stable="v2", candidate="", share_ppm=0, state="settled")
     house.fleet.hear(told(promoted))
     assert set(house.versions(_ROOTS).values()) == {("v2", False)}
     house.fleet.hear(told(msgspec.structs.replace(_CANARY, share_ppm=0, state="rolled_back")))
-    assert {version for version, _ in house.versions(_ROOTS).values()} == {"v1", ""}
+    assert {version for version, _ in house.versions(_ROOTS).values()} == {"v1", UNSAID}
     house.fleet.hear(told(None))
     assert {version for version, _ in house.versions(_ROOTS).values()} == {"v1", "v2", ""}
 
@@ -106,7 +107,7 @@ def test_another_version_stands_in_where_the_meant_one_is_not_there() -> None:
     house = House()
     house.fleet.hear(told(msgspec.structs.replace(_CANARY, stable="v2", candidate="", share_ppm=0, state="settled")))
     house.observe("c", misses=3)
-    assert {(version, True) for version in ("v1", "")} == set(house.versions(_ROOTS).values())
+    assert {(version, True) for version in ("v1", UNSAID)} == set(house.versions(_ROOTS).values())
     house.observe("c")
     assert set(house.versions(_ROOTS).values()) == {("v2", False)}
 

@@ -73,7 +73,7 @@ async def test_a_step_is_taken_once(engine: AsyncEngine) -> None:
 
 
 def attempt(name: str, version: str, **changes: object) -> list[Entry]:
-    facts = {"pool": "own", "version": version, "at_us": NOON_US + 10, "target_id": "llama", "served": True, **changes}
+    facts = {"version": version, "at_us": NOON_US + 10, "target_id": "llama", "served": True, **changes}
     return [reserve(name, **facts | {"served": False}), settle(name, **facts)]
 
 
@@ -90,7 +90,7 @@ async def test_what_versions_did(engine: AsyncEngine) -> None:
         *attempt("weak", "v0", served=False, flags=("escalated",)),
         *attempt("unversioned", ""),
         *attempt("before", "v2", at_us=NOON_US - 1),
-        *attempt("elsewhere", "v2", pool="other"),
+        *attempt("elsewhere", "v2", target_id="other"),
         *attempt("shadow", "v2", origin="shadow"),
     ]
     await LedgerStore(engine).insert(entries)
@@ -109,7 +109,7 @@ async def test_what_versions_did(engine: AsyncEngine) -> None:
     ]
     await LearningStore(engine).add_verdicts(verdicts)
     rollout = Rollout(model="llama", pool="own", candidate="v2", share_ppm=50_000, state="canary", since_us=NOON_US)
-    found = await VersionReader(engine).samples(rollout, NOON_US + 1_000)
+    found = await VersionReader(engine).samples(rollout, ["llama"], NOON_US + 1_000)
     theirs, ours = found.candidate, found.stable
     assert (theirs.attempts, theirs.failed, theirs.weak) == (5, 2, 0)
     assert (theirs.ttft_s, theirs.tpot_s) == ((0.3,), (0.01,))

@@ -1,0 +1,299 @@
+"""/dashboard/operations/rollouts: versions of our own models, and how one on trial compares with the stable one."""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from cost.times import wall_us
+from dashboards.fleet.rollouts import gets, promote, roll_back, start_canary, verdict_of
+from dashboards.operations.overview_page import HOME, address_of
+from dashboards.ui import formats
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.changing import checked_reason, looking
+from dashboards.web.forms import FormError
+from dashboards.web.view import PageRequest
+from proxy.errors import PoolNotFound, RolloutRefused, VersionNotFound
+from selfhosted.config import PoolConfig
+from selfhosted.fleet_view import WatchedPool
+from selfhosted.rollouts.comparison import Compared, Estimate, compared
+from selfhosted.rollouts.reading import Samples, VersionReader
+from selfhosted.rollouts.store import RolloutStore
+from selfhosted.rollouts.versions import PPM, ModelVersion, Rollout, Rule, share_of
+
+router: Final = APIRouter(include_in_schema=False)
+PLACE: Final = f"{HOME}/rollouts"
+STATES: Final = {
+    "settled": ("No trial", "quiet"),
+    "canary": ("On trial", "info"),
+    "rolled_back": ("Rolled back", "warn"),
+}
+_TONES: Final = {"worse": "bad", "better": "good", "unknown": "quiet", "no difference shown": "info"}
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "version": "",
+    "percent": "5",
+    "errors": "on",
+    "ttft": "50",
+    "promote_after": "",
+    "reason": "",
+}
+_LEAST_TO_PROMOTE: Final = 100
+_MOST_ATTEMPTS: Final = 10_000_000
+
+MODELS: Final = (
+    Column("model", "Model", "link"),
+    Column("pool", "Pool"),
+    Column("state", "State", "badge"),
+    Column("stable", "Stable version"),
+    Column("candidate", "On trial"),
+    Column("share", "Its share", "share", "Of conversations"),
+    Column("since", "Since", "time"),
+    Column("by", "By"),
+)
+VERSIONS: Final = (
+    Column("version", "Version"),
+    Column("gets", "Gets"),
+    Column("ready", "Ready", "number", "Replicas that say they run it, and take requests"),
+    Column("there", "There", "number", "Replicas that say they run it"),
+    Column("weights", "Weights", "code"),
+    Column("digest", "Digest", "code"),
+    Column("precision", "Precision"),
+    Column("layout", "Layout"),
+    Column("arguments", "Arguments", "code", usual=False),
+    Column("adapters", "Adapters", usual=False),
+    Column("added", "Added", "time"),
+    Column("by", "By"),
+    Column("note", "Note"),
+)
+FIGURES: Final = (
+    Column("figure", "Figure"),
+    Column("stable", "Stable"),
+    Column("candidate", "On trial"),
+    Column("difference", "Difference", note="Of the version on trial from the stable one: its 95 % interval"),
+    Column("verdict", "So far", "badge"),
+)
+_NAMES: Final = {
+    "failures": "Attempts that failed",
+    "ttft_p95_s": "Time to first token, p95",
+    "tpot_p95_s": "Time a token, p95",
+    "escalations": "Weak answers, escalated",
+    "verdicts_feedback": "Callers' ratings",
+    "verdicts_implicit": "Implicit signals",
+    "verdicts_shadow": "Blind judge's verdicts",
+}
+
+
+@router.get(PLACE)
+async def show_rollouts(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
+    """The model of each pool, with the versions that it runs."""
+    async with looking():
+        found = {each.model: each for each in await RolloutStore(view.gateway.database).rollouts()}
+    table = Table.of(
+        MODELS,
+        [
+            _model_row(found.get(pool.targets[0], Rollout(model=pool.targets[0], pool=pool.name)))
+            for pool in _pools(view)
+        ],
+        view.query,
+        name="rollouts",
+        caption="Models",
+        empty="There are no pools: engines of your own are set up under selfhosted.pools in the configuration.",
+    )
+    return view.csv_asked("rollouts", table) or view.page(
+        "operations/rollouts.html", title="Rollouts", models=table, at_us=wall_us()
+    )
+
+
+@router.get(f"{PLACE}/{{pool}}")
+async def show_rollout(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
+    """A model's versions, and the comparison of the one on trial."""
+    return await _show(view, pool, _DEFAULTS, {})
+
+
+@router.post(f"{PLACE}/{{pool}}/canary")
+async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
+    """Gives a version a share of conversations."""
+    form = await view.form()
+    model = _watched(view, pool).config.targets[0]
+    try:
+        percent = form.decimal("percent", least=Decimal("0.0001"), most=Decimal("99.9999")) or Decimal(0)
+        ttft = form.decimal("ttft", most=Decimal(10_000))
+        rule = Rule(
+            errors=form.flag("errors"),
+            ttft_worse=float(ttft) / 100 if ttft else None,
+            promote_after=form.whole("promote_after", least=_LEAST_TO_PROMOTE, most=_MOST_ATTEMPTS),
+        )
+        async with looking():
+            await start_canary(
+                view.gateway.audit,
+                view.actor,
+                model,
+                pool,
+                form.text("version", required=True),
+                share_ppm=share_of(float(percent)),
+                rule=rule,
+                reason=checked_reason(form.text("reason", most=500)),
+            )
+    except FormError as error:
+        return await _show(view, pool, {**_DEFAULTS, **form.plain}, {error.field: error.message}, status=422)
+    except (RolloutRefused, VersionNotFound) as error:
+        return await _show(view, pool, {**_DEFAULTS, **form.plain}, {"version": error.message}, status=422)
+    return view.redirect(_address(pool), told=f"{percent.normalize():f} % of conversations go there within seconds.")
+
+
+@router.post(f"{PLACE}/{{pool}}/promote")
+async def promote_version(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
+    """Gives the version on trial everything."""
+    form = await view.form()
+    model = _watched(view, pool).config.targets[0]
+    async with looking():
+        reason = checked_reason(form.text("reason", most=500))
+        after = await promote(view.gateway.audit, view.actor, model, pool, reason=reason)
+    return view.redirect(_address(pool), told=f"All conversations go to {after.stable} within seconds.")
+
+
+@router.post(f"{PLACE}/{{pool}}/rollback")
+async def rollback(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
+    """Takes everything from the version on trial."""
+    form = await view.form()
+    model = _watched(view, pool).config.targets[0]
+    async with looking():
+        reason = checked_reason(form.text("reason", most=500))
+        after = await roll_back(view.gateway.audit, view.actor, model, reason=reason)
+    return view.redirect(_address(pool), told=f"No conversation goes to {after.candidate} within seconds.")
+
+
+async def _show(
+    view: PageRequest, pool: str, values: Mapping[str, str], errors: Mapping[str, str], *, status: int = 200
+) -> Response:
+    watched = _watched(view, pool)
+    model = watched.config.targets[0]
+    engine = view.gateway.database
+    async with looking():
+        store = RolloutStore(engine)
+        rollout, versions = await store.rollout(model, pool), await store.versions(model)
+        samples = None
+        if rollout.state == "canary":
+            samples = await VersionReader(engine).samples(rollout, watched.config.served, wall_us())
+    figures = Table.of(FIGURES, _figure_rows(samples), view.query, name="figures", caption="Compared")
+    table = Table.of(
+        VERSIONS,
+        [_version_row(each, rollout, watched) for each in versions],
+        view.query,
+        name="versions",
+        caption=f"Versions of {model}",
+        search=("version", "weights", "note"),
+        empty="No version is registered: `weighbridge models add` or POST /v1/fleet/versions does that.",
+    )
+    file = view.csv_asked(f"rollout-{pool}", figures, table)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "here": address_of(view),
+        "place": _address(pool),
+        "model": model,
+        "rollout": rollout,
+        "state": STATES[rollout.state],
+        "share": rollout.share_ppm / PPM,
+        "samples": samples,
+        "figures": figures,
+        "unversioned": sum(not each.address.version for each in watched.snapshot().replicas),
+        "at_us": wall_us(),
+    }
+    if view.is_part:
+        return view.part("operations/_rollout.html", **context)
+    return view.page(
+        "operations/rollout.html",
+        title=f"Rollout of {model}",
+        status=status,
+        versions=table,
+        options=[(each.version, each.version) for each in versions if each.version != rollout.stable],
+        values=values,
+        errors=errors,
+        least_to_promote=_LEAST_TO_PROMOTE,
+        may_change=view.may("operations.change"),
+        **context,
+    )
+
+
+def _pools(view: PageRequest) -> Sequence[PoolConfig]:
+    found = view.gateway.fleet_view
+    return () if found is None else [each.config for each in found.pools.values()]
+
+
+def _watched(view: PageRequest, pool: str) -> WatchedPool:
+    found = view.gateway.fleet_view
+    watched = None if found is None else found.pools.get(pool)
+    if watched is None:
+        raise PoolNotFound(f"There is no pool `{pool[:64]}`.", param="pool")
+    return watched
+
+
+def _address(pool: str) -> str:
+    return f"{PLACE}/{quote(pool, safe='')}"
+
+
+def _model_row(rollout: Rollout) -> dict[str, Any]:
+    return {
+        "model": rollout.model,
+        "model_href": _address(rollout.pool),
+        "pool": rollout.pool,
+        "state": STATES[rollout.state],
+        "stable": rollout.stable or None,
+        "candidate": rollout.candidate or None,
+        "share": rollout.share_ppm / PPM if rollout.candidate else None,
+        "since": rollout.since_us or None,
+        "by": rollout.changed_by or None,
+    }
+
+
+def _version_row(version: ModelVersion, rollout: Rollout, watched: WatchedPool) -> dict[str, Any]:
+    snapshot = watched.snapshot()
+    there = [each for each in snapshot.replicas if each.address.version == version.version]
+    return {
+        "version": version.version,
+        "gets": gets(rollout, version),
+        "ready": sum(each.state == "ready" for each in there),
+        "there": len(there),
+        "weights": version.weights,
+        "digest": version.digest or None,
+        "precision": version.precision or None,
+        "layout": version.layout or None,
+        "arguments": " ".join(version.arguments) or None,
+        "adapters": ", ".join(version.adapters) or None,
+        "added": version.added_us,
+        "by": version.added_by,
+        "note": version.note or None,
+    }
+
+
+def _figure_rows(samples: Samples | None) -> Sequence[dict[str, Any]]:
+    if samples is None:
+        return ()
+    return [_figure_row(each) for each in compared(samples.stable, samples.candidate)]
+
+
+def _figure_row(figure: Compared) -> dict[str, Any]:
+    verdict = verdict_of(figure)
+    show = formats.seconds if figure.name.endswith("_s") else formats.share
+    difference = None if figure.low is None or figure.high is None else f"{show(figure.low)} to {show(figure.high)}"
+    return {
+        "figure": _NAMES.get(figure.name, figure.name),
+        "stable": _estimate(figure.stable, show),
+        "candidate": _estimate(figure.candidate, show),
+        "difference": difference,
+        "verdict": (verdict[:1].upper() + verdict[1:], _TONES[verdict]),
+    }
+
+
+def _estimate(estimate: Estimate | None, show: Any) -> str | None:
+    """The value with its interval, and of how many; None where there is too little to tell."""
+    if estimate is None:
+        return None
+    return (
+        f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)}), of {formats.number(estimate.count)}"
+    )
