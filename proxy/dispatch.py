@@ -33,7 +33,7 @@ from proxy.attempt import Attempt
 from proxy.cache_marks import pays
 from proxy.deployment_choice import DeploymentChoice, ReplicaDoor
 from proxy.ending import CALLER_GONE
-from proxy.engine_fields import call_fields, left_out_fields
+from proxy.engine_fields import call_fields, call_headers, left_out_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.hedging import Hedging, first_to_succeed, places
 from proxy.held_reply import hold
@@ -341,7 +341,7 @@ class Dispatcher:
             total_timeout_s=routed.deadline.total_timeout_s(
                 self._clock(), routed.timeouts.total_s, stream=routed.request.stream
             ),
-            headers=routed.upstream_headers,
+            headers=call_headers(attempt.candidate.target, routed, self._clock()),
             engine_fields=call_fields(attempt.candidate.target, attempt.deployment, routed),
             marks_cache=_marks_cache(attempt),
             dropped=left_out_fields(attempt.candidate.target, routed),

@@ -1,9 +1,10 @@
-"""Body fields that the gateway sets in place of the caller's, and the caller's that a target cannot take.
+"""Headers that the gateway adds, body fields that it sets in place of the caller's, and those that a target cannot take.
 
-For engines of our own: scheduling priority, and the salt that separates prefix caches. For all: the longest answer, and
+For engines of our own: the team, the time that is left, scheduling priority, and the salt that separates prefix caches. For all: the longest answer, and
 the provider's service tier.
 """
 
+import math
 from collections.abc import Mapping
 from hashlib import blake2b
 from types import MappingProxyType
@@ -12,9 +13,12 @@ from typing import Final
 from accounts.caller import Caller
 from providers.parameters import MINOR, is_said
 from providers.target import Deployment, Target
+from proxy.deadlines.deadline import MOST_TIMEOUT_MS, TIMEOUT_HEADER
 from proxy.policy import longest_answer
 from proxy.routed_request import RoutedRequest
 
+FAIRNESS_HEADER: Final = "x-llm-d-inference-fairness-id"
+TTFT_HEADER: Final = "x-llm-d-slo-ttft-ms"
 _NOTHING: Final[Mapping[str, int | str]] = MappingProxyType({})
 _BATCH: Final = 10
 _NOBODY_WAITS: Final = 20
@@ -52,6 +56,26 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
         said = [name for name in (_OLD, _NEW) if name in routed.request.fields and name not in target.lacks]
         found.update(dict.fromkeys(said or [_longest_field(target, deployment)], longest))
     return found
+
+
+def call_headers(target: Target, routed: RoutedRequest, now: float) -> dict[str, str]:
+    """Returns the gateway's own headers for a call. Engines of our own, and what stands before them, are told the team
+    and how long there is, by the names that llm-d's scheduler and this gateway read: nobody else is.
+    """
+    if target.pool is None:
+        return routed.upstream_headers
+    headers = {**routed.upstream_headers, FAIRNESS_HEADER: routed.caller.team_id}
+    deadline = routed.deadline
+    if routed.request.stream and deadline.first_token_at < math.inf:
+        headers[TTFT_HEADER] = _ms(deadline.first_token_at - now)
+    # Of a stream the usual limit bounds its beginning alone, and would cut it where it is taken for the whole.
+    if deadline.answer_at < math.inf and (deadline.own or not routed.request.stream):
+        headers[TIMEOUT_HEADER] = _ms(deadline.remaining_s(now))
+    return headers
+
+
+def _ms(left_s: float) -> str:
+    return str(min(MOST_TIMEOUT_MS, max(1, int(left_s * 1_000))))
 
 
 _OLD: Final[str] = "max_tokens"

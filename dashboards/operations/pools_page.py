@@ -48,6 +48,7 @@ POOLS: Final = (
 )
 REPLICAS: Final = (
     Column("name", "Replica"),
+    Column("version", "Version", note="Of its model, where it or its configuration says"),
     Column("state", "State", "badge"),
     Column("since", "For", "seconds", "How long it has been in this state"),
     Column("running", "Running", "number"),
@@ -207,6 +208,7 @@ def _replica_row(replica: Mapping[str, Any]) -> dict[str, Any]:
     stats = replica["stats"] or {}
     return {
         "name": replica["name"],
+        "version": replica["version"],
         "state": STATES[replica["state"]],
         "why": sentence(replica["why"])
         if replica["why"]

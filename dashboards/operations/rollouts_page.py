@@ -59,6 +59,9 @@ VERSIONS: Final = (
     Column("gets", "Gets"),
     Column("ready", "Ready", "number", "Replicas that say they run it, and take requests"),
     Column("there", "There", "number", "Replicas that say they run it"),
+    Column("running", "Running", "number", "Requests in their engines"),
+    Column("waiting", "Waiting", "number", "Requests in their engines' own queues"),
+    Column("speed", "Tokens/s", "number", "Prompt and completion tokens of all of them, a mean of the last minute"),
     Column("weights", "Weights", "code"),
     Column("digest", "Digest", "code"),
     Column("precision", "Precision"),
@@ -254,11 +257,16 @@ def _model_row(rollout: Rollout) -> dict[str, Any]:
 def _version_row(version: ModelVersion, rollout: Rollout, watched: WatchedPool) -> dict[str, Any]:
     snapshot = watched.snapshot()
     there = [each for each in snapshot.replicas if each.address.version == version.version]
+    known = [each.stats for each in there if each.stats is not None]
+    speeds = [stats.tokens_per_s for stats in known if stats.tokens_per_s is not None]
     return {
         "version": version.version,
         "gets": gets(rollout, version),
         "ready": sum(each.state == "ready" for each in there),
         "there": len(there),
+        "running": sum(stats.running for stats in known) if known else None,
+        "waiting": sum(stats.waiting for stats in known) if known else None,
+        "speed": sum(speeds) if speeds else None,
         "weights": version.weights,
         "digest": version.digest or None,
         "precision": version.precision or None,

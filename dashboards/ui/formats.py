@@ -80,6 +80,10 @@ def seconds(value: float | None) -> str:
     """A duration in a suitable unit."""
     if value is None:
         return UNKNOWN
+    return f"-{_span(-value)}" if value < 0 else _span(value)
+
+
+def _span(value: float) -> str:
     if value < 1:
         return f"{value * 1000:.0f} ms" if value >= _WHOLE_MS_FROM_S or value == 0 else f"{value * 1000:.2g} ms"
     if value < _MINUTE_S:

@@ -20,7 +20,7 @@ TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 CLIENT_HEADERS: Final = ("x-stainless-read-timeout", "x-stainless-timeout")
 """What the clients of OpenAI and others made alike say, in seconds: how long they wait for a reply to begin."""
 _MOST_CLIENT_CHARS: Final = 16
-_MAX_TIMEOUT_MS: Final = 3_600_000
+MOST_TIMEOUT_MS: Final = 3_600_000
 _MAX_DIGITS: Final = 7
 _LEAST_TIMEOUT_S: Final = 0.001
 _GOOD_PART: Final = 0.25
@@ -140,7 +140,7 @@ def client_timeout(values: Iterable[tuple[str, str | None]]) -> tuple[float, str
         if value is None or len(value) > _MOST_CLIENT_CHARS or not value.replace(".", "", 1).isdecimal():
             continue
         seconds = float(value) if value.isascii() else 0.0
-        if _LEAST_TIMEOUT_S <= seconds <= _MAX_TIMEOUT_MS / 1000:
+        if _LEAST_TIMEOUT_S <= seconds <= MOST_TIMEOUT_MS / 1000:
             return seconds, header
     return None
 
@@ -150,10 +150,10 @@ def own_timeout_s(value: str | None) -> float | None:
     if value is None:
         return None
     # `int` would take signs, underscores and the digits of other scripts, too.
-    if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and 1 <= int(value) <= _MAX_TIMEOUT_MS:
+    if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and 1 <= int(value) <= MOST_TIMEOUT_MS:
         return int(value) / 1000
     raise BadRequest(
-        f"`{TIMEOUT_HEADER}` must be a whole number of milliseconds from 1 to {_MAX_TIMEOUT_MS}.", param=TIMEOUT_HEADER
+        f"`{TIMEOUT_HEADER}` must be a whole number of milliseconds from 1 to {MOST_TIMEOUT_MS}.", param=TIMEOUT_HEADER
     )
 
 

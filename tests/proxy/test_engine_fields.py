@@ -8,10 +8,11 @@ import pytest
 from accounts.caller import Caller
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.target import Deployment, Tier
-from proxy.engine_fields import cache_salt, engine_fields
+from proxy.deadlines.deadline import NO_DEADLINE, Deadline
+from proxy.engine_fields import cache_salt, call_headers, engine_fields
 from proxy.policy import Facts, RoutePlan
 from proxy.routed_request import RoutedRequest
-from tests.providers.calls import chat_request, deployment
+from tests.providers.calls import chat_request, deployment, target
 
 _ALICE = Caller(key_id="k", key_name="k", team_id="payments", organisation_id="acme")
 
@@ -51,6 +52,25 @@ def test_urgent_work_has_the_lower_number() -> None:
     numbers = [int(engine_fields(engine, each)["priority"]) for each in urgent_first]
     assert numbers == sorted(numbers)
     assert len(set(numbers)) == len(numbers)
+
+
+def test_engines_of_our_own_are_told_whose_it_is_and_how_long_there_is() -> None:
+    """A bought target is told nothing; of a stream only a caller's own limit bounds the whole."""
+    routed = msgspec.structs.replace(
+        _routed(),
+        upstream_headers={"traceparent": "t"},
+        deadline=Deadline(arrived_at=0.0, first_token_at=11.5, answer_at=40.0, own=False),
+    )
+    own, stream = msgspec.structs.replace(target("a"), pool="p"), chat_request(stream=True)
+    assert call_headers(target("a"), routed, 10.0) == {"traceparent": "t"}
+    usual = {"traceparent": "t", "x-llm-d-inference-fairness-id": "payments"}
+    assert call_headers(own, routed, 10.0) == {**usual, "x-request-timeout-ms": "30000"}
+    streamed = msgspec.structs.replace(routed, request=stream)
+    assert call_headers(own, streamed, 10.0) == {**usual, "x-llm-d-slo-ttft-ms": "1500"}
+    assert call_headers(own, streamed, 12.0)["x-llm-d-slo-ttft-ms"] == "1"
+    bound = msgspec.structs.replace(streamed, deadline=msgspec.structs.replace(routed.deadline, own=True))
+    assert call_headers(own, bound, 10.0)["x-request-timeout-ms"] == "30000"
+    assert call_headers(own, msgspec.structs.replace(routed, deadline=NO_DEADLINE), 10.0) == usual
 
 
 def test_an_engine_that_would_not_understand_is_told_nothing() -> None:

@@ -66,7 +66,7 @@ def test_share(value: float | None, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, "—"), (0.0, "0 ms"), (0.0042, "4.2 ms"), (0.25, "250 ms"), (1.234, "1.23 s"), (45, "45.0 s"), (61, "1 min 1 s"), (120, "2 min"), (7_380, "2 h 3 min"), (28_800, "8 h"), (259_200, "3.0 days")],
+    [(None, "—"), (0.0, "0 ms"), (0.0042, "4.2 ms"), (0.25, "250 ms"), (1.234, "1.23 s"), (45, "45.0 s"), (61, "1 min 1 s"), (120, "2 min"), (7_380, "2 h 3 min"), (28_800, "8 h"), (259_200, "3.0 days"), (-0.05, "-50 ms"), (-1.5, "-1.50 s")],
 )  # fmt: skip
 def test_seconds(value: float | None, expected: str) -> None:
     """A duration in the unit that reads best."""
