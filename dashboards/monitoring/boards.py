@@ -603,6 +603,18 @@ FLEET: Final = Board(
                     ],
                     about="Our own queues should wait instead.",
                 ),
+                Panel(
+                    title="Tokens a second by version",
+                    queries=[
+                        Query(
+                            f"sum by (pool, version) (max by (pool, replica) (weighbridge_replica_tokens_per_second{{{_POOL}}}) "
+                            f"* on (pool, replica) group_left (version) (max by (pool, replica, version) (weighbridge_replica_version{{{_POOL}}}) == 1))",
+                            "{{pool}} {{version}}",
+                        )
+                    ],
+                    about="Of replicas that say which version of their model they run.",
+                    unit="tps",
+                ),
             ),
         ),
         Row(

@@ -18,6 +18,9 @@ class WatchObserver:
     def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
         """`stats` is None when unknown."""
 
+    def set_replica_version(self, pool: str, replica: str, version: str) -> None:
+        """`version` is empty when nobody says it."""
+
     def count_scrape(self, pool: str, result: ScrapeResult) -> None: ...
 
     def set_prefix_hit_rate(self, pool: str, rate: float) -> None: ...

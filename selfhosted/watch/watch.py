@@ -91,6 +91,8 @@ class PoolWatch(JudgeObserver):
             self._adopt_one(name, address)
         members = tuple(wanted.values())
         self._judge.adopt(PoolMembers(pool=self._pool, addresses=members))
+        for address in members:
+            self._observer.set_replica_version(self._pool, address.name, address.version)
         self._publisher.publish(self._key(), PoolMembers(pool=self._pool, addresses=members, complete=complete))
 
     def doubt(self, doubted: ReplicaDoubted) -> None:

@@ -65,6 +65,14 @@ class WatchMetrics(WatchObserver):
                 ),
             )
         }
+        self._version = Gauge(
+            f"{_REPLICA}_version",
+            "1 for the version of its model that a replica is said to run; no series where nobody says.",
+            ("pool", "replica", "version"),
+            registry=registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self._versions: dict[tuple[str, str], str] = {}
         self._hit_rate = Gauge(
             "weighbridge_pool_prefix_hit_rate",
             "The part of prompt tokens that a pool's engines found in their caches in the last minute or so.",
@@ -116,9 +124,27 @@ class WatchMetrics(WatchObserver):
             value = None if stats is None else getattr(stats, field)
             gauge.labels(pool, replica).set(math.nan if value is None else value)
 
+    def set_replica_version(self, pool: str, replica: str, version: str) -> None:
+        """Sets the version's gauge in place of an earlier version's."""
+        before = self._versions.get((pool, replica), "")
+        if version == before or (pool, replica) not in self._exported:
+            return
+        self._forget_version(pool, replica)
+        if version:
+            self._versions[pool, replica] = version
+            self._version.labels(pool, replica, version).set(1)
+
+    def _forget_version(self, pool: str, replica: str) -> None:
+        version = self._versions.pop((pool, replica), "")
+        if version and self._forgets:
+            self._version.remove(pool, replica, version)
+        elif version:
+            self._version.labels(pool, replica, version).set(0)
+
     def forget_replica(self, pool: str, replica: str) -> None:
         if (pool, replica) not in self._exported:
             return
+        self._forget_version(pool, replica)
         loads = self._loads.values()
         if not self._forgets:
             for each in _STATES:

@@ -25,11 +25,15 @@ def test_a_replica_shows_its_state_and_its_load() -> None:
     metrics = WatchMetrics(registry)
     metrics.set_replica_state("llama", "a", "starting")
     metrics.set_replica_state("llama", "a", "ready")
+    for version in ("v1", "v2"):
+        metrics.set_replica_version("llama", "a", version)
+    metrics.set_replica_version("llama", "never-seen", "v1")
     metrics.set_replica_load(
         "llama", "a", EngineStats(at=1.0, running=3, waiting=2, gpu_utilisation=0.5, tokens_per_s=900.0)
     )
     assert shown() == {
         'weighbridge_replica_state{pool="llama",replica="a",state="ready"} 1.0',
+        'weighbridge_replica_version{pool="llama",replica="a",version="v2"} 1.0',
         'weighbridge_replica_running{pool="llama",replica="a"} 3.0',
         'weighbridge_replica_waiting{pool="llama",replica="a"} 2.0',
         'weighbridge_replica_kv_usage{pool="llama",replica="a"} NaN',
