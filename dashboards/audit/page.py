@@ -37,7 +37,7 @@ _COLUMNS: Final = (
     Column("who", "Who", sortable=False),
     Column("action", "What", "link", sortable=False),
     Column("of", "On what", sortable=False),
-    Column("team", "Team", sortable=False),
+    Column("team", "Team", sortable=False, usual=False),
     Column("changed", "Changed", sortable=False),
     Column("reason", "Why", sortable=False),
 )

@@ -67,11 +67,11 @@ _DAYS: Final = (
     Column("reference_share", "Saved", "share"),
     Column("cheapest", "At the cheapest good enough", "money"),
     Column("hosted", "Same weights, hosted", "money"),
-    Column("idle", "Idle GPUs", "money"),
-    Column("bill", "GPUs' bill", "money"),
-    Column("utilisation", "Utilisation", "share"),
-    Column("estimated", "Estimated", "share"),
-    Column("unpriced", "Without a price", "number"),
+    Column("idle", "Idle GPUs", "money", usual=False),
+    Column("bill", "GPUs' bill", "money", usual=False),
+    Column("utilisation", "Utilisation", "share", usual=False),
+    Column("estimated", "Estimated", "share", usual=False),
+    Column("unpriced", "Without a price", "number", usual=False),
     Column("state", "State", "badge"),
 )
 

@@ -103,7 +103,9 @@ def _columns(by: Grouping) -> tuple[Column, ...]:
         Column("total", "Total", "money", "Everything that is booked to it"),
         Column("share", "Of the bill", "share"),
         Column("booked", "Booked", "money", "Requests and shadow calls, at the price of the day"),
-        Column("corrected", "Corrected", "money", "Corrections of prices, and to the providers' own figures"),
+        Column(
+            "corrected", "Corrected", "money", "Corrections of prices, and to the providers' own figures", usual=False
+        ),
         Column("true_up", "Adjustment", "money", "From the planned rate of our own GPUs to their bill"),
         Column("reference", "At the baseline model", "money", "What the same served requests would have cost there"),
         Column("saved", "Saved", "money", "At the baseline model, less the total"),

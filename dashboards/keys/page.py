@@ -70,8 +70,8 @@ _COLUMNS: Final = (
     ),
     Column("expires", "Expires", "time", "When it stops working; — has no end."),
     Column("ends_in", "Ends in", "code", "The last four characters of the key."),
-    Column("role", "Role"),
-    Column("created", "Created", "time"),
+    Column("role", "Role", usual=False),
+    Column("created", "Created", "time", usual=False),
 )
 
 

@@ -50,7 +50,7 @@ COLUMNS: Final = (
     Column("cost", "Cost", "money"),
     Column("input", "Tokens in", "number", usual=False),
     Column("output", "Tokens out", "number", usual=False),
-    Column("complexity", "Complexity", "number", "How hard the prompt was classified to be, of 1"),
+    Column("complexity", "Complexity", "number", "How hard the prompt was classified to be, of 1", usual=False),
     Column("tier", "Tier", usual=False),
     Column("organisation", "Organisation", usual=False),
     Column("request", "Request", "code", usual=False),

@@ -68,8 +68,8 @@ QUEUES: Final = (
     Column("used", "Used", "share", "Tokens in flight, of those that fit"),
     Column("wait", "Wait now", "seconds", "Predicted for an interactive request that comes now"),
     Column("speed", "Tokens per second", "number", "How fast work ends here"),
-    Column("capacity", "Tokens that fit", "number", "This process's part"),
-    Column("whole", "Of all processes", "number"),
+    Column("capacity", "Tokens that fit", "number", "This process's part", usual=False),
+    Column("whole", "Of all processes", "number", usual=False),
 )
 PROCESSES: Final = (
     Column("process", "Process", "code"),

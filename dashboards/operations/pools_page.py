@@ -36,7 +36,7 @@ POOLS: Final = (
     Column("running", "Running", "number", "Requests in the engines"),
     Column("waiting", "Waiting", "number", "Requests in the engines' own queues"),
     Column("kv", "Cache in use", "share", "The mean of the replicas' KV caches"),
-    Column("hits", "Prefix hits", "share", "Prompt tokens found in the cache, since the engines started"),
+    Column("hits", "Prefix hits", "share", "Prompt tokens found in the cache, since the engines started", usual=False),
     Column(
         "speed",
         "Tokens/s a GPU",
@@ -57,8 +57,14 @@ REPLICAS: Final = (
     Column("hits", "Prefix hits", "share"),
     Column("speed", "Tokens/s", "number", "Prompt and completion tokens, a mean of the last minute"),
     Column("gpu", "GPU", "share", "The time in which a kernel ran on its GPUs, where a DCGM exporter tells"),
-    Column("preemptions", "Preempted", "number", "Requests that lost their cache to others, since the engine started"),
-    Column("age", "Age", "seconds", "How old these statistics are"),
+    Column(
+        "preemptions",
+        "Preempted",
+        "number",
+        "Requests that lost their cache to others, since the engine started",
+        usual=False,
+    ),
+    Column("age", "Age", "seconds", "How old these statistics are", usual=False),
     Column("why", "Why"),
     Column("url", "Address", "code", usual=False),
 )

@@ -22,8 +22,10 @@ TIERS: Final = (
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
     Column("ttft_p50", "First token", "seconds", "The median"),
     Column("ttft_p95", "First token, p95", "seconds", "95 % of the streams began sooner"),
-    Column("queue", "Queue bound", "seconds", "The longest that a queue may make it wait for its first token"),
-    Column("first", "First token bound", "seconds", "An upstream that gives none by then has failed"),
+    Column(
+        "queue", "Queue bound", "seconds", "The longest that a queue may make it wait for its first token", usual=False
+    ),
+    Column("first", "First token bound", "seconds", "An upstream that gives none by then has failed", usual=False),
     Column("answer", "Answer bound", "seconds", "A whole answer is due by then, where the caller does not say"),
 )
 

@@ -383,19 +383,34 @@ def _on_slider(floor: float) -> bool:
 
 
 def _table(found: FloorForecast, query: Mapping[str, str]) -> Table:
+    is_merged = any(len(stop.floors) > 1 for stop in found.stops)
     columns = (
         Column("floor", "Minimum quality", "share", note="Of what the baseline model gets right, the share to keep"),
-        Column("lowest", "The same from", "share", note="Lower minimums that choose the same for every prompt"),
+        Column(
+            "lowest",
+            "The same from",
+            "share",
+            note="Lower minimums that choose the same for every prompt",
+            usual=is_merged,
+        ),
         Column("kept", "Expected to keep", "share"),
-        Column("error", "Give or take", "share", note="The standard error that the number of requests leaves"),
+        Column(
+            "error", "Give or take", "share", note="The standard error that the number of requests leaves", usual=False
+        ),
         Column("month", "A month costs", "money", note="The bill of the last days, and what would change in it"),
         Column("low", "At least", "money", note="The lower end of the 95 % interval"),
         Column("high", "At most", "money", note="The upper end of the 95 % interval"),
         Column("change", "Against now", "money", note="Below zero is cheaper than the bill as it is"),
-        Column("saved", "Saves a month", "money", note="Against asking the baseline model for everything"),
+        Column("saved", "Saves a month", "money", note="Against asking the baseline model for everything", usual=False),
         Column("saving", "Saves", "share", note="Against asking the baseline model for everything"),
-        Column("added", "Adds a month", "money", note="To what is paid anyway: our own GPUs while they have room"),
-        Column("own", "Our own", "share", note="Requests that our own GPUs get while they have room"),
+        Column(
+            "added",
+            "Adds a month",
+            "money",
+            note="To what is paid anyway: our own GPUs while they have room",
+            usual=False,
+        ),
+        Column("own", "Our own", "share", note="Requests that our own GPUs get while they have room", usual=False),
         Column("note", "Note", sortable=False),
     )
     rows = [_row(stop, stop.month) for stop in found.stops]

@@ -279,9 +279,9 @@ def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
         Column("model", "Model", "code"),
         Column("served", "Answers", "number", note="Requests whose whole answer came from here"),
         Column("share", "Share", "share", note="Of all answers"),
-        Column("input_tokens", "Prompt tokens", "number"),
+        Column("input_tokens", "Prompt tokens", "number", usual=False),
         Column("cached", "Cached", "share", note="Of the prompt tokens, those that were found in a cache"),
-        Column("output_tokens", "Answer tokens", "number"),
+        Column("output_tokens", "Answer tokens", "number", usual=False),
         Column("cost", "Cost", "money", note="With failed attempts, comparisons and corrections"),
         Column("each", "Per answer", "money", note="The cost divided by the answers"),
         Column(

@@ -239,7 +239,7 @@ _TEAM_COLUMNS: Final = (
     Column(
         "saved", "Saved", "money", note="What the baseline model would have cost for the same tokens, less the cost"
     ),
-    Column("saved_share", "Saved share", "share", note="Of what the reference would have cost", usual=False),
+    Column("saved_share", "Saved share", "share", note="Of what the baseline model would have cost", usual=False),
     Column("budget", "Budget", "badge", note="Of the team's own budgets, the one that is used most"),
     Column("answered", "Succeeded", "share", note="Of the requests, those whose caller got a whole answer"),
     Column("role", "Your role"),

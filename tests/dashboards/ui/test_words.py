@@ -60,7 +60,7 @@ def test_a_plain_answer_is_told_whole() -> None:
     """Who was asked for, why it went where it went, how fast, what it cost and would have cost."""
     assert decision(request(answered())) == (
         "The caller asked for the gateway to choose (“auto”) in the interactive tier. Classified at complexity 0.25 of 1.",
-        "llama was the cheapest target expected to answer a prompt of complexity 0.25 well enough.",
+        "llama was the cheapest model expected to answer a prompt of complexity 0.25 well enough.",
         "It answered after 900 ms, its first token after 120 ms, and the caller got that answer.",
         "It cost $0.001000. The same tokens at gpt-5 would have cost $0.004000, so $0.003000 (75.0%) was saved.",
     )
@@ -113,8 +113,8 @@ def test_outcomes(entry: Entry, told: tuple[str, str]) -> None:
         ({"baseline_nanousd": 900_000}, "so it was $0.000100"),
         ({"baseline_nanousd": 0, "cost_nanousd": 0}, "so $0.00 was saved"),
         ({"usage_source": "estimated"}, "by an estimate of its tokens"),
-        ({"target_id": "gpt-5", "baseline_nanousd": 1_000_000}, "it was the reference"),
-        ({"baseline_price": ""}, "at the reference would have cost"),
+        ({"target_id": "gpt-5", "baseline_nanousd": 1_000_000}, "it was the one that answered"),
+        ({"baseline_price": ""}, "at the baseline model would have cost"),
     ],
 )
 def test_money_is_told_honestly(changes: dict[str, Any], part: str) -> None:
