@@ -53,7 +53,7 @@ COLUMNS: Final = (
     Column("complexity", "Complexity", "number", "How hard the prompt was classified to be, of 1", usual=False),
     Column("tier", "Tier", usual=False),
     Column("organisation", "Organisation", usual=False),
-    Column("request", "Request", "code", usual=False),
+    Column("request", "Request", "code"),
 )
 _SHOWN: Final = tuple(column for column in COLUMNS if column.usual)
 """Columns of the page; the CSV has all."""

@@ -67,7 +67,7 @@ _BOOK: Final = (
     Column("further", "Other", sortable=False),
     Column("source", "Where it is from"),
     Column("from_us", "In effect from", "day"),
-    Column("version", "Version", "code", usual=False),
+    Column("version", "Version", "code"),
     Column("provider", "Provider", usual=False),
 )
 _HISTORY: Final = (
