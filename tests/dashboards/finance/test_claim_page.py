@@ -124,7 +124,9 @@ async def test_what_has_no_price_cost_no_zero_dollars(finance: Finance, browser:
     assert (line["total_usd"], line["booked_usd"]) == ("", "")
     # A key that is there has its name and its team's, one that is gone its id.
     made = await finance.gateway.accounts.create_key("team_x", "night job", Pepper(id="p", secret=b"p" * 32))
-    await finance.keep([booked("named", team_id="team_x", key_id=made.key_id, at_us=at_us, **free)])
+    await finance.keep(
+        [booked("named", team_id="team_x", key_id=made.key_id, at_us=at_us, **free, baseline_nanousd=None)]
+    )
     found = rows(await browser.get(f"/dashboard/finance/showback?{today}&by=key&format=csv&table=showback"))
     (named,) = [row for row in found if row["id"] == made.key_id]
     assert named["name"].startswith("night job (")
