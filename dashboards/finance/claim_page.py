@@ -66,7 +66,7 @@ _DAYS: Final = (
     Column("reference", "At the baseline model", "money"),
     Column("reference_share", "Saved", "share"),
     Column("cheapest", "At the cheapest good enough", "money"),
-    Column("hosted", "Same weights, hosted", "money"),
+    Column("hosted", "Same weights, hosted", "money", usual=False),
     Column("idle", "Idle GPUs", "money", usual=False),
     Column("bill", "GPUs' bill", "money", usual=False),
     Column("utilisation", "Utilisation", "share", usual=False),

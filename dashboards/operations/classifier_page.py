@@ -37,7 +37,7 @@ ABILITIES: Final = (
         "number",
         "The highest complexity it is trusted with, where nothing was measured",
     ),
-    Column("state", "Classified by", "badge"),
+    Column("state", "Chosen by", "badge"),
 )
 TUNINGS: Final = (
     Column("version", "Version", "number"),

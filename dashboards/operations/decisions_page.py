@@ -46,7 +46,7 @@ COLUMNS: Final = (
     Column("why", "Why"),
     Column("state", "Outcome", "badge"),
     Column("ttft", "First token", "seconds"),
-    Column("duration", "Lasted", "seconds"),
+    Column("duration", "Lasted", "seconds", usual=False),
     Column("cost", "Cost", "money"),
     Column("input", "Tokens in", "number", usual=False),
     Column("output", "Tokens out", "number", usual=False),

@@ -236,7 +236,7 @@ def requests_chart(usage: Usage) -> Chart:
         "stacked",
         "Requests by day",
         [
-            Series("Answered", [each.served for each in days], "accent"),
+            Series("Succeeded", [each.served for each in days], "accent"),
             Series("Not succeeded", [max(0, each.requests - each.served) for each in days], "bad"),
         ],
         "requests",

@@ -36,6 +36,14 @@
   };
   const tones = { accent: "--chart-1", good: "--good", warn: "--warn", bad: "--bad", quiet: "--chart-quiet" };
 
+  // Ticks of a time axis: hours in the viewer's zone, days by the date of UTC, as everywhere else.
+  const hours = (at) => {
+    const local = new Date(at * 1000);
+    const clock = two(local.getHours()) + ":" + two(local.getMinutes());
+    return clock === "00:00" ? day(local).slice(5) : clock;
+  };
+  const days = (at) => (at % 86400 ? "" : new Date(at * 1000).toISOString().slice(5, 10));
+
   // Each series on top of those before it; drawn from the last to the first, so that none hides another.
   const stacked = (columns) => {
     const sums = new Array(columns[0].length).fill(0);
@@ -96,7 +104,7 @@
         width: box.clientWidth,
         height,
         series: [{ label: chart.isTime ? "Time" : "", value: chart.isTime ? (_, at) => (at === null ? "—" : chart.byHour ? moment.format(new Date(at * 1000)) : new Date(at * 1000).toISOString().slice(0, 10) + " UTC") : undefined }, ...series],
-        axes: [{ ...axis, grid: { show: false } }, { ...axis, size: 64, values: (_, ticks) => ticks.map((value) => (value === null ? "" : unit(value))) }],
+        axes: [{ ...axis, grid: { show: false }, ...(chart.isTime ? { values: (_, ticks) => ticks.map(chart.byHour ? hours : days) } : {}) }, { ...axis, size: 64, values: (_, ticks) => ticks.map((value) => (value === null ? "" : unit(value))) }],
         scales: {
           x: { time: chart.isTime, range: bars ? (_, low, high) => [low - step * 0.6, high + step * 0.6] : undefined },
           y: { range: (_, low, high) => [Math.min(0, low), high <= 0 ? 1 : high * 1.08] },
