@@ -97,6 +97,8 @@ _IN_BATCHES = frozenset(
 )
 """What of a caller's body is the same in a message of Anthropic's whether or not it is called through litellm."""
 
+_OF_REASONERS = frozenset({"reasoning_effort"})
+"""What models that do not reason refuse, and what says so little of an answer that it may be left out."""
 _JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
 _LITELLM_PREFIX = re.compile(r"^(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*[:-]\s*")
 
@@ -187,8 +189,10 @@ class LitellmUpstream:
             supported = self._supported[model] = _supported_by(self._litellm, model)
         if not supported:
             return
-        for name in (DECISIVE | MINOR) & call.request.fields.keys() & arguments.keys() - supported:
-            said = is_said(name, call.request.fields[name])
+        fields = call.request.fields
+        for name in ((DECISIVE | MINOR) & fields.keys() | _OF_REASONERS) & arguments.keys() - supported:
+            # What is not among the fields was put there for a Claude, because its caller said it.
+            said = name not in fields or is_said(name, fields[name])
             if said and name in DECISIVE:
                 raise _cannot_carry(
                     call.deployment,

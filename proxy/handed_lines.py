@@ -120,8 +120,8 @@ class LineOffers:
 
     def _with_batch_api(self, target: Target, routed: RoutedRequest) -> Deployment | None:
         """The target's first deployment with a batch API that takes such a request."""
-        if routed.facts.service_tier is not None:
-            # It asks for another way itself.
+        if routed.facts.service_tier is not None or routed.request.as_written is not None:
+            # It asks for another way itself, or has tools that only the usual way is read for.
             return None
         for deployment in target.deployments:
             if deployment.batch_api == "openai":

@@ -124,6 +124,16 @@ async def test_tools(upstream: LitellmUpstream, deploy: Deploy, whole: Answer, s
     assert sum(event.text_chars for event in events) >= len('{"kg":7}')
 
 
+async def test_an_effort_that_a_claude_does_not_take_is_left_out(upstream: LitellmUpstream) -> None:
+    """As agents send it with every request, and any model may be chosen; the caller is told."""
+    dropped: list[str] = []
+    asked = msgspec.structs.replace(chat_request(), for_anthropic=lambda: {"reasoning_effort": "low"})
+    async with provider(anthropic_whole) as served:
+        older = msgspec.structs.replace(anthropic(served), upstream_model="anthropic/claude-3-5-haiku-20241022")
+        await talk(upstream, upstream_call(older, asked, drops=dropped.append))
+    assert (dropped, len(served.requests)) == (["reasoning_effort"], 1)
+
+
 async def test_the_key_goes_out_and_the_request_is_asked_once(upstream: LitellmUpstream) -> None:
     """Our key is sent where the deployment says, and a failure is not tried again behind our back."""
 
