@@ -6,7 +6,7 @@ The sample's thirty days of ten teams (`gateway.demo.history`) are copied within
 audit log are as large as asked; roll-ups and true-ups are made anew by the gateway's own code; and a gateway serves it
 as a process of its own. Each role signs in and opens every page that it may, one after the other. A page's time is what
 a client on the same machine waits for its last byte on a kept connection: the server's time and a little more; the
-processor time beside it is the gateway's whole process. SQLite's database is kept in build/pages and found the next
+processor time beside it is the whole control plane's. SQLite's database is kept in build/pages and found the next
 time. Exit status 1 means that a page did not answer, or that a route of a page was left out; not that it was slow.
 """
 
@@ -30,25 +30,31 @@ from benchmarks.figures import machine, percentile
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
-from cost.times import DAY_US, day_of, wall_us
+from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
 from dashboards.ui.rendering import assets
 from gateway.configuration.settings import load, read_environment
 from gateway.database import make_engine, metadata, migrate
-from gateway.demo.company import SHOWN
+from gateway.demo.company import ORGANISATION, SHOWN, TEAMS
 from gateway.demo.history import DAYS
 from gateway.demo.sample_config import Addresses, write_sample_config
+from proxy.refusals.store import KEPT_US as REFUSALS_KEPT_US
+from proxy.traffic.store import KEPT_US as TRAFFIC_KEPT_US
+from proxy.traffic.store import MINUTES_FOR_US, QUARTER_US
+from proxy.traffic.waits import RANGES
 from tests.browser.serving import serving, write_history
 from tests.browser.site import PASSWORD, Site
 from tests.dashboards.pages.routes_table import RIGHTS
 from tests.postgres import postgres_binaries, running_postgres
 
 AIM_MS: Final = 100
+COLD_MS: Final = 500
 MOST_BYTES: Final = 200_000
 _BASE_REQUESTS: Final = 40_000
 _WEIGHING_COPIES: Final = 10
 _TIMES: Final = 20
 _WARM: Final = 1
 _BATCH: Final = 5_000
+_PROCESSES: Final = 8
 _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 _REFUSED: Final = frozenset({403, 404})
 _CSRF: Final = re.compile(r'name="csrf" value="([^"]+)"')
@@ -65,7 +71,15 @@ PAGES: Final = (
     "/dashboard/teams/support/requests?outcome=failed",
     "/dashboard/teams/support/requests?outcome=escalated&tier=batch",
     "/dashboard/teams/support/requests?tag=nothing-has-this-tag",
+    "/dashboard/teams/support/requests?sort=-cost",
+    "/dashboard/teams/support/requests?sort=-duration&page=3",
+    "/dashboard/teams/support/requests?status=5xx&slower=2",
+    "/dashboard/teams/support/requests?dearer=0.01&target=gpt-4o&sort=-tokens",
+    "/dashboard/teams/support/requests?outcome=refused",
     "/dashboard/teams/support/requests?format=csv",
+    "/dashboard/teams/support/models",
+    "/dashboard/teams/support/playground",
+    "/dashboard/teams/support/alerts",
     "/dashboard/teams/support/policy",
     "/dashboard/teams/support/keys",
     "/dashboard/teams/support/keys/new",
@@ -74,6 +88,7 @@ PAGES: Final = (
     "/dashboard/finance",
     "/dashboard/finance?team=support",
     "/dashboard/finance/month",
+    "/dashboard/budgets",
     "/dashboard/finance/showback",
     "/dashboard/finance/showback?by=key",
     "/dashboard/finance/prices",
@@ -82,6 +97,9 @@ PAGES: Final = (
     "/dashboard/finance/exports",
     "/dashboard/finance/reports",
     "/dashboard/operations",
+    "/dashboard/operations/traffic",
+    "/dashboard/operations/traffic?span=day",
+    "/dashboard/operations/measurements",
     "/dashboard/operations/targets",
     "/dashboard/operations/targets/gpt-4o",
     "/dashboard/operations/pools",
@@ -90,6 +108,7 @@ PAGES: Final = (
     "/dashboard/operations/decisions",
     "/dashboard/operations/classifier",
     "/dashboard/operations/config",
+    "/dashboard/alerts",
     "/dashboard/audit",
     "/dashboard/audit?action=key.created",
     "/dashboard/audit?actor=nobody-is-called-so",
@@ -104,6 +123,7 @@ _FOUND_ON: Final = (
     ("/dashboard/teams/support/requests", "/dashboard/teams/support/requests/req_"),
     ("/dashboard/teams/support/keys", "/dashboard/teams/support/keys/key_"),
     ("/dashboard/teams/support/budgets", "/dashboard/teams/support/budgets/"),
+    ("/dashboard/teams/support/models", "/dashboard/teams/support/models/"),
     ("/dashboard/people", "/dashboard/people/person_"),
     ("/dashboard/audit", "/dashboard/audit/"),
 )
@@ -120,9 +140,12 @@ NOT_PAGES: Final = frozenset(
         "/dashboard/finance/reports/made",
         "/dashboard/finance/reports/written",
         "/dashboard/operations/decisions/stream",
+        "/dashboard/operations/measurements/{measurement_id}",
+        "/dashboard/teams/{team_id}/batches/{batch_id}",
+        "/dashboard/teams/{team_id}/batches/{batch_id}/files/{kind}",
     }
 )
-"""Files of any length, a stream that does not end, and what only leads elsewhere."""
+"""Files of any length, a stream that does not end, what only leads elsewhere, and pages of what the sample has none of."""
 
 
 class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +160,7 @@ class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
     p90_ms: float
     most_ms: float
     cpu_ms: float
-    """Of the whole gateway process, for one view."""
+    """Of the whole control plane, for one view."""
     page_bytes: int
 
 
@@ -151,7 +174,7 @@ class Weight(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """The gateway's resident memory, before and after many views of all pages."""
+    """The control plane's resident memory, before and after many views of all pages."""
 
     views: int
     before_mb: float
@@ -160,7 +183,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class _Process:
-    """What the system tells of the gateway's process."""
+    """What the system tells of a process."""
 
     def __init__(self, pid: int) -> None:
         self._folder = Path(f"/proc/{pid}")
@@ -292,6 +315,74 @@ async def filled(engine: AsyncEngine, config: Path, rows: int, audit: int, progr
             await connection.execute(text("VACUUM ANALYZE"))
 
 
+async def counted(engine: AsyncEngine, now_us: int) -> None:
+    """What processes tell of traffic and refusals, up to now: minutes of the last two hours from eight of them, a month of
+    quarters, three months of hours, and the requests that were refused last.
+    """
+    minute, hour = now_us - now_us % MINUTE_US, now_us - now_us % HOUR_US
+    quarter = now_us - now_us % QUARTER_US - MINUTES_FOR_US
+    figures = {
+        "mark": 1,
+        "requests": 900,
+        "errors": 9,
+        "refusals": 30,
+        "output_tokens": 200_000,
+        "priced_tokens": 700_000,
+        "cost_nanousd": 400_000_000,
+        "waiting": 4,
+        "ttft": str([1 + place % 7 for place in range(RANGES)]),
+    }
+    traffic = [
+        {"span": "minute", "start_us": minute - age * MINUTE_US, "boot_id": f"boot_{process}", **figures}
+        for age in range(MINUTES_FOR_US // MINUTE_US)
+        for process in range(_PROCESSES)
+    ]
+    quarters = TRAFFIC_KEPT_US // QUARTER_US
+    traffic += [
+        {"span": "quarter", "start_us": quarter - age * QUARTER_US, "boot_id": "", **figures} for age in range(quarters)
+    ]
+    refused = [
+        {
+            "span": span,
+            "start_us": start_us,
+            "boot_id": boot_id,
+            "organisation_id": ORGANISATION,
+            "team_id": team.team_id,
+            "key_id": f"key_{team.team_id}",
+            "model": "auto",
+            "reason": reason,
+            "status": status,
+            "refusals": 5,
+        }
+        for span, start_us, boot_id in (
+            *(("hour", hour - age * HOUR_US, "") for age in range(3, REFUSALS_KEPT_US // HOUR_US)),
+            *(("minute", minute - age * MINUTE_US, "boot_0") for age in range(60)),
+        )
+        for team in TEAMS
+        for reason, status in (("rate_limited", 429), ("budget_exceeded", 402), ("queue_full", 429))
+    ]
+    requests = [
+        {
+            "team_id": team.team_id,
+            "request_id": f"req_refused_{number}",
+            "at_us": now_us - number * MINUTE_US,
+            "organisation_id": ORGANISATION,
+            "key_id": f"key_{team.team_id}",
+            "model": "auto",
+            "reason": "rate_limited",
+            "status": 429,
+            "message": "The limit of the key is used up.",
+        }
+        for team in TEAMS
+        for number in range(2_000)
+    ]
+    async with engine.begin() as connection:
+        for name, rows in (("traffic", traffic), ("refusal_count", refused), ("refused_request", requests)):
+            await connection.execute(metadata.tables[name].delete())
+            for place in range(0, len(rows), _BATCH):
+                await connection.execute(insert(metadata.tables[name]), rows[place : place + _BATCH])
+
+
 class Reader:
     """Somebody who is signed in and opens pages on one kept connection."""
 
@@ -407,14 +498,18 @@ async def _many(reader: Reader, process: _Process, paths: Sequence[str], views: 
     return Memory(views, marks[0], marks[-1], process.resident_mb())
 
 
-def _gateway_pid() -> int:
-    """The child that serves."""
+def _control_plane_pid() -> int:
+    """The process that renders pages: the child of the child that serves."""
+    return _child_of(_child_of(os.getpid(), b"serve"), b"gateway.process.control")
+
+
+def _child_of(parent_pid: int, argument: bytes) -> int:
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, IndexError, ValueError):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"\0serve\0" in (folder / "cmdline").read_bytes():
+            if parent == parent_pid and argument in (folder / "cmdline").read_bytes().split(b"\0"):
                 return int(folder.name)
-    raise AssertionError("the gateway's process is not found")
+    raise AssertionError(f"the process with {argument.decode()} is not found")
 
 
 async def _prepared(
@@ -433,6 +528,8 @@ async def _prepared(
         if url is not None or not (folder / "filled").exists():
             await filled(engine, config, rows, audit, progress)
             (folder / "filled").touch()
+        # These are read by their age, so they are new each time.
+        await counted(engine, wall_us())
         async with engine.connect() as connection:
             ledger, log = [await connection.run_sync(_count, table) for table in ("ledger_entry", "audit_entry")]
         return ledger, log
@@ -443,6 +540,7 @@ async def _prepared(
 def _print(figures: Sequence[PageFigures], weight: Weight, memory: Memory, rows: tuple[int, int], times: int) -> None:
     shown = [each for each in figures if each.status not in _REFUSED]
     slow = sorted({each.path for each in shown if each.median_ms > AIM_MS})
+    cold = sorted({each.path for each in shown if each.first_ms > COLD_MS})
     load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     print(f"\n{rows[0]:,} ledger rows, {rows[1]:,} audit entries; {times} views each; {load}")
     print(
@@ -455,6 +553,7 @@ def _print(figures: Sequence[PageFigures], weight: Weight, memory: Memory, rows:
             f"{each.page_bytes / 1_000:>7.1f}  {path} ({each.role})"
         )
     print(f"\npages slower than {AIM_MS} ms at the median, to any role: {', '.join(slow) or 'none'}")
+    print(f"pages whose first view by any role took more than {COLD_MS} ms: {', '.join(cold) or 'none'}")
     print(
         f"script and style of a first load: {weight.raw_bytes:,} bytes in {weight.files} files, {weight.sent_bytes:,} as "
         f"sent (aim: {MOST_BYTES:,})"
@@ -471,7 +570,7 @@ async def _measured(arguments: argparse.Namespace, url: str | None, progress: Ca
     rows = await _prepared(folder, url, arguments.rows, arguments.audit, progress)
     progress(f"{rows[0]:,} ledger rows, {rows[1]:,} audit entries")
     with serving(folder, url) as site:
-        process = _Process(_gateway_pid())
+        process = _Process(_control_plane_pid())
         figures, weight, memory = await opened(site, process, arguments.times, arguments.views, progress)
     _print(figures, weight, memory, rows, arguments.times)
     left_out = routes_left_out([each.path for each in figures if each.status not in _REFUSED])

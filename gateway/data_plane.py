@@ -12,7 +12,7 @@ from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig
 from gateway.database import AnswerCheck, make_engine
 from gateway.link.link import Hello, Link
-from gateway.link.reports import VOCABULARY, answer_of_itself
+from gateway.link.reports import VOCABULARY, CountsTold, answer_of_itself
 from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_control_plane
@@ -24,8 +24,6 @@ from proxy.health import Health
 from proxy.http.hand_over import HandOver
 from proxy.observers.logs import configure_logging
 from proxy.overload import AcceptBacklog
-from proxy.refusals.counting import RefusalsTold
-from proxy.traffic.counting import TrafficTold
 from selfhosted.fleet import Fleet
 from selfhosted.messages import TO_FLEET, ToFleet
 
@@ -125,8 +123,7 @@ class DataPlane:
             )
             self.begin_drain()
             # Nobody asks a worker that ends, so it tells what is left; what is kept already stays as it is.
-            link.tell(self._refusals({}))
-            link.tell(self._traffic({}))
+            link.tell(self._counts({}))
 
     def _answer(self, link: Link) -> None:
         async def write_down() -> None:
@@ -139,18 +136,16 @@ class DataPlane:
             peek=self.live.gate.limiter.peek,
             reprice=self.live.prices.refresh,
             write_down=write_down,
-            refusals=self._refusals,
-            traffic=self._traffic,
+            counts=self._counts,
         )
 
-    def _refusals(self, after: Mapping[str, int]) -> RefusalsTold:
+    def _counts(self, after: Mapping[str, tuple[int, int]]) -> CountsTold:
         boot_id = self.live.boot_id
-        return self.live.refusals.changed_after(after.get(boot_id, 0), boot_id)
-
-    def _traffic(self, after: Mapping[str, int]) -> TrafficTold:
-        boot_id = self.live.boot_id
+        refusals, traffic = after.get(boot_id, (0, 0))
         self.live.traffic.look(self.live.gate.queues.waiting)
-        return self.live.traffic.changed_after(after.get(boot_id, 0), boot_id)
+        return CountsTold(
+            self.live.refusals.changed_after(refusals, boot_id), self.live.traffic.changed_after(traffic, boot_id)
+        )
 
 
 def _hear_of_fleet(link: Link, fleet: Fleet) -> None:

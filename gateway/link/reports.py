@@ -34,16 +34,22 @@ class WriteDown(Question[None], frozen=True):
     """Brings to where others see it what the worker has counted and what it keeps to learn from."""
 
 
-class ReadRefusals(Question[RefusalsTold], frozen=True):
-    """What the worker counted since the mark that it told last; `after` has the marks by boot id."""
+class CountsTold(msgspec.Struct, frozen=True):
+    """What a worker counted by minute, each since a mark of its own."""
 
-    after: dict[str, int]
+    refusals: RefusalsTold
+    traffic: TrafficTold
+
+    @property
+    def marks(self) -> tuple[int, int]:
+        """The marks to ask further from."""
+        return self.refusals.mark, self.traffic.mark
 
 
-class ReadTraffic(Question[TrafficTold], frozen=True):
-    """The minutes that changed since the mark that the worker told last; `after` has the marks by boot id."""
+class ReadCounts(Question[CountsTold], frozen=True):
+    """What the worker counted since the marks that it told last; `after` has the marks by boot id."""
 
-    after: dict[str, int]
+    after: dict[str, tuple[int, int]]
 
 
 class ProcessesCounted(msgspec.Struct, frozen=True):
@@ -61,10 +67,8 @@ VOCABULARY: Final = Vocabulary(
         PeekLimits,
         Reprice,
         WriteDown,
-        ReadRefusals,
-        RefusalsTold,
-        ReadTraffic,
-        TrafficTold,
+        ReadCounts,
+        CountsTold,
         ProcessesCounted,
         *TO_FLEET,
         *FROM_PROCESS,
@@ -80,8 +84,7 @@ def answer_of_itself(
     peek: Callable[[tuple[Limit, ...]], Awaitable[tuple[Remaining, ...]]],
     reprice: Callable[[], Awaitable[object]],
     write_down: Callable[[], Awaitable[object]],
-    refusals: Callable[[Mapping[str, int]], RefusalsTold],
-    traffic: Callable[[Mapping[str, int]], TrafficTold],
+    counts: Callable[[Mapping[str, tuple[int, int]]], CountsTold],
 ) -> None:
     """Answers the control plane's questions in a worker."""
 
@@ -94,15 +97,11 @@ def answer_of_itself(
     async def written(_from: Any, _asked: WriteDown) -> None:
         await write_down()
 
-    async def refused(_from: Any, asked: ReadRefusals) -> RefusalsTold:
-        return refusals(asked.after)
-
-    async def counted(_from: Any, asked: ReadTraffic) -> TrafficTold:
-        return traffic(asked.after)
+    async def counted(_from: Any, asked: ReadCounts) -> CountsTold:
+        return counts(asked.after)
 
     handlers.when_asked(ReadReport, told)
-    handlers.when_asked(ReadTraffic, counted)
-    handlers.when_asked(ReadRefusals, refused)
+    handlers.when_asked(ReadCounts, counted)
     handlers.when_asked(PeekLimits, peeked)
 
     async def repriced(_from: Any, _asked: Reprice) -> None:

@@ -4,19 +4,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from cost.times import wall_us
-from gateway.link.codec import Question
 from gateway.link.hub import Hub
-from gateway.link.reports import ReadRefusals, ReadTraffic
+from gateway.link.reports import CountsTold, ReadCounts
 from proxy.background import background, every
-from proxy.refusals.counting import RefusalsTold
 from proxy.refusals.store import RefusalStore
 from proxy.traffic.counting import TrafficTold
 from proxy.traffic.store import TrafficStore
 
-Told = TypeVar("Told", RefusalsTold, TrafficTold)
 _ASK_S: Final = 1.0
 _ROLL_UP_S: Final = 300.0
 _MOST_LEFT: Final = 64
@@ -24,40 +21,38 @@ _LAST_S: Final = 5.0
 _log: Final = logging.getLogger("weighbridge.counts")
 
 
-class CountKeeper(Generic[Told]):
+class CountKeeper:
     """Keeps what this host's workers counted."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        told: type[Told],
-        question: Callable[[dict[str, int]], Question[Told]],
-        keep: Callable[[Told], Awaitable[None]],
-    ) -> None:
+    def __init__(self, hub: Hub, refusals: RefusalStore, traffic: TrafficStore) -> None:
         self._hub = hub
-        self._question: Callable[[dict[str, int]], Question[Told]] = question
-        self._keep: Callable[[Told], Awaitable[None]] = keep
-        self._marks: dict[str, int] = {}
-        self._left: list[Told] = []
-        hub.handlers.when_told(told, self._hear)
+        self._refusals = refusals
+        self._traffic = traffic
+        self._marks: dict[str, tuple[int, int]] = {}
+        self._left: list[CountsTold] = []
+        hub.handlers.when_told(CountsTold, self._hear)
         hub.went.append(self._forget)
 
     def _forget(self, boot_id: str) -> None:
         self._marks.pop(boot_id, None)
 
-    def _hear(self, _from: Any, told: Told) -> None:
+    def _hear(self, _from: Any, told: CountsTold) -> None:
         """A worker that ends tells its last counts unasked."""
         if len(self._left) < _MOST_LEFT:
             self._left.append(told)
 
     async def keep(self) -> None:
-        """Asks all workers once. What could not be kept is asked for again."""
+        """Asks all workers once. What could not be kept is asked for again, and keeping it twice changes nothing."""
         while self._left:
             await self._keep(self._left[0])
             del self._left[0]
-        for boot_id, told in (await self._hub.ask_all(self._question(dict(self._marks)))).items():
+        for boot_id, told in (await self._hub.ask_all(ReadCounts(dict(self._marks)))).items():
             await self._keep(told)
-            self._marks[boot_id] = told.mark
+            self._marks[boot_id] = told.marks
+
+    async def _keep(self, told: CountsTold) -> None:
+        await self._refusals.keep(told.refusals)
+        await self._traffic.keep(told.traffic)
 
 
 def keep_counts(
@@ -78,18 +73,15 @@ def keep_counts(
         await traffic.keep(told)
         own_mark = told.mark
 
-    stack.push_async_callback(_keep_last, keep_own)
-    background(stack, every(_ASK_S, keep_own))
-    _keep(CountKeeper(hub, RefusalsTold, ReadRefusals, refusals.keep), refusals, stack)
-    _keep(CountKeeper(hub, TrafficTold, ReadTraffic, traffic.keep), traffic, stack)
-
-
-def _keep(keeper: CountKeeper[Told], store: RefusalStore | TrafficStore, stack: contextlib.AsyncExitStack) -> None:
     async def roll_up() -> None:
-        await store.roll_up(wall_us())
+        now_us = wall_us()
+        await refusals.roll_up(now_us)
+        await traffic.roll_up(now_us)
 
-    stack.push_async_callback(_keep_last, keeper.keep)
-    background(stack, every(_ASK_S, keeper.keep))
+    keeper = CountKeeper(hub, refusals, traffic)
+    for keep in (keep_own, keeper.keep):
+        stack.push_async_callback(_keep_last, keep)
+        background(stack, every(_ASK_S, keep))
     background(stack, every(_ROLL_UP_S, roll_up))
 
 

@@ -8,6 +8,7 @@ import aiohttp
 
 from cost.times import HOUR_US, MINUTE_US, wall_us
 from dashboards.operations.traffic_page import Traffic, charts_of, figures_of
+from proxy.refusals.store import RefusalStore
 from proxy.traffic.store import Slot, TrafficStore
 from proxy.traffic.waits import RANGES, range_of
 from tests.dashboards.api.finance import SCRIPTED
@@ -70,6 +71,8 @@ async def test_what_callers_got_is_on_the_page(tmp_path: Path) -> None:
         assert sum(each.requests for each in kept) == len(statuses)
         assert sum(each.refusals for each in kept) == statuses.count(429) > 0
         assert sum(each.output_tokens for each in kept) > 0
+        refused = await RefusalStore(running.engine).read(0)
+        assert [(each.status, each.refusals) for each in refused] == [(429, statuses.count(429))]
         async with signed_in(running, "op@default.test", role="operator") as operator:
             for span in ("hour", "day"):
                 page = html.unescape((await operator.get(f"/dashboard/operations/traffic?span={span}")).text)
