@@ -39,7 +39,7 @@ test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind 
 test-agents: $(VENV)/.dev build/agents/.ready  ## Codex and Claude Code as published, each with a task (their packages have 600 MB)
 	@WB_AGENTS=$(CURDIR)/build/agents $(BIN)/python -m pytest tests/agents
 
-test-clients: $(VENV)/.dev $(VENV)-clients/.ready $(VENV)-clients-older/.ready build/clients/.ready  ## the SDKs and frameworks of others, unchanged, in Python and Node.js (their packages have 660 MB)
+test-clients: $(VENV)/.dev $(VENV)-clients/.ready $(VENV)-clients-older/.ready build/clients/.ready  ## the SDKs and frameworks of others, unchanged, in Python and Node.js (their packages have 980 MB)
 	@WB_CLIENTS=$(CURDIR)/$(VENV)-clients:$(CURDIR)/$(VENV)-clients-older:$(CURDIR)/build/clients $(BIN)/python -m pytest tests/clients
 
 check: $(VENV)/.dev  ## format, lint, types and import contracts

@@ -7,7 +7,7 @@ import pytest
 
 _PLACES = os.environ.get("WB_CLIENTS", "")
 
-# They weigh 660 MB, which `make test-clients` brings.
+# They weigh 980 MB, which `make test-clients` brings.
 collect_ignore_glob = ["scripts/*", *([] if _PLACES else ["test_*.py"])]
 
 

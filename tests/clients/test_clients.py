@@ -19,6 +19,8 @@ _CHAT: Final = {"chat": _SAID, "chat_streamed": _SAID, "chat_tool": '{"kg": 7}'}
 _OPENAI: Final = {
     **_CHAT,
     "models": True,
+    "chat_image": _SAID,
+    "completions": _SAID,
     "chat_parsed": 42,
     "responses": _SAID,
     "responses_streamed": _SAID,
@@ -35,6 +37,11 @@ _ANTHROPIC: Final = {
     "messages_usage": 5,
     "messages_tool": {"kg": 7},
     "counted": True,
+}
+_FRAMEWORKS: Final = {
+    "litellm_tool": '{"kg": 7}',
+    "instructor": 42,
+    **dict.fromkeys(("litellm", "litellm_streamed", "haystack", "smolagents", "dspy", "llm"), _SAID),
 }
 _FOUR: Final = [_SAID, _SAID, {"kg": 7}, 42]
 
@@ -93,10 +100,11 @@ def _command(script: str, place: Path, folder: Path) -> list[str]:
         ("anthropic_client.py", "newest", _ANTHROPIC),
         ("anthropic_client.mjs", "node", _ANTHROPIC),
         ("mistral_client.py", "newest", {**_CHAT, "models": True}),
-        ("ai_sdk.mjs", "node", {"responses": _FOUR, "chat": _FOUR}),
+        ("ai_sdk.mjs", "node", {"responses": _FOUR, "chat": _FOUR, "messages": _FOUR[:3]}),
         ("openai_agents.py", "newest", {"run": _SAID, "run_streamed": _SAID, "run_tool": "7 kg", "run_parsed": 42}),
         ("pydantic_ai_client.py", "newest", {"chat": [_SAID, _SAID, 7, 42], "responses": [_SAID, _SAID, 7, 42]}),
         ("langchain_client.py", "newest", {"chat": _FOUR, "responses": _FOUR, "completions": _SAID}),
+        ("frameworks_client.py", "older", _FRAMEWORKS),
         (
             "llama_index_client.py",
             "older",

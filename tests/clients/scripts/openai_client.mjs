@@ -7,6 +7,9 @@ const url = process.env.WEIGHBRIDGE_URL;
 const apiKey = process.env.WEIGHBRIDGE_KEY;
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey });
 const messages = [{ role: "user", content: "hi" }];
+const dot =
+  "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+const show = [{ role: "user", content: [{ type: "image_url", image_url: { url: dot } }] }];
 const Answer = z.object({ answer: z.number() });
 const parameters = {
   type: "object",
@@ -28,6 +31,8 @@ const chatParsed = await chat.parse({
   messages,
   response_format: zodResponseFormat(Answer, "answer"),
 });
+const chatShown = await chat.create({ model: "auto", messages: show });
+const completed = await client.completions.create({ model: "auto", prompt: "hi" });
 const chatCalled = await chat.create({ model: "tools", messages, tools: [chatTool] });
 
 const first = await client.responses.create({ model: "auto", input: "hi" });
@@ -59,6 +64,8 @@ console.log(
     models: listed.includes("auto") && listed.includes("plain"),
     chat: whole.choices[0].message.content,
     chat_streamed: chatStreamed,
+    chat_image: chatShown.choices[0].message.content,
+    completions: completed.choices[0].text,
     chat_parsed: chatParsed.choices[0].message.parsed.answer,
     chat_tool: chatCalled.choices[0].message.tool_calls[0].function.arguments,
     responses: first.output_text,

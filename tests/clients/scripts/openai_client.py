@@ -10,6 +10,8 @@ import pydantic
 
 URL, KEY = os.environ["WEIGHBRIDGE_URL"], os.environ["WEIGHBRIDGE_KEY"]
 ASK: Any = [{"role": "user", "content": "hi"}]
+_DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SHOW: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": _DOT}}]}]
 PARAMETERS = {
     "type": "object",
     "properties": {"kg": {"type": "integer"}},
@@ -27,13 +29,16 @@ class Answer(pydantic.BaseModel):
 
 
 def chat(client: openai.OpenAI) -> dict[str, Any]:
-    """Whole, streamed by the client's own helper, parsed, with a tool."""
+    """Whole, streamed by the client's own helper, of an image, parsed, with a tool; and a text's completion."""
     whole = client.chat.completions.create(model="auto", messages=ASK)
     with client.chat.completions.stream(model="auto", messages=ASK) as stream:
         streamed = stream.get_final_completion()
     parsed: Any = client.chat.completions.parse(model="json", messages=ASK, response_format=Answer)
     called: Any = client.chat.completions.create(model="tools", messages=ASK, tools=[CHAT_TOOL])
+    shown = client.chat.completions.create(model="auto", messages=SHOW)
     return {
+        "chat_image": shown.choices[0].message.content,
+        "completions": client.completions.create(model="auto", prompt="hi").choices[0].text,
         "chat": whole.choices[0].message.content,
         "chat_streamed": streamed.choices[0].message.content,
         "chat_parsed": parsed.choices[0].message.parsed.answer,
