@@ -9,7 +9,7 @@ import msgspec
 from providers.retry_budget import RetryBudget
 from providers.target import Target
 from proxy.latency import LatencyTracker
-from proxy.policy import Candidate
+from proxy.policy import Candidate, is_own
 from proxy.routed_request import RoutedRequest
 
 _Result = TypeVar("_Result")
@@ -39,7 +39,8 @@ class Hedging:
 
 def places(candidate: Candidate, routed: RoutedRequest, *, sibling: bool) -> Iterator[Candidate]:
     """Yields where a late attempt at `candidate` may be hedged: at another deployment of its target if there is such a
-    `sibling`, then at the candidate that comes next, unless that one is a lesser answer or another arm of the experiment.
+    `sibling`, then at the candidate that comes next, unless that one is a lesser answer, another arm of the experiment, or
+    paid for by a team whose requests stay on our own targets as long as these answer.
     """
     if sibling:
         yield _as_hedge(candidate)
@@ -48,7 +49,9 @@ def places(candidate: Candidate, routed: RoutedRequest, *, sibling: bool) -> Ite
         if each.target.target_id == candidate.target.target_id:
             break
     after = next(following, None)
-    if after is not None and after.reason != "degraded" and routed.arm != "holdout":
+    if after is None or after.reason == "degraded" or routed.arm == "holdout":
+        return
+    if routed.caller.settings.spill_over or is_own(after.target, routed.pools):
         yield _as_hedge(after)
 
 

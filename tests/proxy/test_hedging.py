@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
+from accounts.caller import TeamSettings
 from cost.ledger.entries import Entry
 from proxy.hedging import first_to_succeed, places
 from proxy.latency import LatencyTracker
 from proxy.policy import RoutePlan
-from tests.proxy.contexts import a_candidate, a_routed_request
+from tests.proxy.contexts import ALICE, a_candidate, a_routed_request
 from tests.proxy.test_line_gate import _queue
 from tests.scenarios.test_rules import House
 
@@ -142,6 +144,8 @@ def test_no_lesser_answer_and_no_other_arm_of_the_experiment_stands_in() -> None
     assert list(places(second, routed, sibling=False)) == []
     held_out = a_routed_request(plan=routed.plan, arm="holdout")
     assert list(places(first, held_out, sibling=False)) == []
+    thrifty = msgspec.structs.replace(ALICE, settings=TeamSettings(spill_over=False))
+    assert list(places(first, a_routed_request(plan=routed.plan, caller=thrifty), sibling=False)) == []
     lesser = RoutePlan(candidates=(first, a_candidate("tiny", reason="degraded")), rejected=())
     assert list(places(first, a_routed_request(plan=lesser), sibling=False)) == []
 
