@@ -24,6 +24,8 @@ _log: Final = logging.getLogger(__name__)
 KILLS: Final = int(os.environ.get("WB_BATCH_KILLS", "4"))
 LINES: Final = int(os.environ.get("WB_BATCH_LINES", "300"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
+_ENDED_WITHIN_S: Final = max(120.0, LINES * 0.5)
+"""What is left after the last kill, on a machine that is much too busy."""
 _DONE: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _CLOSED: Final = ("settle", "void", "expire")
 
@@ -46,7 +48,7 @@ async def _ready(server: Server) -> None:
     """Waits for it. Where that lasts too long, what it said last tells a slow machine from a gateway that is stuck."""
     try:
         await server.ready()
-    except TimeoutError:
+    except (AssertionError, TimeoutError):
         said = await asyncio.to_thread(server.log_path.read_text, errors="replace")
         pytest.fail(
             f"No verdict on lines and books: a gateway was not ready in time. Its log ends with:\n{said[-4_000:]}"
@@ -57,7 +59,7 @@ async def _finished(site: Site, batch_id: str) -> tuple[Any, list[dict[str, Any]
     server = start(site, "gateway-last")
     try:
         await _ready(server)
-        async with _client(site, server) as caller, asyncio.timeout(120):
+        async with _client(site, server) as caller, asyncio.timeout(_ENDED_WITHIN_S):
             batch = await caller.batches.retrieve(batch_id)
             while batch.status not in _DONE:
                 await asyncio.sleep(0.2)
@@ -124,14 +126,14 @@ def _number(custom_id: str) -> int:
     return int(custom_id[1:])
 
 
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(14_400)
 async def test_kills_lose_no_line_and_answer_none_twice(tmp_path: Path) -> None:
     """On SQLite."""
     await _story(tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(14_400)
 async def test_kills_on_a_database_that_outlives_them(tmp_path: Path, postgres: Postgres) -> None:
     """The same on PostgreSQL."""
     await _story(tmp_path, await postgres.database())
