@@ -46,6 +46,7 @@ from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
 from gateway.wiring.worker_books import open_worker_books
 from proxy.background import background, every
+from proxy.batch.backlog import Backlog
 from proxy.batch.room import IdleRoom
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.limits.limit import Limit, Remaining
@@ -142,7 +143,8 @@ class ControlPlane:
             )
             counted = await count_workers(engine, self.hub, stack)
             background(stack, every(_LOOK_S, lambda: self._look_at_workers(own_count, counted)))
-            keep_scaling(config, probing, lambda: counted.live, metrics.scale, stack)
+            backlog = Backlog()
+            keep_scaling(config, probing, lambda: counted.live, backlog, metrics.scale, stack)
             keep_rollouts(probing, config.accounts.operator, stack)
             accounts, learning = AccountStore(engine), LearningStore(engine)
             keep_measuring(
@@ -198,6 +200,7 @@ class ControlPlane:
                     gateway.batch,
                     accounts=accounts,
                     line=live.line,
+                    backlog=backlog,
                     room=IdleRoom(lambda: live.line.config.catalog, live.gate.queues, fleet, self._queue_looks),
                     metrics=metrics.batch,
                     outbox=gateway.callbacks.outbox,

@@ -389,6 +389,11 @@ class PoolConfig(Section):
         max_length=100,
         description="The version that a replica runs, by its name; the first pattern counts.",
     )
+    spot: bool = Field(
+        default=False,
+        description="Its replicas run on nodes that the cloud may take back at any moment, so its models serve batch work alone: "
+        "their `tier_eligibility` is [batch].",
+    )
     priority_scheduling: bool = Field(
         default=False,
         description="The engines run with vLLM's `--scheduling-policy priority`: interactive work overtakes batch inside them.",

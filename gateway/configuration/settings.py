@@ -424,6 +424,7 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
     to size it.
     """
     served = config.selfhosted.pool_of_target()
+    spot = {target for pool in config.selfhosted.pools if pool.spot for target in pool.targets}
     problems = []
     for index, model in enumerate(config.providers.models):
         where = ("providers", "models", index, "deployments")
@@ -432,6 +433,12 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
             problems.append(document.problem(where, told))
         elif not model.deployments and model.model_id not in served:
             problems.append(document.problem(where, "is needed, unless a pool of `selfhosted.pools` serves the model"))
+        if model.model_id in spot and model.tier_eligibility != {"batch"}:
+            place = ("providers", "models", index, "tier_eligibility")
+            told = (
+                f"has to be [batch], because the pool `{served[model.model_id]}` that serves the model is a spot pool"
+            )
+            problems.append(document.problem(place, told))
     for name, queue in config.queues.items():
         if not queue.tokens_in_flight and not served.keys() >= set(queue.targets):
             told = "is needed, unless every target of the queue is served by a pool of `selfhosted.pools`"

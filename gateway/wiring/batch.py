@@ -26,6 +26,7 @@ from providers.target import Deployment
 from providers.upstream import UpstreamCall
 from proxy.background import background, every
 from proxy.batch.answering import Answered, Asked
+from proxy.batch.backlog import Backlog
 from proxy.batch.batch import Batch
 from proxy.batch.batch_metrics import BatchMetrics
 from proxy.batch.blobs import LocalBlobs
@@ -80,6 +81,7 @@ def keep_batches_going(
     *,
     accounts: AccountStore,
     line: RequestPipeline,
+    backlog: Backlog,
     room: Room,
     metrics: BatchMetrics,
     outbox: Outbox,
@@ -106,6 +108,7 @@ def keep_batches_going(
         max_line_bytes=line.config.max_body_bytes,
         observer=metrics,
         handed=handed.out if tier.section.providers else nothing_handed,
+        backlog=backlog,
         bound=lambda batch: None if handover is None else handover.bound(batch),
     )
     if tier.section.providers:

@@ -1,6 +1,7 @@
 """Wiring of the autoscalers: each pool's signals and prices in this process, and the loop that decides."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +14,7 @@ from cost.times import DAY_US, HOUR_US, wall_us
 from gateway.configuration.settings import GatewayConfig
 from gateway.wiring.prober import OpenProber
 from proxy.background import background, every
+from proxy.batch.backlog import Backlog
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.registry.lease import Lease
 from selfhosted.replica import PoolSnapshot
@@ -33,14 +35,17 @@ def keep_scaling(
     config: GatewayConfig,
     opened: OpenProber,
     sharers: Callable[[], int],
+    backlog: Backlog,
     metrics: ScaleMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> None:
     """Starts the autoscaler loops. Every prober observes; the one that holds a pool's lease decides. `sharers` returns
-    the number of serving processes of all hosts.
+    the number of serving processes of all hosts; `backlog` knows what batches lack.
     """
     costs = {pool.name: pool for pool in config.cost.pools}
     sold = _sold_elsewhere(config)
+    known = {model.model_id for model in config.providers.models}
+    scaled = sum(pool.config.scale is not None for pool in opened.prober.pools.values())
     for name, pool in opened.prober.pools.items():
         if pool.config.scale is not None and opened.lease is not None:
             cost = costs.get(name)
@@ -48,7 +53,8 @@ def keep_scaling(
             prices = PriceElsewhere(EarningsReader(opened.database), cost) if cost is not None and economic else None
             if prices is not None:
                 background(stack, every(_PRICES_S, prices.refresh))
-            signals = PoolSignals(pool.config, pool.snapshot, opened.prober.reports, sharers, prices)
+            lacks = functools.partial(backlog.tokens_per_s, frozenset(pool.config.targets), known, scaled)
+            signals = PoolSignals(pool.config, pool.snapshot, opened.prober.reports, sharers, prices, batch=lacks)
             loop = _loop(name, pool.config.scale, cost, opened, opened.lease, metrics, signals)
             background(stack, loop.run())
 
@@ -102,7 +108,9 @@ class PoolSignals:
         sharers: Callable[[], int],
         prices: "PriceElsewhere | None",
         clock: Callable[[], float] = time.monotonic,
+        batch: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._batch = batch
         self.prices = prices
         self._name = config.name
         self._snapshot = snapshot
@@ -126,7 +134,7 @@ class PoolSignals:
             first_tokens=self._reports.first_tokens(self._name),
         )
         elsewhere = None if self.prices is None else self.prices.usd_per_work
-        return msgspec.structs.replace(read, elsewhere_usd=elsewhere)
+        return msgspec.structs.replace(read, elsewhere_usd=elsewhere, batch_work_per_s=self._batch())
 
     def _others(self) -> float:
         """Serving processes for each that reports here: those of other hosts are taken to be like these."""

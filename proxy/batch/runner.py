@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from accounts.caller import Caller
 from proxy.batch.ahead import Ahead
 from proxy.batch.answering import Answered, Answering, Asked
+from proxy.batch.backlog import Backlog, Due, lacking
 from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
@@ -139,6 +140,7 @@ class BatchRunner:
         observer: BatchObserver | None = None,
         handed: Handed = nothing_handed,
         bound: LineBound = _everything,
+        backlog: Backlog | None = None,
     ) -> None:
         self._section = section
         self._batches = batches
@@ -155,6 +157,7 @@ class BatchRunner:
         self._observer = observer or BatchObserver()
         self._handed = handed
         self._bound = bound
+        self._backlog = backlog or Backlog()
         self._nothing_up_to: dict[str, int | None] = {}
         """By batch, the bound up to which the last claim found nothing."""
         self._lease_us = int(section.lease_s * 1_000_000)
@@ -239,6 +242,11 @@ class BatchRunner:
         ]
         found = self.laxities = laxities(standings, self.speed.tokens_per_s)
         self._observer.set_live(live, found, self.speed.tokens_per_s)
+        due = [
+            Due(model=batch.model, tokens=each.tokens_left, left_s=each.left_s)
+            for batch, each in zip(live, standings, strict=True)
+        ]
+        self._backlog.note(lacking(due, self.speed.tokens_per_s))
         wanted = shares(standings, found, self._section.at_once)
         free = self._section.at_once - len(self._running)
         for batch in live:

@@ -10,6 +10,9 @@ for long; before anything is measured, only those thresholds decide. Growth is l
 start already; shrinking must have been wanted for minutes, goes in steps with a cooldown, and stops at what running
 streams need, at the minimum, at the budget, and whenever something is unknown.
 
+What batches need to be done by their deadlines, beyond what they get, counts as work that comes; when they are done, it
+is gone with them.
+
 With the objective `economic`, and while it is known what the work costs elsewhere, how many are wanted is what their
 hours are worth (`worth.py`) instead: what the pool does not carry is served elsewhere, and late for nobody. Queues and
 late first tokens that last all the same are of requests that cannot go elsewhere, and count beside it.
@@ -29,7 +32,7 @@ from selfhosted.scale.worth import Market, SavedWorth, Worth
 
 Reason = Literal[
     "steady", "minimum", "maximum", "wake", "demand", "forecast", "queue", "memory", "ttft", "streams",
-    "budget", "idle", "unknown", "stabilising", "cooldown", "worth",
+    "budget", "idle", "unknown", "stabilising", "cooldown", "worth", "batch",
 ]  # fmt: skip
 """The rule that decided: a metrics label with fixed values."""
 
@@ -208,7 +211,8 @@ class ScalePolicy:
             return
         if signals.elsewhere_usd is not None:
             market = Market(replica_usd_per_s=self._usd / _HOUR_S, elsewhere_usd=signals.elsewhere_usd, carries=carries)
-            self._worth.observe(work, market, seconds, signals.wall_s)
+            # What batches lack is work as well: it is served elsewhere where no engine is worth it.
+            self._worth.observe(work + signals.batch_work_per_s, market, seconds, signals.wall_s)
 
     def _learn_carried(self, signals: Signals, seconds: float) -> None:
         served = signals.served_tokens_per_s
@@ -294,6 +298,8 @@ class ScalePolicy:
         return _DesiredSize(self._config.min_replicas, "minimum", f"min_replicas is {self._config.min_replicas}")
 
     def _wake(self, signals: Signals) -> _DesiredSize:
+        if signals.batch_work_per_s > 0 and not (signals.queued or signals.running):
+            return _DesiredSize(1, "batch", "batches have a deadline")
         if signals.queued or signals.running or signals.arrivals_per_s or signals.input_tokens_per_s:
             return _DesiredSize(1, "wake", "there is work")
         return _DesiredSize(0, "idle", "there is no work")
@@ -308,6 +314,10 @@ class ScalePolicy:
             # A backlog that will be gone before a replica could start needs none.
             needed = min(current, _replicas(work, carries))
         wishes = [_DesiredSize(needed, "demand", f"{work:,.0f} tokens/s now, a replica carries {carries:,.0f}")]
+        batch = signals.batch_work_per_s
+        if batch > 0:
+            why = f"batches need {batch:,.0f} tokens/s more by their deadlines, a replica carries {carries:,.0f}"
+            wishes.append(_DesiredSize(_replicas(work + batch, carries), "batch", why))
         if self._config.forecast:
             wishes += self._by_forecast(current, carries)
         return wishes
@@ -433,7 +443,7 @@ class ScalePolicy:
                 return ScaleDecision(current, "streams", f"what runs fills {held} caches")
         self._stepped_down_at = signals.at_s
         return ScaleDecision(
-            desired, "idle" if wish.reason in {"demand", "forecast", "wake"} else wish.reason, wish.why
+            desired, "idle" if wish.reason in {"demand", "forecast", "wake", "batch"} else wish.reason, wish.why
         )
 
     def _ceiling(self, signals: Signals, current: int) -> tuple[int, Reason]:

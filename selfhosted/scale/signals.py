@@ -49,6 +49,8 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens that engines finished prefilling since then: the supply, where `input_tokens_per_s` is the demand.
     """
     arrivals_per_s: float | None = None
+    batch_work_per_s: float = 0.0
+    """Work per second that batches need beyond what they get, to be done by their deadlines; estimated tokens."""
     elsewhere_usd: float | None = None
     """Dollars per unit of work (a prompt token's) at the cheapest capable model elsewhere; None where there is none."""
 

@@ -218,6 +218,10 @@ BAD = [
         "14: cost.pools[0].targets[0]: there is no model `gpt-4`; did you mean `gpt-4o`? Models here: ",
     ),
     (
+        GOOD + "selfhosted: {pools: [{name: h100, targets: [llama-3-70b], spot: true}]}\n",
+        "9: providers.models[1].tier_eligibility: has to be [batch], because the pool `h100` that serves the model is a spot pool",
+    ),
+    (
         GOOD + "classifier: {shadow: {judge_target: gpt-4}}\n",
         "14: classifier.shadow.judge_target: there is no model `gpt-4`; did you mean `gpt-4o`? Models here: ",
     ),

@@ -55,13 +55,16 @@ def test_signals_are_of_all_processes() -> None:
     reports = ProcessReports({"own": 1.0}, lambda: now[0])
     sharers = [2]
     config, nobody = PoolConfig(name="own", targets=("llama",)), PoolSnapshot(pool="own", at=0.0, replicas=())
-    signals = PoolSignals(config, lambda: nobody, reports, lambda: sharers[0], None, clock=lambda: now[0])
+    signals = PoolSignals(
+        config, lambda: nobody, reports, lambda: sharers[0], None, clock=lambda: now[0], batch=lambda: 7.0
+    )
 
     def report(process: str, turned_away_tokens: int, waiting_at_gate: int) -> None:
         told = PoolReport(pool="own", turned_away_tokens=turned_away_tokens, waiting_at_gate=waiting_at_gate)
         reports.hear(process, FleetReport(began_at=1_000.0, pools=(told,)))
 
     assert signals().waiting_at_gate == 0
+    assert signals().batch_work_per_s == 7.0
     now[0] += 10.0
     report("one", 1_000, 3)
     report("two", 500, 1)

@@ -282,3 +282,16 @@ def test_what_hours_are_worth_survives_a_restart() -> None:
         config(min_replicas=0), usd_per_replica_hour=3.6, busy_carries=1_000, economic=True, state=policy.state()
     )
     assert again.decide(signals(0, elsewhere_usd=2e-6, ready=2)).desired == 3
+
+
+def test_a_backlog_with_a_deadline_is_demand_until_it_is_done() -> None:
+    """Engines are ordered for what batches lack, beside what comes; an idle pool is woken for it, and shrinks afterwards."""
+    asleep = ScalePolicy(config(min_replicas=0, forecast=False), carries=100.0)
+    woken = after(asleep, 60, ready=0, kv_used=0.0, batch_work_per_s=1.0)
+    assert (woken.desired, woken.reason) == (1, "batch")
+    policy = ScalePolicy(config(min_replicas=0, forecast=False), carries=100.0)
+    busy: dict[str, Any] = {"input_tokens_per_s": 150.0, "output_tokens_per_s": 0.0, "arrivals_per_s": 1.0}
+    assert after(policy, 300, **busy).desired == 2
+    grown = after(policy, 600, 310, **busy, batch_work_per_s=320.0)
+    assert (grown.desired, grown.reason) == (5, "batch")
+    assert after(policy, 2_000, 1_000, **{**busy, "ready": 5}).desired == 2
