@@ -103,6 +103,6 @@ class Comparators(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _cost_at(comparator: Comparator | None, work: Work) -> tuple[int | None, str]:
-    if comparator is None:
+    if comparator is None or not comparator.price.covers(work.usage):
         return None, ""
     return comparator.worth_nanousd(work.usage, batch=work.batch, counted_ppm=work.tokenizer_ppm), comparator.label

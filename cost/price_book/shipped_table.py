@@ -21,26 +21,31 @@ PROVIDERS: Final = frozenset(
     {
         "anthropic",
         "azure",
+        "cohere",
         "dashscope",
         "deepinfra",
         "deepseek",
         "fireworks_ai",
         "gemini",
         "groq",
+        "jina_ai",
         "mistral",
         "openai",
         "openrouter",
         "perplexity",
         "together_ai",
+        "voyage",
         "xai",
     }
 )
-"""The table's names of the providers that speak OpenAI's wire."""
-_MODES: Final = frozenset({"chat", "embedding"})
+"""The table's names of the providers that speak OpenAI's wire, or Cohere's of rankings."""
+_MODES: Final = frozenset(
+    {"audio_speech", "audio_transcription", "chat", "embedding", "image_generation", "moderation", "rerank"}
+)
 _READ: Final = re.compile(
     r"mode|litellm_provider|max_(input_|output_)?tokens|supports_(vision|function_calling|response_schema)|"
-    r"input_cost_per_request|tiered_pricing|(input|output)_cost_per_token(_(above|batches|flex|priority|cache_hit).*)?|"
-    r"output_cost_per_reasoning_token.*|cache_(read|creation)_input_token_cost.*"
+    r"input_cost_per_(request|second|character|image|query)|output_cost_per_image(_token)?|tiered_pricing|(input|output)_cost_per_token(_(above|batches|flex|priority|cache_hit).*)?|"
+    r"search_context_cost_per_query|output_cost_per_reasoning_token.*|cache_(read|creation)_input_token_cost.*"
 )
 
 
@@ -72,7 +77,9 @@ def _kept(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, dict[str
     for name, row in rows.items():
         provider = str(row.get("litellm_provider"))
         if row.get("mode") in _MODES and any(provider == each or provider.startswith(f"{each}-") for each in PROVIDERS):
-            yield name, {key: value for key, value in row.items() if _READ.fullmatch(key) and value}
+            # Elsewhere a 0 means that nobody knows.
+            is_free = row["mode"] == "moderation"
+            yield name, {key: value for key, value in row.items() if _READ.fullmatch(key) and (value or is_free)}
 
 
 def _figure(value: object) -> float:

@@ -22,7 +22,7 @@ from proxy.wires.messages.errors import error_reply_of
 
 _MESSAGES: Final = "/v1/messages/"
 _BEFORE: Final = re.compile(r"^(/v1(?=/))*")
-_WIRES: Final = frozenset(wire.path for wire in WIRES)
+_WIRES: Final = frozenset(path for wire in WIRES for path in (wire.path, *wire.other_paths))
 _log = logging.getLogger("weighbridge.app")
 
 

@@ -224,6 +224,11 @@ def test_without_litellm_there_is_the_part_that_comes_with_the_gateway() -> None
         "mistral/mistral-large-latest",
         "claude-sonnet-4-5",
         "text-embedding-3-small",
+        "whisper-1",
+        "tts-1",
+        "gpt-image-1",
+        "omni-moderation-latest",
+        "rerank-v3.5",
     ):
         assert part.price(name) == whole.price(name) is not None
     with pytest.raises(UnknownPrice, match=r"no `zzz`\. .* `pip install 'weighbridge\[litellm\]'` brings all"):
