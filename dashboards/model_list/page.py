@@ -1,6 +1,7 @@
 """/dashboard/teams/{team_id}/models: the models that a team may call, with prices, context, ability and how to call them."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.address import base_url
 from dashboards.web.view import PageRequest
-from providers.target import Target
+from providers.target import NOT_CHAT, Target
 from proxy.errors import ModelNotFound
 from proxy.policy import AUTO, may_use
 
@@ -84,7 +85,7 @@ async def _rows(view: PageRequest) -> list[dict[str, Any]]:
 
 def _alias(view: PageRequest, name: str, what: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(column.key for column in _COLUMNS)
-    return {**row, "name": name, "name_href": _href(view, name), "what": what, "embeds": False}
+    return {**row, "name": name, "name_href": _href(view, name), "what": what, "serves": ""}
 
 
 def _target(view: PageRequest, target: Target, ability: float | None) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def _target(view: PageRequest, target: Target, ability: float | None) -> dict[st
         "state": ("Ready", "good") if view.gateway.ready(target) else ("Not ready", "bad"),
         "tiers": ", ".join(sorted(target.tiers)),
         "provider": target.provider,
-        "embeds": "embeddings" in target.capabilities,
+        "serves": min(target.capabilities & NOT_CHAT, default=""),
     }
 
 
@@ -113,23 +114,41 @@ def _href(view: PageRequest, name: str) -> str:
 
 
 def _curl(api: str, row: dict[str, Any]) -> str:
-    path = "embeddings" if row["embeds"] else "chat/completions"
-    body = msgspec.json.encode(_request(row)).decode().replace("'", "'\\''")
-    return (
-        f'curl {api}/{path} \\\n  -H "Authorization: Bearer $WEIGHBRIDGE_KEY" \\\n'
-        f"  -H \"Content-Type: application/json\" \\\n  -d '{body}'"
-    )
+    path, fields = _EXAMPLES[row["serves"]]
+    key = '-H "Authorization: Bearer $WEIGHBRIDGE_KEY"'
+    if row["serves"] == "transcription":
+        return f"curl {api}/{path} \\\n  {key} \\\n  -F model={row['name']} \\\n  -F file=@talk.mp3"
+    body = msgspec.json.encode({"model": row["name"], **fields}).decode().replace("'", "'\\''")
+    return f"curl {api}/{path} \\\n  {key} \\\n  -H \"Content-Type: application/json\" \\\n  -d '{body}'"
 
 
 def _python(api: str, row: dict[str, Any]) -> str:
-    head = f"import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url={api!r}, api_key=os.environ['WEIGHBRIDGE_KEY'])\n"
-    if row["embeds"]:
-        return f"{head}found = client.embeddings.create(model={row['name']!r}, input='Say hello.')\nprint(len(found.data[0].embedding))"
-    messages = "[{'role': 'user', 'content': 'Say hello.'}]"
-    return f"{head}answer = client.chat.completions.create(model={row['name']!r}, messages={messages})\nprint(answer.choices[0].message.content)"
+    client = f"client = OpenAI(base_url={api!r}, api_key=os.environ['WEIGHBRIDGE_KEY'])\n"
+    call = _CALLS[row["serves"]].replace("MODEL", repr(row["name"]))
+    return f"import os\n\nfrom openai import OpenAI\n\n{client}{call}"
 
 
-def _request(row: dict[str, Any]) -> dict[str, Any]:
-    if row["embeds"]:
-        return {"model": row["name"], "input": "Say hello."}
-    return {"model": row["name"], "messages": [{"role": "user", "content": "Say hello."}]}
+_HELLO: Final = "Say hello."
+_EXAMPLES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "": ("chat/completions", {"messages": [{"role": "user", "content": _HELLO}]}),
+    "embeddings": ("embeddings", {"input": _HELLO}),
+    "rerank": ("rerank", {"query": "a bridge", "documents": ["a bridge of stone", "a gate"]}),
+    "moderation": ("moderations", {"input": _HELLO}),
+    "images": ("images/generations", {"prompt": "a bridge of stone"}),
+    "speech": ("audio/speech", {"input": _HELLO, "voice": "alloy"}),
+    "transcription": ("audio/transcriptions", {}),
+}
+"""The route and a body's fields beside `model`, by what a model does instead of chatting."""
+_CALLS: Final[Mapping[str, str]] = {
+    "": "answer = client.chat.completions.create(model=MODEL, messages=[{'role': 'user', 'content': 'Say hello.'}])\n"
+    "print(answer.choices[0].message.content)",
+    "embeddings": "found = client.embeddings.create(model=MODEL, input='Say hello.')\nprint(len(found.data[0].embedding))",
+    "rerank": "body = {'model': MODEL, 'query': 'a bridge', 'documents': ['a bridge of stone', 'a gate']}\n"
+    "print(client.post('/rerank', body=body, cast_to=object))",
+    "moderation": "found = client.moderations.create(model=MODEL, input='Say hello.')\nprint(found.results[0].flagged)",
+    "images": "drawn = client.images.generate(model=MODEL, prompt='a bridge of stone')\nprint(len(drawn.data))",
+    "speech": "with client.audio.speech.with_streaming_response.create(model=MODEL, voice='alloy', input='Say hello.') as said:\n"
+    "    said.stream_to_file('hello.mp3')",
+    "transcription": "with open('talk.mp3', 'rb') as talk:\n"
+    "    print(client.audio.transcriptions.create(model=MODEL, file=talk).text)",
+}

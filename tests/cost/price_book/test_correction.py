@@ -24,7 +24,7 @@ from cost.price_book.correction import (
     postings,
 )
 from cost.price_book.store import PriceStore
-from cost.prices import LongPrompt, Price, price_from_usd
+from cost.prices import LongPrompt, Price, UnitPrice, price_from_usd
 from cost.usage import Usage
 from tests.cost.entries import reserve, settle
 from tests.cost.ledger.verified import verify
@@ -136,6 +136,29 @@ async def test_what_is_posted_makes_the_books_right(
     assert MIDNIGHT_US <= entry["at_us"] < MIDNIGHT_US + DAY_US
     assert await prices.figures("m", "right") == RIGHT
     assert await prices.overrides() == []
+
+
+async def test_what_was_used_by_other_units_is_corrected(
+    engine: AsyncEngine, ledger: LedgerStore, prices: PriceStore
+) -> None:
+    """By their price, in their own group, and the books agree afterwards."""
+    wrong, right = (
+        msgspec.structs.replace(price, units=(UnitPrice(unit="second", nanousd=figure),))
+        for price, figure in ((WRONG, 100_000_000_000), (RIGHT, 300_000_000_000))
+    )
+    await prices.remember("m", msgspec.structs.replace(wrong, version="heard"), "config")
+    usage = Usage(unit="second", quantity_milli=2_500)
+    heard = msgspec.structs.replace(wrong, version="heard")
+    entry = booked("a", usage, heard, unit="second", quantity_milli=2_500)
+    await ledger.insert([reserve("a", target_id="m", price_version="heard"), entry])
+    assert entry.cost_nanousd == entry.request_nanousd == 250_000
+    found = await find(engine, right, "heard")
+    (difference,) = found.differences
+    assert (difference.unit, difference.meters) == ("second", (0, 0, 0, 0, 0, 0, 500_000))
+    await post_correction(ledger, prices, found)
+    assert await cost(engine, "entry <> 'reserve'") == 750_000
+    assert (await find(engine, right, "heard")).differences == ()
+    assert await verify(engine, MIDNIGHT_US, MIDNIGHT_US + DAY_US) == []
 
 
 async def test_posting_again_adds_nothing(engine: AsyncEngine, ledger: LedgerStore, prices: PriceStore) -> None:

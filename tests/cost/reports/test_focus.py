@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.entries import METER_COLUMNS
 from cost.ledger.store import LedgerStore
-from cost.prices import METERS, NANO_PER_USD
+from cost.prices import METERS, NANO_PER_USD, Price, UnitPrice
 from cost.reports.focus import COLUMNS, CUSTOM_COLUMNS, FOCUS_COLUMNS, FocusExport, FocusNames, FocusQuery, charges
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
@@ -115,6 +115,32 @@ async def test_booked_and_list_cost_differ_by_rounding_alone(engine: AsyncEngine
         if row["x_Model"] == "gpt-5-mini" and row["ListUnitPrice"]:
             assert row["SkuPriceId"].endswith("@2026-01-01")
             assert abs(Decimal(row["ListCost"]) - Decimal(row["BilledCost"])) < Decimal("0.0000003")
+
+
+def test_other_units_have_their_quantity_and_price() -> None:
+    """Seconds to the thousandth at the price of one; without a price they are no usage that looks free."""
+    price = Price(
+        version="2026-01-01",
+        input_nanousd=0,
+        output_nanousd=0,
+        cached_input_nanousd=0,
+        cache_write_nanousd=0,
+        units=(UnitPrice(unit="second", nanousd=100_000_000_000),),
+    )
+    heard = {"unit": "second", "quantity_milli": 2_500, "attempts": 1}
+    (row,) = rows_of(group(**heard, request_nanousd=250_000, cost_nanousd=250_000), price)
+    assert (row["ConsumedQuantity"], row["ConsumedUnit"], row["SkuMeter"]) == (
+        Decimal("2.5"),
+        "Seconds",
+        "Audio Seconds",
+    )
+    assert (row["ListUnitPrice"], row["ListCost"], row["BilledCost"]) == (
+        Decimal("0.0001"),
+        Decimal("0.00025"),
+        Decimal("0.00025"),
+    )
+    (unknown,) = rows_of(group(**heard, unpriced_attempts=1, price_version=""))
+    assert (unknown["ChargeCategory"], unknown["ConsumedQuantity"]) == ("Adjustment", None)
 
 
 async def test_a_spreadsheet_runs_nothing_of_it(engine: AsyncEngine) -> None:
