@@ -35,8 +35,9 @@ from proxy.batch.files import FileStore
 from proxy.batch.handed_store import HandedStore
 from proxy.batch.handing_over import Handover
 from proxy.batch.money import BatchMoney
+from proxy.batch.observers import Event
 from proxy.batch.parts import BatchTier
-from proxy.batch.runner import BatchRunner, Event, Room, Told, event_id, nothing_handed
+from proxy.batch.runner import BatchRunner, Room, Told, event_id, nothing_handed
 from proxy.batch.store import BatchStore
 from proxy.handed_lines import LineOffers
 from proxy.line import RequestPipeline

@@ -113,8 +113,9 @@ class BackgroundResponses:
         except _AWAY as error:
             raise _unavailable() from error
 
-    def work_of(self, begun: Begun) -> Work:
+    async def work_of(self, begun: Begun) -> Work:
         """What was asked. Raises CannotOpen."""
+        await self._sealing.ready()
         place = (begun.team_id, _work_of(begun.response_id), begun.pepper_id, begun.sealed)
         return msgspec.json.decode(self._sealing.open(*place, max_bytes=_MOST_BYTES), type=Work)
 
@@ -208,6 +209,7 @@ class BackgroundResponses:
 
     async def _events_beyond(self, team_id: str, response_id: str, after: int) -> AsyncIterator[bytes]:
         quiet_s, wait_s = 0.0, _POLL_S
+        await self._sealing.ready()
         while True:
             try:
                 standing, rows = await self.store.events(team_id, response_id, after, _ROWS)

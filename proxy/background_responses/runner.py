@@ -180,7 +180,7 @@ class BackgroundRunner:
         if caller is None:
             raise Refused("The key that asked for this response was revoked or has expired.")
         try:
-            work = self._background.work_of(begun)
+            work = await self._background.work_of(begun)
         except CannotOpen as error:
             raise Refused("What was asked cannot be read any more.") from error
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in work.headers]

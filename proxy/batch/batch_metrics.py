@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.batch.batch import Batch
-from proxy.batch.handing_over import HandedCount, HandingObserver
-from proxy.batch.runner import BatchObserver, Event, LineCount
+from proxy.batch.observers import BatchObserver, Event, HandedCount, HandingObserver, LineCount
 from proxy.batch.scheduler import Laxity
 
 

@@ -10,7 +10,7 @@ import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,6 +31,7 @@ from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.handed_store import HandedBatchRecord, HandedStore
 from proxy.batch.lines import request_id
+from proxy.batch.observers import HandingObserver
 from proxy.batch.scheduler import UNKNOWN, Laxity, left_until_due_s
 from proxy.batch.store import BatchStore
 from proxy.batch.ways import Times, Way, cheapest_way, needed_s, times
@@ -62,8 +63,6 @@ _RESULTS_AT_A_TIME: Final = 200
 _ALL: Final = 2**31 - 1
 _OK: Final = 200
 
-HandedCount = Literal["handed", "answered", "returned", "unneeded", "estimated"]
-
 
 class Allowed(Protocol):
     """Money for what is handed over."""
@@ -75,12 +74,6 @@ class Allowed(Protocol):
     async def free(self, name: str) -> None:
         """Gives back what is held under a name."""
         ...
-
-
-class HandingObserver:
-    """Receives counts of lines that were handed over; this base class ignores them."""
-
-    def count_handed(self, what: HandedCount, number: int = 1) -> None: ...
 
 
 class _Chosen(msgspec.Struct, frozen=True):

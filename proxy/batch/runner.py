@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from hashlib import blake2b
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,6 +27,7 @@ from proxy.batch.estimate import estimated
 from proxy.batch.files import FileStore, Owner
 from proxy.batch.handed_store import Out
 from proxy.batch.lines import meaning_of, request_id, wait_s
+from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
 from proxy.batch.scheduler import Laxity, Standing, laxities, left_until_due_s, shares
 from proxy.batch.speed import Speed
@@ -46,8 +47,6 @@ _RESULTS_AT_A_TIME: Final = 200
 _DAY_US: Final = 86_400_000_000
 _OK: Final = 200
 
-Event = Literal["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
-LineCount = Literal["answered", "failed", "repeated", "lost"]
 Told = Callable[[AsyncConnection, Batch, Event], Awaitable[None]]
 """Tells of a batch's end, within the transaction that ends it."""
 
@@ -95,19 +94,6 @@ class Money(Protocol):
     async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
         """Why no budget has room for the whole batch; None where all have."""
         ...
-
-
-class BatchObserver:
-    """Receives counts and states of the tier; this base class ignores them."""
-
-    def count_lines(self, what: LineCount, number: int = 1) -> None: ...
-
-    def count_batch(self, event: Event) -> None: ...
-
-    def observe_estimate(self, off: float) -> None:
-        """How far the first estimate was off, as a part of the time that it took."""
-
-    def set_live(self, batches: list[Batch], found: Mapping[str, Laxity], tokens_per_s: float | None) -> None: ...
 
 
 class _NotMine(Exception):

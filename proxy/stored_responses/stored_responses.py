@@ -136,6 +136,7 @@ class StoredResponses:
         found = await self._store.find(team_id, name, self._now_us())
         if found is None:
             raise _not_found(name)
+        await self._sealing.ready()
         try:
             # What was kept under a larger bound is still read.
             record = self._sealing.open(team_id, name, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
@@ -174,6 +175,7 @@ class StoredResponses:
 
     async def _row(self, team_id: str, name: str, record: bytes, section: ResponsesSection) -> StoredResponse:
         place = (team_id, name, record)
+        await self._sealing.ready()
         if len(record) > _INLINE_BYTES:
             sealed = await asyncio.to_thread(self._sealing.seal, *place)
         else:

@@ -54,6 +54,6 @@ async def test_what_was_asked_is_sealed(engine: AsyncEngine) -> None:
     headers = ((b"x-tier", b"batch"), (b"authorization", b"Bearer wb-secret"), (b"x-api-key", b"wb-secret"))
     await made.put_off(ALICE, Kept("resp_1", record), headers, b'{"input": "words"}', streams=False)
     (begun,) = await made.store.begin(1, 1_000_000)
-    work = made.work_of(begun)
+    work = await made.work_of(begun)
     assert (work.headers, bytes(work.body)) == ([("x-tier", "batch")], b'{"input": "words"}')
     assert b"words" not in begun.sealed

@@ -24,7 +24,8 @@ from proxy.batch.batch_config import BatchSection
 from proxy.batch.database_time import DatabaseTime
 from proxy.batch.files import Owner
 from proxy.batch.handed_store import HandedStore
-from proxy.batch.handing_over import HandingObserver, Handover
+from proxy.batch.handing_over import Handover
+from proxy.batch.observers import HandingObserver
 from proxy.batch.scheduler import Laxity
 from proxy.batch.store import BatchStore
 from tests.cost.entries import reserve as reserved
