@@ -31,7 +31,11 @@ def kind_of(path: str) -> str:
     parts = urlsplit(path).path.split("/")
     if parts[2:3] == ["teams"] and len(parts) > 3:
         parts[3] = "{team}"
-    if parts[2:4] in (["finance", "prices"], ["operations", "targets"], ["operations", "pools"]) and len(parts) > 4:
+    if (
+        parts[2:4]
+        in (["finance", "prices"], ["operations", "targets"], ["operations", "pools"], ["operations", "rollouts"])
+        and len(parts) > 4
+    ):
         parts[4] = "{name}"
     return _VARYING.sub("{id}", "/".join(parts))
 
