@@ -32,6 +32,7 @@ def a_config(**changes: Any) -> PipelineConfig:
         "retry": RetryConfig(),
         "max_in_flight": 10,
         "max_body_bytes": 1_000,
+        "max_upload_bytes": 10_000,
         "body_timeout_s": 1.0,
     }
     return PipelineConfig(**fields | changes)
