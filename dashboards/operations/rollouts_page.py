@@ -60,17 +60,17 @@ VERSIONS: Final = (
     Column("ready", "Ready", "number", "Replicas that say they run it, and take requests"),
     Column("there", "There", "number", "Replicas that say they run it"),
     Column("running", "Running", "number", "Requests in their engines"),
-    Column("waiting", "Waiting", "number", "Requests in their engines' own queues"),
+    Column("waiting", "Waiting", "number", "Requests in their engines' own queues", usual=False),
     Column("speed", "Tokens/s", "number", "Prompt and completion tokens of all of them, a mean of the last minute"),
     Column("weights", "Weights", "code"),
-    Column("digest", "Digest", "code"),
+    Column("digest", "Digest", "code", usual=False),
     Column("precision", "Precision"),
     Column("layout", "Layout"),
     Column("arguments", "Arguments", "code", usual=False),
     Column("adapters", "Adapters", usual=False),
     Column("added", "Added", "time"),
-    Column("by", "By"),
-    Column("note", "Note"),
+    Column("by", "By", usual=False),
+    Column("note", "Note", usual=False),
 )
 FIGURES: Final = (
     Column("figure", "Figure"),
@@ -114,7 +114,7 @@ async def show_rollouts(view: Annotated[PageRequest, Depends(allowed("operations
 @router.get(f"{PLACE}/{{pool}}")
 async def show_rollout(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
     """A model's versions, and the comparison of the one on trial."""
-    return await _show(view, pool, _DEFAULTS, {})
+    return await _show(view, pool, {}, {})
 
 
 @router.post(f"{PLACE}/{{pool}}/canary")
@@ -142,9 +142,13 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
                 reason=checked_reason(form.text("reason", most=500)),
             )
     except FormError as error:
-        return await _show(view, pool, {**_DEFAULTS, **form.plain}, {error.field: error.message}, status=422)
+        return await _show(
+            view, pool, {**_DEFAULTS, "errors": "", **form.plain}, {error.field: error.message}, status=422
+        )
     except (RolloutRefused, VersionNotFound) as error:
-        return await _show(view, pool, {**_DEFAULTS, **form.plain}, {"version": error.message}, status=422)
+        return await _show(
+            view, pool, {**_DEFAULTS, "errors": "", **form.plain}, {"version": error.message}, status=422
+        )
     return view.redirect(_address(pool), told=f"{percent.normalize():f} % of conversations go there within seconds.")
 
 
@@ -215,12 +219,27 @@ async def _show(
         status=status,
         versions=table,
         options=[(each.version, each.version) for each in versions if each.version != rollout.stable],
-        values=values,
+        values=values or _values(rollout),
         errors=errors,
         least_to_promote=_LEAST_TO_PROMOTE,
         may_change=view.may("operations.change"),
         **context,
     )
+
+
+def _values(rollout: Rollout) -> dict[str, str]:
+    """What the form begins with: what holds now, during a trial."""
+    if rollout.state != "canary":
+        return dict(_DEFAULTS)
+    rule = rollout.rule
+    return {
+        "version": rollout.candidate,
+        "percent": f"{rollout.share_ppm * 100 / PPM:g}",
+        "errors": "on" if rule.errors else "",
+        "ttft": "" if rule.ttft_worse is None else f"{rule.ttft_worse * 100:g}",
+        "promote_after": "" if rule.promote_after is None else str(rule.promote_after),
+        "reason": "",
+    }
 
 
 def _pools(view: PageRequest) -> Sequence[PoolConfig]:

@@ -104,6 +104,7 @@ async def test_a_faulty_version_is_rolled_back(tmp_path: Path, monkeypatch: pyte
         page = (await browser.get(_PAGE)).text
         assert "v2 gets 20.0 % of conversations" in page
         assert "Roll back v2" in page
+        assert 'name="percent" type="text" value="20"' in page
 
         numbers = itertools.count()
 
