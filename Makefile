@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ packages:  # what pip cannot bring
 
 test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind the gateway (vLLM for CPUs; its environment has 2.5 GB)
 	@WB_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python WB_VLLM_MODEL=$(CURDIR)/build/tiny-llama $(BIN)/python -m pytest tests/vllm
+
+test-engine: $(VENV)/.dev  ## the demo's engine behind the gateway: the Open Responses cases (a minute)
+	@WB_ENGINE=1 $(BIN)/python -m pytest tests/engine
 
 test-agents: $(VENV)/.dev build/agents/.ready  ## Codex and Claude Code as published, each with a task (their packages have 600 MB)
 	@WB_AGENTS=$(CURDIR)/build/agents $(BIN)/python -m pytest tests/agents

@@ -40,7 +40,7 @@ def tags(gateway: Running) -> dict[str, str]:
 
 
 async def posted(gateway: Running, path: str = "responses", **body: Any) -> dict[str, Any]:
-    async with httpx.AsyncClient(headers=tags(gateway), timeout=30) as plain:
+    async with httpx.AsyncClient(headers=tags(gateway), timeout=300) as plain:
         reply = await plain.post(f"{gateway.base_url}/{path}", json=body)
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
@@ -48,7 +48,7 @@ async def posted(gateway: Running, path: str = "responses", **body: Any) -> dict
 
 
 async def streamed(gateway: Running, **body: Any) -> list[dict[str, Any]]:
-    async with httpx.AsyncClient(headers=tags(gateway), timeout=30) as plain:
+    async with httpx.AsyncClient(headers=tags(gateway), timeout=300) as plain:
         reply = await plain.post(f"{gateway.base_url}/responses", json={**body, "stream": True})
     assert reply.headers["content-type"].startswith("text/event-stream")
     events = []
@@ -70,7 +70,7 @@ class Socket:
         await self.raw.send_json({"type": "response.create", "model": "auto", **body})
         events: list[dict[str, Any]] = []
         while True:
-            event = await self.raw.receive_json(timeout=30)
+            event = await self.raw.receive_json(timeout=300)
             events.append(event)
             kinds = {"response.completed", "response.incomplete", "response.failed"}
             if event["type"] in kinds or ("status" in event and event["type"] == "error"):
@@ -219,7 +219,7 @@ async def test_websocket_sequential(tmp_path: Path, upstream: Upstream) -> None:
             await socket.raw.send_json(asked)
         events: list[dict[str, Any]] = []
         while sum(event["type"] == "response.completed" for event in events) < 3:
-            events.append(await socket.raw.receive_json(timeout=30))
+            events.append(await socket.raw.receive_json(timeout=300))
         ends = [index for index, event in enumerate(events) if event["type"] == "response.completed"]
         begin = 0
         for number, end in enumerate(ends):

@@ -15,6 +15,7 @@ from proxy.request import RequestHeaders, parse_chat
 from proxy.wires.completions_of_chat import Said, completion_of, to_json
 from proxy.wires.own_fields import own_fields
 from proxy.wires.reading import encoded, object_of, own_fields_of, text, unread, wrong
+from proxy.wires.responses.asked import longest_answer
 from proxy.wires.responses.items import COMPACTED, Item, chat_messages, in_full, items_of, with_ids
 from proxy.wires.responses.usage import usage_of
 from proxy.wires.wire import EventWriter, IsModel, Kept, Served, Understood
@@ -23,6 +24,7 @@ _READ: Final = frozenset(
     {
         "input",
         "instructions",
+        "max_output_tokens",
         "model",
         "previous_response_id",
         "prompt_cache_key",
@@ -48,12 +50,14 @@ def read_compaction(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
     items = items_of(fields.get("input") or [])
     if not items:
         raise wrong("input", "there, or `previous_response_id`: nothing is to be compacted")
-    talk = chat_messages(fields.get("instructions"), items, signed=False)
+    # What a provider's own tools wrote only that provider can read; what was said of it stands in the messages.
+    talk = chat_messages(fields.get("instructions"), items, signed=False, foreign={})
     asked = "\n".join([_ASKED, _LINE, *_told(talk), _LINE])
     chat = {
         **own_fields_of(fields),
         "model": text(fields.get("model") or "auto", "model"),
         "messages": [{"role": "user", "content": asked}],
+        **longest_answer(fields),
     }
     request: ChatRequest = parse_chat(encoded(chat), headers)
     return Understood(

@@ -19,6 +19,7 @@ from proxy.wires.reading import (
     whole_number,
     wrong,
 )
+from proxy.wires.responses.asked import longest_answer
 from proxy.wires.responses.as_written import ResponsesAsWritten, response_as_written
 from proxy.wires.responses.dialect import ResponsesDialect
 from proxy.wires.responses.items import Item, chat_messages, items_of
@@ -140,11 +141,7 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
 
 def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What is asked of the answer, in chat's fields."""
-    asked: dict[str, Any] = {}
-    if fields.get("max_output_tokens") is not None:
-        asked["max_tokens"] = whole_number(fields["max_output_tokens"], "max_output_tokens")
-        if asked["max_tokens"] < 1:
-            raise wrong("max_output_tokens", "at least 1")
+    asked = longest_answer(fields)
     include = fields.get("include")
     if (isinstance(include, list) and _LOGPROBS in include) or fields.get("top_logprobs"):
         asked["logprobs"] = True

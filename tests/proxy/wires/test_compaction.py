@@ -72,3 +72,11 @@ def test_what_cannot_be_compacted_is_refused(fields: dict[str, Any]) -> None:
     """Nothing at all, and what is no input."""
     with pytest.raises(BadRequest):
         read(**fields)
+
+
+def test_the_summary_may_be_bounded_and_leaves_out_what_nobody_can_read() -> None:
+    """A caller may say how long it gets; a search is no reason not to compact what came of it."""
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    fields = {"input": [{"role": "user", "content": "Search."}, search], "max_output_tokens": 64}
+    request = read(**fields).request
+    assert (request.max_output_tokens, len(request.messages), request.as_written) == (64, 1, None)

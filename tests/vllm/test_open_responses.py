@@ -1,0 +1,22 @@
+"""The Open Responses cases against vLLM, over HTTP and a WebSocket, with tools; its tiny model sees no pictures."""
+
+from pathlib import Path
+
+from tests.open_responses import check_basics, check_compaction, check_socket, check_tools, house
+from tests.running_gateway import running_gateway
+from tests.vllm.conftest import Pair
+from tests.vllm.engines import MODEL
+
+
+async def test_over_http(tmp_path: Path, pair: Pair) -> None:
+    """Every reply and event is as published."""
+    async with running_gateway(tmp_path, house("vllm", pair.a.url, MODEL)) as gateway:
+        await check_basics(gateway)
+        await check_tools(gateway)
+        await check_compaction(gateway)
+
+
+async def test_over_a_websocket(tmp_path: Path, pair: Pair) -> None:
+    """The same events as messages."""
+    async with running_gateway(tmp_path, house("vllm", pair.a.url, MODEL)) as gateway:
+        await check_socket(gateway)
