@@ -12,7 +12,7 @@ _MARKABLE: Final = ("user", "tool")
 Message = dict[str, Any]
 
 
-def with_cache_marks(messages: Sequence[Message], tools: Any) -> list[Message]:
+def with_cache_marks(messages: Sequence[Message], tools: Any, mark: Mapping[str, Any] = _EPHEMERAL) -> list[Message]:
     """Chat messages with a mark behind the system prompt, which tools come before, and one behind the last message.
 
     Where the caller has set any itself they stay as they are: it knows better, and there may be four at most.
@@ -21,7 +21,7 @@ def with_cache_marks(messages: Sequence[Message], tools: Any) -> list[Message]:
     if any(_MARK in part for part in _parts(messages, tools)):
         return found
     for place in _places(messages):
-        found[place] = _marked(found[place])
+        found[place] = _marked(found[place], mark)
     return found
 
 
@@ -44,12 +44,12 @@ def _has_text(message: Message) -> bool:
     return isinstance(content, str) and bool(content)
 
 
-def _marked(message: Message) -> Message:
+def _marked(message: Message, mark: Mapping[str, Any]) -> Message:
     if message.get("role") == "tool":
-        return {**message, _MARK: _EPHEMERAL}
+        return {**message, _MARK: mark}
     content = message["content"]
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return {**message, "content": [*parts[:-1], {**parts[-1], _MARK: _EPHEMERAL}]}
+    return {**message, "content": [*parts[:-1], {**parts[-1], _MARK: mark}]}
 
 
 def _parts(messages: Sequence[Message], tools: Any) -> Iterator[Mapping[str, Any]]:

@@ -166,6 +166,7 @@ class VllmReplica:
             "--enable-prefix-caching", "--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", str(self._blocks),
             "--max-num-seqs", str(self._seats), "--scheduling-policy", "priority",
             "--enable-prompt-tokens-details", "--enable-server-load-tracking",
+            "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
             "--enable-lora", "--max-lora-rank", "8", "--max-loras", "2",
             "--kv-events-config", json.dumps(events),
         ]

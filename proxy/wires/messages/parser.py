@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from providers.cache_marks import with_cache_marks
 from proxy.request import RequestHeaders, parse_chat
 from proxy.wires.messages.as_written import MessagesAsWritten, message_as_written, tools_asked, without_tools
 from proxy.wires.messages.conversation import chat_messages
@@ -154,6 +155,10 @@ def _for_anthropic(fields: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"messages": chat_messages(fields.get("system"), fields.get("messages"), marked=True)}
     if fields.get("tools"):
         found["tools"] = chat_tools(fields["tools"], marked=True)
+    whole = fields.get("cache_control")
+    if isinstance(whole, dict):
+        # A mark of the whole request asks for what the gateway does by itself where it pays: marks where they serve.
+        found["messages"] = with_cache_marks(found["messages"], found.get("tools"), whole)
     for name in ("top_k", "thinking"):
         if fields.get(name) is not None:
             found[name] = fields[name]

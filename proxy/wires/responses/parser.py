@@ -19,8 +19,8 @@ from proxy.wires.reading import (
     whole_number,
     wrong,
 )
-from proxy.wires.responses.asked import longest_answer
 from proxy.wires.responses.as_written import ResponsesAsWritten, response_as_written
+from proxy.wires.responses.asked import longest_answer
 from proxy.wires.responses.dialect import ResponsesDialect
 from proxy.wires.responses.items import Item, chat_messages, items_of
 from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers

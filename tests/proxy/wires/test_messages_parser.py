@@ -301,6 +301,15 @@ def test_tokens_and_prompt_are_those_of_the_same_chat() -> None:
     assert input_tokens(here, prompt_of(here)) == input_tokens(there, prompt_of(there))
 
 
+def test_a_mark_of_the_whole_request_is_set_where_it_serves() -> None:
+    """With its own lifetime, and not beside marks of the caller's, so that there are never more than four."""
+    hour = {"type": "ephemeral", "ttl": "1h"}
+    sent = for_claude(system="You weigh.", cache_control=hour)["messages"]
+    assert [message["content"][-1]["cache_control"] for message in sent] == [hour, hour]
+    own = [{"type": "text", "text": "You weigh.", "cache_control": MARK}]
+    assert str(for_claude(system=own, cache_control=hour)["messages"]).count("cache_control") == 1
+
+
 def test_long_names_of_tools_are_cut_for_all_but_a_claude() -> None:
     """In definitions, calls and the choice, and the same each time."""
     long = "mcp__" + "n" * 80
