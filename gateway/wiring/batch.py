@@ -129,6 +129,7 @@ def keep_batches_going(
             caller_of=accounts.caller_of,
             body_of=runner.body_of,
             laxities=lambda: runner.laxities,
+            speed=lambda: runner.speed.tokens_per_s,
             money=tier.money,
             holder=holder,
             clock=time.monotonic,

@@ -123,12 +123,15 @@ class Handover:
         caller_of: Callable[[str], Awaitable[Caller | None]],
         body_of: Callable[[Batch, ClaimedLine], Awaitable[bytes]],
         laxities: Callable[[], Mapping[str, Laxity]],
+        speed: Callable[[], float | None],
         money: Allowed,
         holder: str,
         clock: Callable[[], float],
         observer: HandingObserver | None = None,
     ) -> None:
-        """`deployments` has those with a batch API, by id; `laxities` those that the runner found last, by batch."""
+        """`deployments` has those with a batch API, by id; `laxities` are those that the runner found last, by batch, and `speed` its
+        tokens a second.
+        """
         self._section = section
         self._batches = batches
         self._store = store
@@ -138,6 +141,7 @@ class Handover:
         self._caller_of = caller_of
         self._body_of = body_of
         self._laxities = laxities
+        self._speed = speed
         self._money = money
         self._holder = holder
         self._clock = clock
@@ -197,8 +201,9 @@ class Handover:
     async def _look_through(self, batch: Batch, laxity: Laxity, turnarounds: Mapping[str, float | None]) -> None:
         left_s = self._left_s(batch)
         needed = needed_s(laxity, left_s)
+        handed_s = await self._handed_s(batch)
         by_name = {
-            name: times(left_s, needed, (_TRIED_S if told is None else told) + _CANCEL_S)
+            name: times(left_s, needed, handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
             for name, told in turnarounds.items()
         }
         looked = self._looked[batch.batch_id]
@@ -226,6 +231,15 @@ class Handover:
             if group.chosen:
                 await self._begin(batch, caller, group)
         looked.decided = max(looked.decided, looked.at)
+
+    async def _handed_s(self, batch: Batch) -> float:
+        """Seconds that what is at providers of a batch, with the largest group that may follow, needs at the measured speed."""
+        speed = self._speed()
+        if not speed or not batch.total:
+            return 0.0
+        out = (await self._store.out()).get(batch.batch_id)
+        group = min(_LOOKED_AT, batch.left) * batch.tokens / batch.total
+        return (group + (0 if out is None else out.tokens)) / speed
 
     async def _chosen(
         self,

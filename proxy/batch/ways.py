@@ -51,21 +51,26 @@ def cheapest_way(ways: Sequence[Way], left_s: float | None) -> Way:
     return min(in_time, key=_by_cost) if in_time else min(ways, key=_by_time)
 
 
-def times(left_s: float | None, needed_s: float | None, turnaround_s: float) -> Times:
-    """How long the ways take for work that needs `needed_s` at the measured speed, None while that is not known.
+def times(left_s: float | None, needed_s: float | None, handed_s: float, turnaround_s: float) -> Times:
+    """How long the ways take for work that needs `needed_s` at the measured speed, None while that is not known; `handed_s` is how
+    long that part of it needs which is at providers, or is to go there now.
 
     Idle time and flex are counted on for at most half of what is left, as the scheduler does. A provider's batch takes its
-    `turnaround_s`, and after it what remains has to be enough for all of it by other ways. While no speed is known own engines are
-    taken to be in time, so that it is measured.
+    `turnaround_s`, and after it what was handed over has to be answered by other ways in half of what is left then; own engines
+    go on with the rest meanwhile. While no speed is known own engines are taken to be in time, so that it is measured.
     """
     if needed_s is None:
         turn_back_s = 0.0 if left_s is None else max(0.0, left_s) * EASY
         return Times(
             own_s=0.0, flex_s=math.inf, provider_s=turnaround_s + turn_back_s, calls_s=0.0, turn_back_s=turn_back_s
         )
-    easy_s = needed_s / EASY
+    easy_s, turn_back_s = needed_s / EASY, handed_s / EASY
     return Times(
-        own_s=easy_s, flex_s=easy_s, provider_s=turnaround_s + easy_s, calls_s=needed_s / TIGHT, turn_back_s=easy_s
+        own_s=easy_s,
+        flex_s=easy_s,
+        provider_s=turnaround_s + turn_back_s,
+        calls_s=needed_s / TIGHT,
+        turn_back_s=turn_back_s,
     )
 
 

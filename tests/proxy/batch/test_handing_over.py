@@ -146,6 +146,7 @@ class House:
             caller_of=caller_of,
             body_of=body_of,
             laxities=lambda: dict.fromkeys(self.names, self.laxity),
+            speed=lambda: 1.0,
             money=self.purse,
             holder=HOLDER,
             clock=lambda: self.clock.now_us / SECOND_US,

@@ -1,0 +1,440 @@
+"""A simulated day of batches beside interactive work: what the cheapest way that still makes it costs, beside fixed ways.
+
+`python -m benchmarks.batch_day` runs one engine, step by step on a simulated clock, with the gateway's own rules for laxity, shares,
+speed and ways. Interactive requests come by a day's course; one large batch is due after a day, a small one each hour within the
+hour. Lines are begun on the engine while it is idle, handed over to a provider's batch API with drawn turnarounds, or called, as
+the rule or a fixed way says. The same requests and draws meet every way.
+"""
+
+import argparse
+import heapq
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from benchmarks.figures import percentile
+from proxy.batch.answering import WayName
+from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, laxities, left_until_due_s, shares
+from proxy.batch.speed import Speed
+from proxy.batch.ways import Times, Way, cheapest_way, needed_s, times
+from selfhosted.offline.simulate.engine import Engine, Happening, Job
+from selfhosted.offline.simulate.machines import Machine, machine_of
+
+Policy = Literal["none", "rule", "own", "provider", "calls"]
+"""`none` has no batches at all; the last three take one way for every line."""
+
+_POLL_S: Final = 1.0
+_INTERACTIVE_SHARE: Final = 0.1
+_PROMPT: Final = 800
+_ANSWER: Final = 200
+_CALL_S: Final = 5.0
+_GROUP: Final = 2_000
+_CANCEL_S: Final = 600.0
+_TRIED_S: Final = 1_200.0
+_MEASURED: Final = 5
+_USD_PER_TOKEN: Final = (0.9 / 1e6, 0.9 / 1e6)
+"""A hosted Llama 70B, prompt and answer; its batches cost half."""
+_CALIBRATED_S: Final = 300.0
+_BATCH: Final = 10
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a day brings."""
+
+    hours: float = 24.0
+    interactive: float = 0.35
+    """Interactive work, as a part of what the engine carries over the day."""
+    load: float = 0.8
+    """All work, as a part of it."""
+    hourly: float = 0.1
+    """The part of batch work that is due within the hour."""
+    at_once: int = 256
+    turnaround_s: float = 2_700.0
+    """The median of a provider's turnarounds, which are log-normal."""
+    spread: float = 0.6
+    seed: int = 1
+
+
+class Day(msgspec.Struct, kw_only=True):
+    """What came of it."""
+
+    policy: Policy
+    lines: int = 0
+    kept: int = 0
+    """Lines answered by their deadline."""
+    bought_usd: float = 0.0
+    by_way: dict[WayName, int] = msgspec.field(default_factory=lambda: dict.fromkeys(("own", "provider", "calls"), 0))
+    first_tokens_s: list[float] = msgspec.field(default_factory=list)
+    idle: float = 0.0
+    """Lines that the engine could have answered while some waited for it, beside interactive work and what is kept free for it."""
+    used: float = 0.0
+    """Lines of those that it did answer."""
+
+    @property
+    def p95_s(self) -> float:
+        return percentile(sorted(self.first_tokens_s), 0.95)
+
+
+class _Batch(msgspec.Struct, kw_only=True):
+    name: str
+    order: int
+    begins_s: float
+    window_s: float
+    waiting: list[tuple[int, int]]
+    total: int
+    tokens_left: int
+    tokens_total: int
+    tokens_out: int = 0
+    tokens_by_provider: int = 0
+    running: int = 0
+    failed: list[tuple[int, int]] = []
+    """Lines that a provider has not answered; they are handed over no more."""
+    done: int = 0
+
+    @property
+    def due_s(self) -> float:
+        return self.begins_s + self.window_s
+
+    @property
+    def here(self) -> int:
+        return len(self.waiting) + len(self.failed)
+
+
+class _House:
+    """The day as it goes on."""
+
+    def __init__(self, plan: Plan, policy: Policy, machine: Machine, per_s: float) -> None:
+        self.plan, self.policy = plan, policy
+        self.length_s = plan.hours * 3_600
+        self.per_s = per_s
+        spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, prefix_caching=False)
+        self.engine = Engine(spec, machine.steps, self._told)
+        self.capacity = spec.max_num_seqs * (_PROMPT + _ANSWER)
+        self.day = Day(policy=policy)
+        self.now = 0.0
+        self.speed = Speed(lambda: self.now)
+        self.batches = [] if policy == "none" else list(_batches(plan, per_s))
+        self.day.lines = sum(each.total for each in self.batches)
+        self.turnarounds: list[float] = []
+        self._in_flight = 0
+        self._interactive_waiting = 0
+        self._of_job: dict[int, _Batch] = {}
+        self._later: list[tuple[float, int, str, _Batch, list[tuple[int, int]]]] = []
+        self._count = 0
+        self._draws = random.Random(f"{plan.seed} provider")
+        self._interactive_done = self._batch_done = 0
+
+    def run(self) -> Day:
+        arrivals = _interactive(self.plan, self.per_s)
+        coming = next(arrivals, None)
+        while self.now < self.length_s:
+            self.now += _POLL_S
+            while coming is not None and coming[0] <= self.now:
+                self.engine.advance(coming[0])
+                self._enqueue(coming[0], coming[1], coming[2], 0)
+                self._interactive_waiting += 1
+                coming = next(arrivals, None)
+            self.engine.advance(self.now)
+            while self._later and self._later[0][0] <= self.now:
+                _, _, what, batch, lines = heapq.heappop(self._later)
+                self._over(what, batch, lines)
+            before = (self._interactive_done, self._batch_done)
+            waits = self._decide()
+            if waits:
+                # The next second is one of those in which a line could have been answered.
+                self.engine.advance(self.now + _POLL_S * 0.999)
+                interactive, batch_lines = self._interactive_done - before[0], self._batch_done - before[1]
+                self.day.idle += max(0.0, (1 - _INTERACTIVE_SHARE) * self.per_s * _POLL_S - interactive)
+                self.day.used += batch_lines
+        return self.day
+
+    # One second's decisions.
+
+    def _decide(self) -> bool:
+        """Begins and hands over lines; True where some wait for the engine all the same."""
+        live = [each for each in self.batches if each.begins_s <= self.now and each.done < each.total]
+        if not live or self.policy == "none":
+            return False
+        self.speed.look({each.name: each.tokens_left + each.tokens_by_provider for each in live})
+        standings = [self._standing(each) for each in live]
+        found = laxities(standings, self.speed.tokens_per_s)
+        for batch, standing in zip(live, standings, strict=True):
+            self._hand_over(batch, standing, found[batch.name])
+        if self.policy == "provider":
+            self._turn_to_calls(live)
+            return False
+        wanted = shares([self._standing(each) for each in live], found, self.plan.at_once)
+        for batch in sorted(live, key=lambda each: each.due_s):
+            self._begin(batch, wanted[batch.name] - batch.running, found[batch.name])
+        return any(each.here for each in live) and self.policy != "calls"
+
+    def _begin(self, batch: _Batch, more: int, laxity: Laxity) -> None:
+        if self.policy == "calls":
+            self._call(batch, batch.here)
+            return
+        room = math.floor(self._idle() * self.plan.at_once)
+        for _ in range(min(more, batch.here)):
+            if room > 0:
+                room -= 1
+                self._own(batch)
+            elif laxity.pressure >= 1 and self.policy == "rule":
+                # It would wait before the engine for longer than there is time: the request line spills over to who sells it.
+                self._call(batch, 1)
+
+    def _hand_over(self, batch: _Batch, standing: Standing, laxity: Laxity) -> None:
+        if self.policy not in {"rule", "provider"} or not batch.waiting:
+            return
+        left_s = standing.left_s or 0.0
+        told = max(self.turnarounds[-_MEASURED:], default=None)
+        speed = self.speed.tokens_per_s
+        group = min(_GROUP, batch.here) * batch.tokens_total / batch.total
+        handed_s = (batch.tokens_out + group) / speed if speed else 0.0
+        taken = times(left_s, needed_s(laxity, left_s), handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
+        if self.policy == "rule" and not self._prefers_provider(batch, taken, left_s):
+            return
+        if self.policy == "rule" and told is None and batch.tokens_out:
+            return
+        most = _GROUP if self.policy == "rule" else len(batch.waiting)
+        if self.policy == "rule" and told is None:
+            most = math.ceil(batch.total * UNKNOWN)
+        lines = batch.waiting[-most:]
+        del batch.waiting[-most:]
+        batch.tokens_out += _tokens(lines)
+        takes_s = self._draws.lognormvariate(math.log(self.plan.turnaround_s), self.plan.spread)
+        gives_up_s = max(0.0, left_s - (taken.turn_back_s if self.policy == "rule" else _CANCEL_S))
+        what = "answered" if takes_s <= gives_up_s else "late"
+        self._at(self.now + min(takes_s, gives_up_s), what, batch, lines)
+        self._at_turnaround(takes_s, gives_up_s)
+
+    def _prefers_provider(self, batch: _Batch, taken: Times, left_s: float) -> bool:
+        prompt, answer = batch.waiting[-1]
+        full = prompt * _USD_PER_TOKEN[0] + answer * _USD_PER_TOKEN[1]
+        ways = (
+            Way(name="own", cost_nanousd=0, takes_s=taken.own_s),
+            Way(name="provider", cost_nanousd=round(full / 2 * 1e9), takes_s=taken.provider_s),
+            Way(name="calls", cost_nanousd=round(full * 1e9), takes_s=taken.calls_s),
+        )
+        return cheapest_way(ways, left_s).name == "provider"
+
+    def _at_turnaround(self, takes_s: float, gives_up_s: float) -> None:
+        """It is known once it has come."""
+        self._later_count()
+        heapq.heappush(
+            self._later,
+            (self.now + min(takes_s, gives_up_s), self._count, f"took {min(takes_s, gives_up_s)}", self.batches[0], []),
+        )
+
+    def _turn_to_calls(self, live: Sequence[_Batch]) -> None:
+        for batch in live:
+            self._call(batch, len(batch.failed))
+
+    # Ways.
+
+    def _own(self, batch: _Batch) -> None:
+        prompt, answer = self._take(batch)
+        batch.running += 1
+        self._of_job[self._enqueue(self.now, prompt, answer, _BATCH)] = batch
+
+    def _call(self, batch: _Batch, lines: int) -> None:
+        taken = [self._take(batch) for _ in range(min(lines, batch.here))]
+        batch.running += len(taken)
+        if taken:
+            self._at(self.now + _CALL_S, "called", batch, taken)
+
+    def _take(self, batch: _Batch) -> tuple[int, int]:
+        return batch.failed.pop() if batch.failed else batch.waiting.pop(0)
+
+    def _over(self, what: str, batch: _Batch, lines: list[tuple[int, int]]) -> None:
+        if what.startswith("took "):
+            self.turnarounds.append(float(what.removeprefix("took ")))
+            return
+        if what == "late":
+            batch.tokens_out -= _tokens(lines)
+            batch.failed = [*batch.failed, *lines]
+            return
+        usd = sum(prompt * _USD_PER_TOKEN[0] + answer * _USD_PER_TOKEN[1] for prompt, answer in lines)
+        if what == "answered":
+            batch.tokens_out -= _tokens(lines)
+            batch.tokens_by_provider += _tokens(lines)
+            self.day.bought_usd += usd / 2
+            self._answered(batch, lines, "provider")
+            return
+        batch.running -= len(lines)
+        self.day.bought_usd += usd
+        self._answered(batch, lines, "calls")
+
+    def _answered(self, batch: _Batch, lines: Sequence[tuple[int, int]], way: WayName) -> None:
+        batch.done += len(lines)
+        batch.tokens_left -= _tokens(lines)
+        self.day.by_way[way] += len(lines)
+        if self.now <= batch.due_s:
+            self.day.kept += len(lines)
+
+    # The engine.
+
+    def _enqueue(self, at: float, prompt: int, answer: int, priority: int) -> int:
+        job = Job(arrived_at=at, prompt_tokens=prompt, output_tokens=answer, blocks=(), priority=priority)
+        self._in_flight += prompt + answer
+        self.engine.enqueue(job, at)
+        return id(self._kept(job))
+
+    def _kept(self, job: Job) -> Job:
+        """Kept until it is over, so that its identity stays its own."""
+        self._jobs[id(job)] = job
+        return job
+
+    @property
+    def _jobs(self) -> dict[int, Job]:
+        found: dict[int, Job] = self.__dict__.setdefault("_all_jobs", {})
+        return found
+
+    def _told(self, at: float, what: Happening, job: Job) -> None:
+        if what == "first_token":
+            if job.priority == 0:
+                self._interactive_waiting -= 1
+                self.day.first_tokens_s.append(at - job.arrived_at)
+            return
+        self._in_flight -= job.prompt_tokens + job.output_tokens
+        self._jobs.pop(id(job), None)
+        batch = self._of_job.pop(id(job), None)
+        if batch is None:
+            self._interactive_done += 1
+            return
+        self._batch_done += 1
+        batch.running -= 1
+        self._answered(batch, [(job.prompt_tokens, job.output_tokens)], "own")
+
+    def _idle(self) -> float:
+        """The idle share of the engine, as a queue before it tells it: none while somebody waits for a first token."""
+        if self._interactive_waiting > 1:
+            return 0.0
+        return max(0.0, 1.0 - _INTERACTIVE_SHARE - self._in_flight / self.capacity)
+
+    def _standing(self, batch: _Batch) -> Standing:
+        return Standing(
+            batch_id=batch.name,
+            team_id="team",
+            left_s=left_until_due_s(batch.due_s - self.now, batch.window_s),
+            tokens_left=max(0, batch.tokens_left - batch.tokens_out),
+            lines_left=batch.here + batch.running,
+            running=batch.running,
+            idle=self._idle(),
+            order=batch.order,
+        )
+
+    def _at(self, when: float, what: str, batch: _Batch, lines: list[tuple[int, int]]) -> None:
+        self._later_count()
+        heapq.heappush(self._later, (when, self._count, what, batch, lines))
+
+    def _later_count(self) -> None:
+        self._count += 1
+
+
+def _tokens(lines: Sequence[tuple[int, int]]) -> int:
+    return sum(prompt + answer for prompt, answer in lines)
+
+
+def _size(draws: random.Random) -> tuple[int, int]:
+    """A prompt and an answer, in tokens."""
+    prompt = min(6_000, max(50, round(draws.lognormvariate(math.log(_PROMPT) - 0.32, 0.8))))
+    return prompt, min(1_500, max(5, round(draws.expovariate(1 / _ANSWER))))
+
+
+def _interactive(plan: Plan, per_s: float) -> Iterator[tuple[float, int, int]]:
+    """Arrivals with their sizes: least in the middle of the night, most in the middle of the day."""
+    draws = random.Random(f"{plan.seed} interactive")
+    mean, length_s = plan.interactive * per_s, plan.hours * 3_600
+    at = 0.0
+    while True:
+        at += draws.expovariate(2 * mean)
+        if at >= length_s:
+            return
+        # Thinned, so that the rate follows the day's course.
+        if draws.random() * 2 < 1 - 0.8 * math.cos(2 * math.pi * at / length_s):
+            yield at, *_size(draws)
+
+
+def _batches(plan: Plan, per_s: float) -> Iterator[_Batch]:
+    draws = random.Random(f"{plan.seed} batch")
+    whole = (plan.load - plan.interactive) * per_s * plan.hours * 3_600
+    hours = max(1, math.floor(plan.hours))
+    lines = [_size(draws) for _ in range(round(whole * (1 - plan.hourly)))]
+    yield _new("day", 0, 0.0, plan.hours * 3_600, lines)
+    for hour in range(hours - 1):
+        small = [_size(draws) for _ in range(round(whole * plan.hourly / max(1, hours - 1)))]
+        yield _new(f"hour {hour}", hour + 1, hour * 3_600.0, 3_600.0, small)
+
+
+def _new(name: str, order: int, begins_s: float, window_s: float, lines: list[tuple[int, int]]) -> _Batch:
+    return _Batch(
+        name=name, order=order, begins_s=begins_s, window_s=window_s, waiting=lines, total=len(lines),
+        tokens_left=_tokens(lines),
+        tokens_total=_tokens(lines),
+    )  # fmt: skip
+
+
+def carried_per_s(machine: Machine, seed: int = 1) -> float:
+    """Requests a second that the engine answers while it always has more than it can run."""
+    spec = msgspec.structs.replace(machine.engine, prefix_caching=False)
+    done: list[float] = []
+    engine = Engine(spec, machine.steps, lambda at, what, _job: done.append(at) if what == "done" else None)
+    draws = random.Random(f"{seed} calibration")
+    waiting = 0
+    for second in range(round(_CALIBRATED_S)):
+        engine.advance(float(second))
+        while engine.running + engine.waiting < 2 * spec.max_num_seqs:
+            prompt, answer = _size(draws)
+            engine.enqueue(
+                Job(arrived_at=float(second), prompt_tokens=prompt, output_tokens=answer, blocks=()), float(second)
+            )
+            waiting += 1
+    late = [at for at in done if at >= _CALIBRATED_S / 3]
+    return len(late) / (_CALIBRATED_S * 2 / 3)
+
+
+def simulated(plan: Plan, policy: Policy, machine: Machine, per_s: float) -> Day:
+    """One day by one way."""
+    return _House(plan, policy, machine, per_s).run()
+
+
+def table(days: Sequence[Day]) -> str:
+    """The days beside each other, as Markdown."""
+    alone = next((day.p95_s for day in days if day.policy == "none"), None)
+    rows = ["| way | bought | promises kept | own / provider / calls | idle used | interactive p95 | beside none |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    for day in days:
+        if day.policy == "none":
+            rows.append(f"| no batches | | | | | {day.p95_s * 1000:.0f} ms | 1.00 |")
+            continue
+        ways = " / ".join(f"{day.by_way[way]:,}" for way in ("own", "provider", "calls"))
+        used = f"{day.used / day.idle:.0%}" if day.idle and day.policy in {"rule", "own"} else ""
+        ratio = f"{day.p95_s / alone:.2f}" if alone else ""
+        rows.append(
+            f"| {day.policy} | ${day.bought_usd:.2f} | {day.kept / day.lines:.1%} | {ways} | {used} | "
+            f"{day.p95_s * 1000:.0f} ms | {ratio} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.batch_day", description=__doc__)
+    parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.8, 1.3])
+    parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=2_048)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    machine = machine_of(max_num_seqs=asked.max_num_seqs, max_num_batched_tokens=asked.max_num_batched_tokens)
+    per_s = carried_per_s(machine, asked.seed)
+    print(f"the engine carries {per_s:.1f} requests a second")
+    for load in asked.loads:
+        plan = Plan(hours=asked.hours, load=load, at_once=asked.max_num_seqs, seed=asked.seed)
+        days = [simulated(plan, policy, machine, per_s) for policy in get_args(Policy)]
+        print(f"\nload {load:.0%}\n\n{table(days)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
