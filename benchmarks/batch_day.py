@@ -112,7 +112,8 @@ class _House:
         self.per_s = per_s
         spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, prefix_caching=False)
         self.engine = Engine(spec, machine.steps, self._told)
-        self.capacity = spec.max_num_seqs * (_PROMPT + _ANSWER)
+        # What runs at one moment is longer than the mean: answers twice as long stay twice as long.
+        self.capacity = spec.max_num_seqs * (_PROMPT + 2 * _ANSWER)
         self.day = Day(policy=policy)
         self.now = 0.0
         self.speed = Speed(lambda: self.now)
