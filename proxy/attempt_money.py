@@ -82,7 +82,7 @@ def _most_output(target: Target, facts: Facts, plausible: int) -> int:
     longest = longest_answer(target, facts)
     if longest is None and "max_output_tokens" not in target.assumed:
         longest = target.max_output_tokens
-    if longest is None or not facts.needs.isdisjoint(NOT_CHAT):
+    if longest is None or (not facts.bounded and not facts.needs.isdisjoint(NOT_CHAT)):
         return plausible * facts.choices
     return (longest + (0 if facts.bounded else _MARKS)) * facts.choices
 

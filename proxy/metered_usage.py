@@ -6,10 +6,11 @@ import msgspec
 
 from cost.prices import Price
 from cost.usage import ABSURD, MISSING, Usage, estimated, from_openai
-from providers.wire import ChatRequest, UsedUnits, WireUsage
+from providers.wire import ChatRequest, Operation, UsedUnits, WireUsage
 from proxy.routed_request import RoutedRequest
 
 _MISSING: Final = (MISSING,)
+_WRITES_NOTHING: Final[frozenset[Operation]] = frozenset({"rerank", "moderations"})
 
 
 def metered_usage(
@@ -28,8 +29,10 @@ def metered_usage(
     request = routed.request
     unit = _priced_name(price, request.unit)
     tokens = _tokens(routed, wire, most_input, most_output)
-    is_told = tokens.source == "upstream"
-    bills_tokens = price is None or price.has_tokens or price.priced_unit(unit) is None
+    is_sold_by_unit = price is not None and price.priced_unit(unit) is not None
+    # A report that is not believed is still one of tokens where nothing else has a price.
+    is_told = wire is not None and (tokens.source == "upstream" or not is_sold_by_unit)
+    bills_tokens = price is None or price.has_tokens or not is_sold_by_unit
     if units is not None and (request.operation == "rerank" or not (is_told and bills_tokens)):
         # A guess of tokens is no part of a bill by units.
         return _with_units(tokens if is_told else Usage(), request, unit, units)
@@ -44,7 +47,7 @@ def metered_usage(
 
 
 def _with_units(tokens: Usage, request: ChatRequest, unit: str, told: UsedUnits) -> Usage:
-    booked = msgspec.structs.replace(tokens, unit=unit or told.unit, source="upstream", flags=())
+    booked = msgspec.structs.replace(tokens, unit=unit or told.unit, source="upstream", flags=tokens.flags)
     most = request.most_units_milli
     if most and told.milli > most:
         return msgspec.structs.replace(booked, quantity_milli=most, source="estimated", flags=(ABSURD,))
@@ -54,7 +57,9 @@ def _with_units(tokens: Usage, request: ChatRequest, unit: str, told: UsedUnits)
 
 
 def _tokens(routed: RoutedRequest, wire: WireUsage | None, most_input: int, most_output: int) -> Usage:
-    guess = estimated(input_tokens=routed.facts.input_tokens, output_tokens=0)
+    # Of an answer that says more than was held for it, all of that is booked.
+    is_held = wire is not None and routed.facts.bounded and routed.request.operation not in _WRITES_NOTHING
+    guess = estimated(input_tokens=routed.facts.input_tokens, output_tokens=most_output if is_held else 0)
     if wire is None:
         return msgspec.structs.replace(guess, flags=_MISSING)
     return from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)

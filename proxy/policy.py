@@ -62,6 +62,8 @@ Reason = Literal[
     "struggle",
 ]
 _ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "rerank", "moderation"})
+_TOLD_BY_UNIT: Final[frozenset[Capability]] = frozenset({"speech", "transcription"})
+"""Answers that may tell no tokens, though their model is sold by tokens."""
 _EJECTED: Final = "every deployment is ejected by its breaker"
 _NOBODY_READY: Final = "no replica of its pool takes work now"
 _Kind = Literal["auto", "alias", "named"]
@@ -430,8 +432,8 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
         return "capability-missing", missing
     if facts.dialect is not None and (missing := _not_run(target, facts)):
         return "provider-tool", missing
-    if facts.bounded and is_unbounded(target, facts):
-        return "unbounded", "a hard budget cannot hold what its answer may cost; set the model's `max_output_tokens`"
+    if facts.bounded and (missing := _unbounded(target, facts)):
+        return "unbounded", f"a hard budget cannot hold what its answer may cost; set the model's {missing}"
     if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
         return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
     if int(at_once * _ESTIMATE_SLACK) + max(1, answer) > target.max_context_tokens:
@@ -923,11 +925,15 @@ def has_price(target: Target, facts: Facts) -> bool:
     return price.priced_unit(facts.unit) is not None
 
 
-def is_unbounded(target: Target, facts: Facts) -> bool:
-    """Returns True when the answer is billed by tokens and nobody knows how many there may be."""
-    if facts.needs.isdisjoint(METERED_CAPABILITIES - _ANSWERS_NOTHING) or "max_output_tokens" not in target.assumed:
-        return False
-    return target.price is not None and (not facts.unit or target.price.priced_unit(facts.unit) is None)
+def _unbounded(target: Target, facts: Facts) -> str:
+    """Returns what has to be set for the most that a metered answer may cost to be known; empty for nothing."""
+    price = target.price
+    if price is None or not facts.unit or price.priced_unit(facts.unit) is not None:
+        return ""
+    if not facts.needs.isdisjoint(_TOLD_BY_UNIT):
+        return f"`prices.units.{facts.unit}`"
+    is_written = facts.needs.isdisjoint(_ANSWERS_NOTHING)
+    return "`max_output_tokens`" if is_written and "max_output_tokens" in target.assumed else ""
 
 
 def _price(target: Target, facts: Facts) -> Price | None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
+from providers.scripted_metered import add_metered_routes
+
 _PAGE = """\
 vllm:num_requests_running{{engine="0",model_name="own"}} {running}
 vllm:num_requests_waiting{{engine="0",model_name="own"}} {waiting}
@@ -53,6 +55,7 @@ class OddEngine:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/load_lora_adapter", self._load)
+        add_metered_routes(app.router)
         return app
 
     async def _health(self, _request: web.Request) -> web.Response:

@@ -16,6 +16,7 @@ from providers.wire import Event, Operation
 from proxy.wires.metered.audio import TRANSCRIPTIONS
 from proxy.wires.metered.images import IMAGES
 from proxy.wires.metered.rerank import RERANK
+from proxy.wires.metered.speech import SPEECH
 from proxy.wires.wire import Wire
 from tests.proxy.exchanges import HeardExchange
 from tests.proxy.test_line_money import Gate, TightBooks, settled
@@ -99,6 +100,14 @@ async def test_what_cannot_be_held_is_refused() -> None:
     assert (await ask(known, IMAGES, picture()))[0] == 200
     assert known.books.holds == [3 * 500]  # type: ignore[attr-defined]
     assert (settled(known).output_tokens, settled(known).cost_nanousd) == (300, 300)
+    # More than was held is not believed.
+    tight = house_of(Replies("images", drawn), "images", 100 * _CENT, max_output_tokens=99)
+    assert (await ask(tight, IMAGES, picture()))[0] == 200
+    assert (settled(tight).usage_source, settled(tight).flags) == ("estimated", ("absurd_usage",))
+    # Speech tells no tokens, so their price alone holds nothing.
+    speaker = house_of(Replies("speech", {}), "speech", 100 * _CENT, max_output_tokens=99)
+    status, told = await ask(speaker, SPEECH, json.dumps({"model": "t0", "input": "Hello."}).encode())
+    assert (status, "set the model's `prices.units.character`" in told["error"]["message"]) == (400, True)
 
 
 async def test_a_report_above_what_is_held_is_not_believed() -> None:

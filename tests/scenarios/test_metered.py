@@ -11,6 +11,8 @@ import pytest
 
 from gateway.configuration.settings import Environment, load
 from providers.scripted_metered import PICTURE, PIECE
+from tests.fleet import Place, callers, pool, pooled_model
+from tests.odd_engine import odd_engines
 from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
@@ -194,6 +196,28 @@ async def test_recordings_are_written_down(tmp_path: Path, upstream: Upstream) -
             ("second", 16_000, 1_600_000, "estimated"),
             ("", 0, 12 * 2_500 + 3 * 10_000, "upstream"),
         ]
+
+
+async def test_a_pool_ranks_and_hears(tmp_path: Path) -> None:
+    """Requests go to its replicas by the balancer, as chats do, and are booked to it."""
+    async with odd_engines("a", "b") as engines:
+        places = [Place(each.name, each.url) for each in engines]
+        own = pool(places, targets=["ok"], balance={"policy": "round-robin"})
+        served = pooled_model("ok", capabilities=["rerank", "transcription"])
+        async with (
+            running_gateway(tmp_path, [served], selfhosted={"pools": [own]}) as gateway,
+            callers(gateway) as fleet,
+            client(gateway) as caller,
+        ):
+            await fleet.until_states(a="ready", b="ready")
+            ranked = [await post(gateway, "/rerank", model="ok", query="truck", documents=TEXTS) for _ in range(4)]
+            assert {headers["x-weighbridge-deployment"] for _, _, headers in ranked} == {"ok/a", "ok/b"}
+            heard = await caller.audio.transcriptions.create(model="ok", file=("a.wav", bytes(64_000)))
+            assert heard.text == "heard 64000 bytes of a.wav"
+            rows = await gateway.rows("entry = 'settle'")
+            assert [(row["target_id"], row["unit"]) for row in rows] == [("ok", "")] * 4 + [("ok", "second")]
+            # What a second costs nobody said: unknown, which is not nothing.
+            assert (rows[-1]["quantity_milli"], rows[-1]["cost_nanousd"]) == (2_000, None)
 
 
 def test_a_price_of_units_is_whole(tmp_path: Path) -> None:
