@@ -8,6 +8,7 @@ import msgspec
 
 from providers.retry_budget import RetryBudget
 from providers.target import Target
+from providers.wire import METERED
 from proxy.latency import LatencyTracker
 from proxy.policy import Candidate, is_own
 from proxy.routed_request import RoutedRequest
@@ -25,9 +26,12 @@ class Hedging:
     def after_s(self, target: Target, routed: RoutedRequest) -> float | None:
         """Returns the seconds after which an attempt at `target` is late: those within which 95 of 100 have answered there.
 
-        None where nothing is hedged, or where this process has not seen enough of the target.
+        None where nothing is hedged, or where this process has not seen enough of the target; and for what takes as long
+        as it is long, such as recordings.
         """
         if routed.facts.tier not in target.hedged_tiers or routed.origin != "caller":
+            return None
+        if routed.request.operation in METERED:
             return None
         self._budget.request()
         return self._latency.late_s(target.target_id, routed.facts.tier, stream=routed.request.stream)

@@ -9,7 +9,8 @@ import pytest
 
 from accounts.caller import TeamSettings
 from cost.ledger.entries import Entry
-from proxy.hedging import first_to_succeed, places
+from providers.retry_budget import RetryBudget
+from proxy.hedging import Hedging, first_to_succeed, places
 from proxy.latency import LatencyTracker
 from proxy.policy import RoutePlan
 from tests.proxy.contexts import ALICE, a_candidate, a_routed_request
@@ -28,6 +29,19 @@ def told(sent: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {
         key.removeprefix(name).decode(): value.decode() for key, value in sent[0]["headers"] if key.startswith(name)
     }
+
+
+def test_what_takes_as_long_as_it_is_long_is_not_hedged() -> None:
+    """A recording is later than others because it is longer; a chat of the same target is hedged."""
+    latency = LatencyTracker(lambda: 0.0)
+    for _ in range(20):
+        latency.observe_whole("small", 0.01)
+    hedging = Hedging(RetryBudget(1.0, 1, 10.0, lambda: 0.0), latency)
+    target = msgspec.structs.replace(a_candidate().target, hedged_tiers=frozenset({"interactive"}))
+    chat = a_routed_request()
+    heard = a_routed_request(request=msgspec.structs.replace(chat.request, operation="transcriptions"))
+    assert hedging.after_s(target, chat) is not None
+    assert hedging.after_s(target, heard) is None
 
 
 def closing(house: House) -> list[Entry]:
