@@ -11,7 +11,7 @@ from tests.published_types import check_events, check_response
 from tests.running_gateway import Running, model
 from tests.scenarios.test_open_responses import WEATHER, posted, socket_of, streamed, user
 
-SHORT: Final = {"max_output_tokens": 16}
+SHORT: Final[Any] = {"max_output_tokens": 16}
 ENDED: Final = ("completed", "incomplete")
 
 
@@ -72,7 +72,8 @@ async def check_tools(gateway: Running) -> None:
 async def check_compaction(gateway: Running) -> None:
     """With and without a model; the conversation goes on with what came back."""
     said = {"type": "message", "role": "assistant", "content": "It weighs 7 kg."}
-    for named in ({"model": "auto"}, {}):
+    names: Any = ({"model": "auto"}, {})
+    for named in names:
         talk = [user("Weigh it."), said, user("And now?")]
         compact = await posted(gateway, "responses/compact", input=talk, **named, **SHORT)
         ResponseCompactionItem.model_validate(compact["output"][-1])
