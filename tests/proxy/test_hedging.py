@@ -141,8 +141,8 @@ async def test_what_lost_still_says_how_late_its_target_is() -> None:
     """Its first token would have come later still, so it counts as having come then."""
     latency = LatencyTracker(asyncio.get_running_loop().time)
     house = House(LATE, siblings=["ok"], hedged_after_s=0.001, latency=latency)
-    for _ in range(3):
-        # Of 23 samples the third slowest is looked at.
+    for _ in range(5):
+        # What lost counts once; the others are too few for a second attempt, and are late themselves.
         await house.ask(stream=False)
     late_s = latency.late_s("t0", "interactive", stream=False)
     assert late_s is not None
