@@ -23,6 +23,8 @@ from tests.dashboards.api.finance import Finance, running_finance
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+FIGURES = tuple(each for each in ROLLUP_SUMS if each != "quantity_milli")
+"""A quantity is told by unit alone: seconds and images do not add up."""
 RANGE = {"start": "2026-04-05", "end": "2026-04-07"}
 MONEY = [name.replace("_nanousd", "_usd") for name in ROLLUP_SUMS if name.endswith("_nanousd")]
 
@@ -99,7 +101,7 @@ async def test_a_range_in_groups_and_pages(finance: Finance) -> None:
     assert first["totals"] == second["totals"]
     rows = first["data"] + second["data"]
     totals = await finance.totals("acme")
-    for name in ROLLUP_SUMS:
+    for name in FIGURES:
         told = name.replace("_nanousd", "_usd")
         expected: Any = getattr(totals, name)
         assert sum(row[told] for row in rows) == first["totals"][told] == (usd(expected) if told != name else expected)
@@ -138,7 +140,7 @@ async def test_csv_json_and_ndjson_are_the_same_books(own: Finance) -> None:
     from_lines = [json.loads(line, parse_float=Decimal) for line in lines.text.splitlines()]
     assert len(from_csv) == len(from_lines) == 2_105
     booked_totals = await own.totals("acme")
-    for name in ROLLUP_SUMS:
+    for name in FIGURES:
         told = name.replace("_nanousd", "_usd")
         expected: Any = getattr(booked_totals, name)
         expected = usd(expected) if told in MONEY else expected
