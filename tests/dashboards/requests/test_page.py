@@ -132,7 +132,7 @@ async def test_a_request_tells_its_story_and_what_it_would_have_cost(running: Ru
     await keep(running, [entry])
     page = (await member.get(f"{LIST}/r")).text
     for part in (
-        "small was the cheapest target expected",
+        "small was the cheapest model expected",
         "$0.003000 (75.0%) was saved",
         "large@test",
         "mini@1",
