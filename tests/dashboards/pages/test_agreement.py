@@ -351,16 +351,17 @@ async def _claim_agrees(sample: Sample, team_id: str) -> None:
     while True:
         # The gateway goes on booking its GPUs' hours: what changed between two readings is read again.
         api, rows = await sample.api("/v1/savings", asked), await sample.file(f"{path}&format=csv&table=comparisons")
-        if api["comparisons"] == (await sample.api("/v1/savings", asked))["comparisons"]:
+        days = await sample.file(f"{path}&format=csv&table=days")
+        own = [f"/dashboard/teams/{team_id}/savings"] if team_id else []
+        pages = [await sample.page(each) for each in (path, *own)]
+        if api == await sample.api("/v1/savings", asked):
             break
     for ours, theirs in zip(rows, api["comparisons"], strict=True):
         assert Decimal(ours["cost_usd"]) == theirs["cost_usd"]
         assert Decimal(ours["baseline_usd"] or 0) == theirs["baseline_usd"]
         assert ours["verdict"] == theirs["verdict"]
-    assert total(await sample.file(f"{path}&format=csv&table=days"), "cost_usd") == api["cost_usd"]
-    for page in [
-        await sample.page(each) for each in (path, *([f"/dashboard/teams/{team_id}/savings"] * bool(team_id)))
-    ]:
+    assert total(days, "cost_usd") == api["cost_usd"]
+    for page in pages:
         for each in api["comparisons"]:
             assert exact_money(nanousd(each["cost_usd"])) in page
             assert exact_share(each["savings_share"]) in page
