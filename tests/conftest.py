@@ -1,5 +1,6 @@
 """Fixtures that every folder's tests may ask for."""
 
+import gc
 import os
 
 from hypothesis import settings
@@ -13,3 +14,10 @@ settings.register_profile("suite", deadline=None, max_examples=int(os.environ.ge
 settings.load_profile("suite")
 
 pytest_plugins = ["tests.compiled_statements", "tests.leaping_time", "tests.postgres", "tests.redis_server"]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: nobody need look through its million objects again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)

@@ -280,8 +280,13 @@ GATEWAY: Final = Board(
             (
                 Panel(
                     title="Lines of batches",
-                    queries=[Query(_rate("weighbridge_batch_lines_total", "", "outcome"), "{{outcome}}")],
-                    about="Answered, failed, begun again, and lost to another process.",
+                    queries=[
+                        Query(_rate("weighbridge_batch_lines_total", "", "outcome"), "{{outcome}}"),
+                        Query(
+                            _rate("weighbridge_batch_handed_lines_total", "", "outcome"), "at a provider: {{outcome}}"
+                        ),
+                    ],
+                    about="Answered, failed, begun again, and lost to another process; and what became of lines that a provider's batch API was handed.",
                     unit="reqps",
                 ),
                 Panel(
