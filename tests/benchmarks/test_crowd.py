@@ -61,7 +61,7 @@ async def test_a_stream_with_other_events_is_an_error() -> None:
 async def test_what_does_not_end_in_time_is_an_error() -> None:
     """Patience has an end, and then nothing is left open."""
     async with _mock() as url:
-        result = await crowd.drive(_plan(url, give_up_s=0.1, pace=-10_000))
+        result = await crowd.drive(_plan(url, give_up_s=1.0, pace=-10_000))
     assert result.error_kinds == {"not ended in time": 6}
 
 
