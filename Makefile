@@ -25,10 +25,10 @@ dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; print
 	@$(BIN)/weighbridge serve --sample
 
 test: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready check  ## everything that a change must pass
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 test-long: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
-	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 3 --dist worksteal -m "long or hypothesis"
+	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or hypothesis"
 
 packages:  # what pip cannot bring
 	@.ci/packages

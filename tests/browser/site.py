@@ -9,7 +9,17 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Dialog, Locator, Page, Request, Response
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Locator,
+    Page,
+    Request,
+    Response,
+    expect,
+)
 from playwright.async_api import Error as PlaywrightError
 
 AXE: Final = Path("build/browser/node_modules/axe-core/axe.min.js")
@@ -27,6 +37,7 @@ CHROMIUM_FLAGS: Final = (
 DESKTOP: Final = {"width": 1360, "height": 900}
 PHONE: Final = {"width": 390, "height": 844}
 _PATIENCE_MS: Final = 30_000
+expect.set_options(timeout=_PATIENCE_MS)
 _VIOLATIONS: Final = """
 document.addEventListener("securitypolicyviolation", (event) => {
   console.error(`content policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
