@@ -55,6 +55,9 @@ class Out(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated tokens of all lines that were answered there."""
 
 
+NOTHING_OUT: Final = Out(lines=0, tokens=0, answered_tokens=0)
+
+
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """What one transaction made of a provider's answers."""
 

@@ -29,10 +29,10 @@ from providers.target import Deployment
 from proxy.batch.answering import Asked, HandedOver, Handing
 from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
-from proxy.batch.handed_store import HandedBatchRecord, HandedStore
-from proxy.batch.lines import request_id
+from proxy.batch.handed_store import NOTHING_OUT, HandedBatchRecord, HandedStore, Out
+from proxy.batch.lines import request_id, result_of
 from proxy.batch.observers import HandingObserver
-from proxy.batch.scheduler import UNKNOWN, Laxity, left_until_due_s
+from proxy.batch.scheduler import UNKNOWN, Laxity, left_s_of
 from proxy.batch.store import BatchStore
 from proxy.batch.ways import Times, Way, cheapest_way, needed_s, times
 from proxy.errors import Refused
@@ -174,19 +174,20 @@ class Handover:
         live = await self._batches.live()
         self._looked = {each.batch_id: self._looked.get(each.batch_id, _Looked(self._clock())) for each in live}
         turnarounds = {name: await self._store.turnaround_s(name) for name in deployments}
+        out = await self._store.out()
         found = self._laxities()
         for batch in live:
             laxity = found.get(batch.batch_id)
             if laxity is not None:
                 # Found by the runner, which looks at all batches first.
-                await self._look_through(batch, laxity, turnarounds)
+                await self._look_through(batch, laxity, turnarounds, out.get(batch.batch_id, NOTHING_OUT))
 
     def bound(self, batch: Batch) -> int | None:
         """The last place whose line may go another way, for what is decided line by line; None for all lines.
 
         Nothing waits here for a decision once time presses, nor in the second half of a window while no speed is known.
         """
-        left_s, laxity = self._left_s(batch), self._laxities().get(batch.batch_id)
+        left_s, laxity = left_s_of(batch, self._batches.now_us()), self._laxities().get(batch.batch_id)
         if not self._deployments():
             return None
         if left_s is not None and laxity is not None:
@@ -198,10 +199,12 @@ class Handover:
         looked = self._looked.get(batch.batch_id)
         return -1 if looked is None else looked.decided
 
-    async def _look_through(self, batch: Batch, laxity: Laxity, turnarounds: Mapping[str, float | None]) -> None:
-        left_s = self._left_s(batch)
+    async def _look_through(
+        self, batch: Batch, laxity: Laxity, turnarounds: Mapping[str, float | None], out: Out
+    ) -> None:
+        left_s = left_s_of(batch, self._batches.now_us())
         needed = needed_s(laxity, left_s)
-        handed_s = await self._handed_s(batch)
+        handed_s = self._handed_s(batch, out)
         by_name = {
             name: times(left_s, needed, handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
             for name, told in turnarounds.items()
@@ -221,7 +224,7 @@ class Handover:
                 name = handing.deployment.deployment_id
                 group = groups.get(name)
                 if group is None:
-                    group = groups[name] = await self._group(batch, turnarounds[name], by_name[name], left_s)
+                    group = groups[name] = _group(batch, turnarounds[name], by_name[name], left_s, out)
                 if not group.has_room():
                     # It waits for the next group, and those after it with it.
                     break
@@ -232,14 +235,13 @@ class Handover:
                 await self._begin(batch, caller, group)
         looked.decided = max(looked.decided, looked.at)
 
-    async def _handed_s(self, batch: Batch) -> float:
+    def _handed_s(self, batch: Batch, out: Out) -> float:
         """Seconds that what is at providers of a batch, with the largest group that may follow, needs at the measured speed."""
         speed = self._speed()
         if not speed or not batch.total:
             return 0.0
-        out = (await self._store.out()).get(batch.batch_id)
         group = min(_LOOKED_AT, batch.left) * batch.tokens / batch.total
-        return (group + (0 if out is None else out.tokens)) / speed
+        return (group + out.tokens) / speed
 
     async def _chosen(
         self,
@@ -253,13 +255,7 @@ class Handover:
         # Planning is a millisecond of work, and many lines of it must not keep the loop from others.
         await asyncio.sleep(0)
         try:
-            asked = Asked(
-                request_id=request_id(batch, line),
-                caller=caller,
-                endpoint=batch.endpoint,
-                body=await self._body_of(batch, line),
-                priority=batch.priority,
-            )
+            asked = await self._asked(batch, caller, line, request_id(batch, line))
             offers = await self._line.offers(asked, flex=self._section.flex)
         except Refused:
             # Asked as usual, it gets its refusal.
@@ -274,23 +270,8 @@ class Handover:
         ways = [Way(name=name, cost_nanousd=cost, takes_s=takes_s[name]) for name, cost in offers.costs.items()]
         return handing if cheapest_way(ways, left_s).name == "provider" else None
 
-    async def _group(self, batch: Batch, told: float | None, taken: Times, left_s: float | None) -> _Group:
-        """An empty group for a deployment. One that was never measured gets a few lines, and no more before they are back."""
-        give_up_s = None if left_s is None else max(0.0, left_s - taken.turn_back_s)
-        if told is not None or left_s is None:
-            return _Group(give_up_s, MOST_LINES)
-        out = (await self._store.out()).get(batch.batch_id)
-        tried = math.ceil(batch.total * UNKNOWN)
-        return _Group(give_up_s, 0 if out is not None and out.lines else min(MOST_LINES, tried))
-
     def _is_refused(self, deployment: Deployment) -> bool:
         return self._clock() < self._refused_until.get(deployment.deployment_id, -math.inf)
-
-    def _left_s(self, batch: Batch) -> float | None:
-        window_us = WINDOW_US[batch.completion_window]
-        if window_us is None or batch.expires_us is None:
-            return None
-        return left_until_due_s((batch.expires_us - self._batches.now_us()) / 1_000_000, window_us / 1_000_000)
 
     # Acting.
 
@@ -505,31 +486,22 @@ class Handover:
         if caller is None:
             return None, orphan_settlement(reserve)
         try:
-            asked = Asked(
-                request_id=reserve.request_id,
-                caller=caller,
-                endpoint=batch.endpoint,
-                body=await self._body_of(batch, line),
-                priority=batch.priority,
-            )
+            asked = await self._asked(batch, caller, line, reserve.request_id)
             answered, entry = await self._line.answered(asked, reserve, outcome.body)
         except (Refused, UpstreamError) as error:
             _log.warning("batch %s: a provider's answer is of no use: %s", batch.batch_id, type(error).__name__)
             return None, orphan_settlement(reserve)
-        result = LineResult(
-            line=line,
-            request_id=reserve.request_id,
-            status=answered.status,
-            body=answered.body,
-            error_code=answered.code,
-            input_tokens=answered.input_tokens,
-            cached_tokens=answered.cached_tokens,
-            output_tokens=answered.output_tokens,
-            reasoning_tokens=answered.reasoning_tokens,
-            cost_nanousd=answered.cost_nanousd,
-            saved_nanousd=answered.saved_nanousd,
+        return result_of(line, reserve.request_id, answered), entry
+
+    async def _asked(self, batch: Batch, caller: Caller, line: ClaimedLine, named: str) -> Asked:
+        """The line as the request line is asked about it. Raises Refused."""
+        return Asked(
+            request_id=named,
+            caller=caller,
+            endpoint=batch.endpoint,
+            body=await self._body_of(batch, line),
+            priority=batch.priority,
         )
-        return result, entry
 
     async def _end(self, handed: HandedBatchRecord, outcome: str, *, failed: bool, unknown: int = 0) -> None:
         """Closes it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made."""
@@ -554,6 +526,14 @@ class Handover:
 
     def _next_look_us(self) -> int:
         return self._batches.now_us() + int(self._section.provider_poll_s * 1_000_000)
+
+
+def _group(batch: Batch, told: float | None, taken: Times, left_s: float | None, out: Out) -> _Group:
+    """An empty group for a deployment. One that was never measured gets a few lines, and no more before they are back."""
+    give_up_s = None if left_s is None else max(0.0, left_s - taken.turn_back_s)
+    if told is not None or left_s is None:
+        return _Group(give_up_s, MOST_LINES)
+    return _Group(give_up_s, 0 if out.lines else min(MOST_LINES, math.ceil(batch.total * UNKNOWN)))
 
 
 def custom_id(handed_id: str, line: ClaimedLine) -> str:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final, Literal
 
 from proxy.batch.answering import Answered
-from proxy.batch.batch import Batch, ClaimedLine
+from proxy.batch.batch import Batch, ClaimedLine, LineResult
 
 Meaning = Literal["answer", "again", "not now"]
 """`answer` is final, `again` a failure that may pass, and `not now` says nothing of the line: limits, queues or the process
@@ -31,6 +31,23 @@ def request_id(batch: Batch, line: ClaimedLine) -> str:
     """
     named = f"{batch.batch_id}:{line.number}:{line.generation}".encode()
     return f"req_{batch.created_us // 1_000:012x}{blake2b(named, digest_size=8).hexdigest()}"
+
+
+def result_of(line: ClaimedLine, request_id: str, answered: Answered) -> LineResult:
+    """The reply as the line's result."""
+    return LineResult(
+        line=line,
+        request_id=request_id,
+        status=answered.status,
+        body=answered.body,
+        error_code=answered.code,
+        input_tokens=answered.input_tokens,
+        cached_tokens=answered.cached_tokens,
+        output_tokens=answered.output_tokens,
+        reasoning_tokens=answered.reasoning_tokens,
+        cost_nanousd=answered.cost_nanousd,
+        saved_nanousd=answered.saved_nanousd,
+    )
 
 
 def meaning_of(answered: Answered, line: ClaimedLine, tries: int) -> Meaning:

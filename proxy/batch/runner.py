@@ -20,16 +20,16 @@ from accounts.caller import Caller
 from proxy.batch.ahead import Ahead
 from proxy.batch.answering import Answered, Answering, Asked
 from proxy.batch.backlog import Backlog, Due, lacking
-from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
+from proxy.batch.batch import Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
 from proxy.batch.estimate import estimated
 from proxy.batch.files import FileStore, Owner
-from proxy.batch.handed_store import Out
-from proxy.batch.lines import meaning_of, request_id, wait_s
+from proxy.batch.handed_store import NOTHING_OUT, Out
+from proxy.batch.lines import meaning_of, request_id, result_of, wait_s
 from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
-from proxy.batch.scheduler import Laxity, Standing, laxities, left_until_due_s, shares
+from proxy.batch.scheduler import Laxity, Standing, laxities, left_s_of, shares
 from proxy.batch.speed import Speed
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
@@ -269,7 +269,7 @@ class BatchRunner:
             team_id=batch.team_id,
             weight=1.0 if caller is None else caller.settings.weight,
             priority=batch.priority,
-            left_s=self._left_s(batch),
+            left_s=left_s_of(batch, self._batches.now_us()),
             tokens_left=max(0, batch.tokens_left - out.tokens),
             # What waits for a provider shall not keep a share from other batches.
             lines_left=running if self._waits(batch) else max(0, batch.left - out.lines),
@@ -283,13 +283,6 @@ class BatchRunner:
         found = self._nothing_up_to.get(batch.batch_id)
         return found is not None and found == self._bound(batch)
 
-    def _left_s(self, batch: Batch) -> float | None:
-        """Seconds until the batch is due; None without a deadline."""
-        window_us = WINDOW_US[batch.completion_window]
-        if window_us is None or batch.expires_us is None:
-            return None
-        return left_until_due_s((batch.expires_us - self._batches.now_us()) / 1_000_000, window_us / 1_000_000)
-
     async def _answer(self, batch: Batch, line: ClaimedLine, laxity: Laxity) -> None:
         """Answers one line. However that ends, the line is answered or waits again."""
         named = request_id(batch, line)
@@ -300,21 +293,7 @@ class BatchRunner:
                 wait_us = int(wait_s(answered, line, self._jitter()) * 1_000_000)
                 await self._give_back(line, wait_us, failed=meaning == "again")
                 return
-            self._results.put_nowait(
-                LineResult(
-                    line=line,
-                    request_id=named,
-                    status=answered.status,
-                    body=answered.body,
-                    error_code=answered.code,
-                    input_tokens=answered.input_tokens,
-                    cached_tokens=answered.cached_tokens,
-                    output_tokens=answered.output_tokens,
-                    reasoning_tokens=answered.reasoning_tokens,
-                    cost_nanousd=answered.cost_nanousd,
-                    saved_nanousd=answered.saved_nanousd,
-                )
-            )
+            self._results.put_nowait(result_of(line, named, answered))
         except asyncio.CancelledError:
             await asyncio.shield(self._give_back(line, 0, failed=False))
             raise
@@ -575,10 +554,7 @@ def event_id(batch_id: str, event: Event) -> str:
 
 
 def _out_of(out: Mapping[str, Out], batch: Batch) -> Out:
-    return out.get(batch.batch_id, _NOTHING_OUT)
-
-
-_NOTHING_OUT: Final = Out(lines=0, tokens=0, answered_tokens=0)
+    return out.get(batch.batch_id, NOTHING_OUT)
 
 
 class _Line(msgspec.Struct):

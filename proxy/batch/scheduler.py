@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from proxy.batch.batch import WINDOW_US, Batch
+
 EASY: Final = 0.5
 """Up to this share of the time left being needed, a batch waits for idle engines."""
 TIGHT: Final = 0.9
@@ -56,6 +58,14 @@ class Laxity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _RELAXED: Final = Laxity(laxity_s=None, pressure=0.0)
+
+
+def left_s_of(batch: Batch, now_us: int) -> float | None:
+    """Seconds until a batch is due (`left_until_due_s`); None without a deadline."""
+    window_us = WINDOW_US[batch.completion_window]
+    if window_us is None or batch.expires_us is None:
+        return None
+    return left_until_due_s((batch.expires_us - now_us) / 1_000_000, window_us / 1_000_000)
 
 
 def left_until_due_s(left_s: float, window_s: float) -> float:
