@@ -42,7 +42,7 @@ from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
 from providers.token_counts import Question
 from providers.upload import Upload
-from providers.upstream import UpstreamCall, UpstreamStream, read_error, took_too_long
+from providers.upstream import READ_ERRORS, UpstreamCall, UpstreamStream, read_error, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import (
     EMPTY_OBJECT,
@@ -69,7 +69,7 @@ _MAX_COUNT_BYTES: Final = 4 * 1024 * 1024
 """vLLM tells the tokens with their count."""
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[A-Za-z0-9.+-]+(; ?[a-z]+=[A-Za-z0-9._-]+){0,3}", re.ASCII)
 _BYTES: Final = "application/octet-stream"
-_READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
+_JSON_TYPE: Final = fields([("content-type", "application/json")])
 
 
 def _ignored() -> None:
@@ -148,7 +148,7 @@ class DirectUpstream:
             await connection.reply_begins()
             body = await _read_bounded(connection, _MAX_COUNT_BYTES) if connection.status == HTTPStatus.OK else None
             found = None if body is None else msgspec.json.decode(body, type=dict[str, Any]).get(question.field)
-        except (*_READ_ERRORS, msgspec.DecodeError, UnicodeDecodeError):
+        except (*READ_ERRORS, msgspec.DecodeError, UnicodeDecodeError):
             return None
         finally:
             self._pool.release(connection)
@@ -160,12 +160,12 @@ class DirectUpstream:
 
     async def _json_sent(self, call: UpstreamCall) -> Connection:
         body = upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
-        return await self._sent(call, body, "application/json")
+        return await self._sent(call, body, _JSON_TYPE)
 
     async def _form_sent(self, call: UpstreamCall, upload: Upload) -> Connection:
         """Sends a file in pieces, as the upstream takes them, until it is whole or the upstream answers before that."""
         form = form_of(call.request.fields, call.deployment.upstream_model, upload)
-        connection = await self._sent(call, form.before, form.content_type, form.length)
+        connection = await self._sent(call, form.before, fields([("content-type", form.content_type)]), form.length)
         try:
             async for piece in form.rest():
                 if not await connection.send_more(piece):
@@ -175,14 +175,12 @@ class DirectUpstream:
             raise
         return connection
 
-    async def _sent(self, call: UpstreamCall, body: bytes, content_type: str, length: int | None = None) -> Connection:
+    async def _sent(self, call: UpstreamCall, body: bytes, media_type: bytes, length: int | None = None) -> Connection:
         deployment_id = call.deployment.deployment_id
         call.reaches(False)
         head = self._head(call.deployment, _url_of(call.deployment, path_of(call.request, call.deployment)))
         dialect = call.request.as_written.headers if call.request.as_written is not None else ()
-        own = fields(
-            [("content-type", content_type), *call.headers.items(), *dialect, ("x-request-id", call.request_id)]
-        )
+        own = media_type + fields([*call.headers.items(), *dialect, ("x-request-id", call.request_id)])
         try:
             return await self._pool.send(
                 head.address,
@@ -291,7 +289,7 @@ async def _error_of(connection: Connection, call: UpstreamCall) -> UpstreamError
     try:
         async with asyncio.timeout(_ERROR_BODY_S):
             body = await _read_bounded(connection, _MAX_ERROR_BYTES)
-    except _READ_ERRORS:
+    except READ_ERRORS:
         body = b""
     error = error_of_status(
         connection.status,
@@ -346,7 +344,7 @@ class _Body:
         deployment_id = self._deployment.deployment_id
         try:
             body = await _read_bounded(self._connection, self._limits.max_reply_bytes)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise read_error(error, self._call) from error
         if body is None:
             raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
@@ -410,7 +408,7 @@ class _Stream:
                 raise self._failure
             try:
                 data = await self._connection.read()
-            except _READ_ERRORS as error:
+            except READ_ERRORS as error:
                 raise read_error(error, self._call) from error
             events = self._events(self._payloads(data))
             if not data:
@@ -425,7 +423,7 @@ class _Stream:
         try:
             data = self._connection.take()
             return self._events(self._payloads(data)) if data else []
-        except (*_READ_ERRORS, MalformedReply):
+        except (*READ_ERRORS, MalformedReply):
             return []
 
     def _payloads(self, data: bytes) -> list[bytes]:
@@ -499,5 +497,5 @@ class _Stream:
             async with asyncio.timeout(_TAIL_S):
                 while size < _MAX_TAIL_BYTES and (data := await self._connection.read()):
                     size += len(data)
-        except _READ_ERRORS:
+        except READ_ERRORS:
             return

@@ -5,15 +5,13 @@ from typing import Any, Final
 import msgspec
 
 from providers.connections.connection import Connection
-from providers.connections.errors import NotHttp, ReplyLost, ReplyTimeout
 from providers.connections.pool import ConnectionPool
 from providers.errors import MalformedReply, UpstreamError
 from providers.sse import EventTooLarge, SseParser
-from providers.upstream import UpstreamCall, read_error
+from providers.upstream import READ_ERRORS, UpstreamCall, read_error
 from providers.upstream_faults import error_in_reply
 from providers.wire import EVENTS_TYPE, Event, WireUsage
 
-_READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
 _USAGE: Final = b'"usage"'
 _ERROR: Final = b'"error"'
 
@@ -53,7 +51,7 @@ class PassedStream:
         """The next piece as one event, with the usage that it tells. Raises an UpstreamError."""
         try:
             data = await self._connection.read()
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise read_error(error, self._call) from error
         if not data:
             return None

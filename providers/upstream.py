@@ -1,11 +1,11 @@
 """The interface to an upstream: open a call, read batches of events, close it once."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from providers.connections.errors import ReplySilent, ReplyTimeout
+from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout
 from providers.errors import StreamCut, UpstreamError, UpstreamTimeout
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event
@@ -52,6 +52,10 @@ def took_too_long(call: UpstreamCall) -> UpstreamTimeout:
         "where the request's deadline left less).",
         deployment_id=call.deployment.deployment_id,
     )
+
+
+READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
+"""What reading a reply may raise; `read_error` turns it into an UpstreamError."""
 
 
 def read_error(error: Exception, call: UpstreamCall) -> UpstreamError:

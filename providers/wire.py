@@ -301,8 +301,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
         has_more = True
         payload = payload.removeprefix(_BOM)
         reply = _decode_leniently(_without_lone_surrogates(payload), deployment_id)
-    if payload[:2] != b'{"' or _LF in payload or _CR in payload:
-        payload = on_one_line(payload)
+    payload = on_one_line(payload)
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
     usage = reply.usage if isinstance(reply.usage, WireUsage) else None

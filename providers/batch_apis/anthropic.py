@@ -7,15 +7,24 @@ from typing import Any, Final
 
 import msgspec
 
-from providers.batch_apis.batch_api import MOST_PAGES, BatchCall, BatchHttp, CallOutcome, HandedBatch
-from providers.errors import MalformedReply, RequestRejected, UpstreamError, UpstreamRefusedUs
+from providers.batch_apis.batch_api import (
+    CLOCKS_S,
+    MOST_PAGES,
+    BatchCall,
+    BatchHttp,
+    CallOutcome,
+    HandedBatch,
+    malformed,
+    text_of,
+)
+from providers.errors import RequestRejected, UpstreamRefusedUs
 from providers.target import Deployment
 
 _HOST: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
 _PATH: Final = "v1/messages/batches"
+_WHOSE: Final = "Anthropic"
 _PAGE: Final = "1000"
-_CLOCKS_S: Final = 300.0
 _STATUS: Final = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -45,7 +54,7 @@ class AnthropicBatches:
         """Sends all calls in one body."""
         asked = [{"custom_id": call.custom_id, "params": msgspec.Raw(call.body)} for call in calls]
         made = await self._ask(deployment, "POST", _PATH, body=msgspec.json.encode({"requests": asked}))
-        return _text(made, "id", deployment)
+        return text_of(made, "id", deployment, _WHOSE)
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:  # noqa: ARG002  Batches have no name.
         """Batches with so many requests that were made since then, ours among them if it was made at all."""
@@ -55,8 +64,8 @@ class AnthropicBatches:
             params = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after_id": after}
             page = await self._ask(deployment, "GET", _PATH, params=params)
             data = page.get("data") or []
-            made = [each for each in data if _seconds(each.get("created_at")) >= since_s - _CLOCKS_S]
-            found += [_text(each, "id", deployment) for each in made if _requests(each) == calls]
+            made = [each for each in data if _seconds(each.get("created_at")) >= since_s - CLOCKS_S]
+            found += [text_of(each, "id", deployment, _WHOSE) for each in made if _requests(each) == calls]
             if not page.get("has_more") or len(made) < len(data):
                 break
             after = str(page.get("last_id") or "")
@@ -97,7 +106,7 @@ class AnthropicBatches:
         try:
             read = _decode_line(line)
         except msgspec.DecodeError as error:
-            raise _malformed(deployment) from error
+            raise malformed(deployment, _WHOSE) from error
         result = read.result
         if result.type == "succeeded":
             body = await self._as_chat(bytes(result.message), deployment)
@@ -120,7 +129,7 @@ class AnthropicBatches:
             deployment, method, _url(deployment, path), _headers(deployment), body=body, params=params
         )
         if not isinstance(found, dict):
-            raise _malformed(deployment)
+            raise malformed(deployment, _WHOSE)
         return found
 
 
@@ -166,17 +175,3 @@ def _seconds(told: object) -> float:
         return datetime.fromisoformat(str(told)).timestamp()
     except ValueError:
         return 0.0
-
-
-def _text(found: dict[str, Any], name: str, deployment: Deployment) -> str:
-    value = found.get(name)
-    if not isinstance(value, str) or not value:
-        raise _malformed(deployment)
-    return value
-
-
-def _malformed(deployment: Deployment) -> UpstreamError:
-    return MalformedReply(
-        "The provider's batch API answered with something else than Anthropic's.",
-        deployment_id=deployment.deployment_id,
-    )

@@ -19,6 +19,8 @@ _TOTAL_S: Final = 600.0
 _MOST_REPLY_BYTES: Final = 4 * 1024 * 1024
 _MOST_LINE_BYTES: Final = 64 * 1024 * 1024
 _PIECE_BYTES: Final = 64 * 1024
+CLOCKS_S: Final = 300.0
+"""How far the provider's clock may be behind ours."""
 MOST_PAGES: Final = 20
 """Pages of a provider's list that are looked through for a batch."""
 
@@ -82,6 +84,21 @@ class BatchApi(Protocol):
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
         """Deletes what it left there: prompts and answers."""
         ...
+
+
+def text_of(found: Mapping[str, Any], name: str, deployment: Deployment, whose: str) -> str:
+    """A text that a reply has to have. Raises MalformedReply."""
+    value = found.get(name)
+    if not isinstance(value, str) or not value:
+        raise malformed(deployment, whose)
+    return value
+
+
+def malformed(deployment: Deployment, whose: str) -> MalformedReply:
+    """The error for a reply in another shape than that provider's."""
+    return MalformedReply(
+        f"The provider's batch API answered with something else than {whose}'s.", deployment_id=deployment.deployment_id
+    )
 
 
 class BatchHttp:

@@ -8,17 +8,18 @@ import aiohttp
 import msgspec
 
 from providers.batch_apis.batch_api import (
+    CLOCKS_S,
     MOST_PAGES,
     BatchCall,
     BatchHttp,
     CallOutcome,
     HandedBatch,
     Outcome,
+    malformed,
+    text_of,
 )
 from providers.errors import (
-    MalformedReply,
     RequestRejected,
-    UpstreamError,
     UpstreamRateLimited,
     UpstreamRefusedUs,
 )
@@ -27,9 +28,8 @@ from providers.target import Deployment
 _NAME: Final = "weighbridge"
 """The key of a batch's metadata under which our name for it stands."""
 _OK: Final = 200
+_WHOSE: Final = "OpenAI"
 _PAGE: Final = "100"
-_CLOCKS_S: Final = 300.0
-"""How far the provider's clock may be behind ours."""
 _OUTCOMES: Final[dict[str, Outcome]] = {
     "completed": "completed",
     "failed": "failed",
@@ -58,7 +58,7 @@ class OpenAiBatches:
             content_type="application/jsonl",
         )
         file = await self._ask(deployment, "POST", "files", body=form)
-        file_id = _text(file, "id", deployment)
+        file_id = text_of(file, "id", deployment, _WHOSE)
         asked = {
             "input_file_id": file_id,
             "endpoint": url,
@@ -70,7 +70,7 @@ class OpenAiBatches:
         except (RequestRejected, UpstreamRefusedUs, UpstreamRateLimited):
             await self._delete(deployment, file_id)
             raise
-        return _text(made, "id", deployment)
+        return text_of(made, "id", deployment, _WHOSE)
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:  # noqa: ARG002  Names suffice.
         """The batch that has our name; without one, its file is deleted."""
@@ -79,11 +79,11 @@ class OpenAiBatches:
             page = await self._ask(deployment, "GET", "batches", params=_page(after))
             for each in page.get("data", ()):
                 if (each.get("metadata") or {}).get(_NAME) == name:
-                    return [_text(each, "id", deployment)]
+                    return [text_of(each, "id", deployment, _WHOSE)]
             data = page.get("data") or [{}]
-            if not page.get("has_more") or float(data[-1].get("created_at") or 0) < since_s - _CLOCKS_S:
+            if not page.get("has_more") or float(data[-1].get("created_at") or 0) < since_s - CLOCKS_S:
                 break
-            after = _text(data[-1], "id", deployment)
+            after = text_of(data[-1], "id", deployment, _WHOSE)
         await self._remove_file(deployment, _filename(name))
         return []
 
@@ -124,7 +124,7 @@ class OpenAiBatches:
         page = await self._ask(deployment, "GET", "files", params={"purpose": "batch", "limit": "10000"})
         for each in page.get("data", ()):
             if each.get("filename") == filename:
-                await self._delete(deployment, _text(each, "id", deployment))
+                await self._delete(deployment, text_of(each, "id", deployment, _WHOSE))
 
     async def _delete(self, deployment: Deployment, file: str) -> None:
         with contextlib.suppress(RequestRejected, UpstreamRefusedUs):
@@ -145,7 +145,7 @@ class OpenAiBatches:
             headers["content-type"] = "application/json"
         found = await self._http.asked(deployment, method, _url(deployment, path), headers, body=body, params=params)
         if not isinstance(found, dict):
-            raise _malformed(deployment)
+            raise malformed(deployment, _WHOSE)
         return found
 
 
@@ -171,7 +171,7 @@ def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
     try:
         read = _decode_line(line)
     except msgspec.DecodeError as error:
-        raise _malformed(deployment) from error
+        raise malformed(deployment, _WHOSE) from error
     if read.response is None:
         return CallOutcome(custom_id=read.custom_id, status=0)
     body = bytes(read.response.body) if read.response.status_code == _OK else b""
@@ -192,16 +192,3 @@ def _headers(deployment: Deployment) -> dict[str, str]:
 
 def _page(after: str | None) -> dict[str, str]:
     return {"limit": _PAGE} if after is None else {"limit": _PAGE, "after": after}
-
-
-def _text(found: dict[str, Any], name: str, deployment: Deployment) -> str:
-    value = found.get(name)
-    if not isinstance(value, str) or not value:
-        raise _malformed(deployment)
-    return value
-
-
-def _malformed(deployment: Deployment) -> UpstreamError:
-    return MalformedReply(
-        "The provider's batch API answered with something else than OpenAI's.", deployment_id=deployment.deployment_id
-    )
