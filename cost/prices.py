@@ -3,7 +3,7 @@
 import hashlib
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Final, Literal, cast, get_args
 
@@ -208,32 +208,19 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             first = (read + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
             second = (both + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
             return (first, 0, 0, 0, second - first, 0, price.request_nanousd)
-        running = rounded = 0
-        parts: list[int] = []
-        for amount, figure in zip(meters(usage), price.figures(), strict=True):
-            running += amount * figure
-            before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-            parts.append(rounded - before)
-        return cast("Meters", tuple(parts))
+        return _rounded(amount * figure for amount, figure in zip(meters(usage), price.figures(), strict=True))
 
-    def calls_nanousd(self, calls: Iterable[tuple[str, int]]) -> tuple[int, tuple[str, ...]]:
+    def calls_nanousd(self, calls: Sequence[tuple[str, int]]) -> tuple[int, tuple[str, ...]]:
         """Return the cost of so many calls of provider-run tools, and the names of those without a price."""
         known = dict(self.tool_calls)
-        told = list(calls)
         return (
-            sum(known.get(name, 0) * count for name, count in told),
-            tuple(name for name, _ in told if name not in known),
+            sum(known.get(name, 0) * count for name, count in calls),
+            tuple(name for name, _ in calls if name not in known),
         )
 
     def _costs_with_units(self, usage: Usage) -> Meters:
         *tokens, request = map(operator.mul, meters(usage), self.figures())
-        running = rounded = 0
-        parts: list[int] = []
-        for amount in (*tokens, request + self._units_total(usage)):
-            running += amount
-            before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-            parts.append(rounded - before)
-        return cast("Meters", tuple(parts))
+        return _rounded((*tokens, request + self._units_total(usage)))
 
     def units_nanousd(self, unit: str, quantity_milli: int) -> int | None:
         """Return what so much of a unit costs, rounded up; None where its price is unknown."""
@@ -298,6 +285,17 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Return six hexadecimal digits of a SHA-256 over the figures, without the version name."""
         text = to_json(self.named(""))
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
+
+
+def _rounded(amounts: Iterable[int]) -> Meters:
+    """Return amounts in nano-dollars times a million as whole nano-dollars: the running total is rounded, not each part."""
+    running = rounded = 0
+    parts: list[int] = []
+    for amount in amounts:
+        running += amount
+        before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+        parts.append(rounded - before)
+    return cast("Meters", tuple(parts))
 
 
 def _refuse_figures(price: Price) -> None:

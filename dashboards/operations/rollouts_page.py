@@ -141,14 +141,9 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
                 rule=rule,
                 reason=checked_reason(form.text("reason", most=500)),
             )
-    except FormError as error:
-        return await _show(
-            view, pool, {**_DEFAULTS, "errors": "", **form.plain}, {error.field: error.message}, status=422
-        )
-    except (RolloutRefused, VersionNotFound) as error:
-        return await _show(
-            view, pool, {**_DEFAULTS, "errors": "", **form.plain}, {"version": error.message}, status=422
-        )
+    except (FormError, RolloutRefused, VersionNotFound) as error:
+        field = error.field if isinstance(error, FormError) else "version"
+        return await _show(view, pool, {**_DEFAULTS, "errors": "", **form.plain}, {field: error.message}, status=422)
     return view.redirect(_address(pool), told=f"{percent.normalize():f} % of conversations go there within seconds.")
 
 
