@@ -175,11 +175,16 @@ class LearningLog:
                 await asyncio.sleep(self._interval_s)
 
     async def flush(self) -> bool:
-        """Writes everything queued. Returns False when the database failed and the batch will be tried again."""
+        """Writes what is queued now, and not what comes meanwhile, or each answer would be a batch of its own.
+
+        Returns False when the database failed and the batch will be tried again.
+        """
         async with self._writing:
-            while self._current_batch is not None or self._waiting:
+            left = len(self._waiting)
+            while self._current_batch is not None or left > 0:
                 if self._current_batch is None:
                     self._current_batch = self._next_batch()
+                    left -= _BATCH
                 if not await self._write_batch(self._current_batch):
                     return False
                 self._current_batch = None

@@ -1,10 +1,11 @@
 """Keeping what can be learned from traffic, on a real database that sometimes does not answer."""
 
 import asyncio
+import itertools
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,32 @@ async def test_a_batch_that_cannot_be_written_is_given_up(
     log.finished(an_answer("req_2"))
     assert await log.flush()
     assert await store.find_weighing("team_a", "req_2") is not None
+
+
+class Answering(LearningStore):
+    """While it writes, the next answer is given."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        super().__init__(engine)
+        self.batches: list[list[str]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def add(self, weighings: Sequence[ClassifiedRequest], verdicts: Sequence[Verdict]) -> None:
+        self.batches.append([each.request_id for each in weighings])
+        self.meanwhile()
+        await super().add(weighings, verdicts)
+
+
+async def test_what_comes_meanwhile_is_of_the_next_batch(engine: AsyncEngine, accounts: AccountStore) -> None:
+    """One caller who asks again at once must not make a transaction of each answer."""
+    store = Answering(engine)
+    log = LearningLog(store, accounts.learning_of)
+    numbers = itertools.count(2)
+    store.meanwhile = lambda: log.finished(an_answer(f"req_{next(numbers)}"))
+    log.finished(an_answer("req_1"))
+    assert await log.flush()
+    assert await log.flush()
+    assert store.batches == [["req_1"], ["req_2"]]
 
 
 async def test_closing_counts_what_is_lost(engine: AsyncEngine, accounts: AccountStore, told: Told) -> None:
