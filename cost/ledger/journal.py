@@ -136,6 +136,7 @@ class Journal:
         self._buffer: list[_Line] = []
         self._buffered_bytes = 0
         self._flush_due = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._unwritten: list[_Line] = []
         self._refused: dict[AttemptKey, None] = {}
         # While set, the disk is known to fail, and only the timer tries it again.
@@ -224,9 +225,8 @@ class Journal:
         if self.size_bytes >= self._max_bytes:
             self._remember_refused(entry)
             raise LedgerUnavailable("the journal is full, because the database does not keep up")
-        loop = asyncio.get_running_loop()
-        safe = loop.create_future()
-        self._append(loop, entry, safe)
+        safe = self._running_loop().create_future()
+        self._append(entry, safe)
         return safe
 
     def append(self, entry: Entry) -> None:
@@ -242,15 +242,21 @@ class Journal:
         elif self._failing and not self._flush_due:
             self._unwritten.append((entry, encode_line(entry), None))
         else:
-            self._append(asyncio.get_running_loop(), entry, None)
+            self._append(entry, None)
 
-    def _append(self, loop: asyncio.AbstractEventLoop, entry: Entry, safe: asyncio.Future[None] | None) -> None:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        # Asked for once: until Python 3.12 each answer takes a system call.
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def _append(self, entry: Entry, safe: asyncio.Future[None] | None) -> None:
         line = encode_line(entry)
         self._buffer.append((entry, line, safe))
         self._buffered_bytes += len(line)
         if not self._flush_due:
             self._flush_due = True
-            loop.call_soon(self.flush)
+            self._running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
         """Write what was gathered to the file; normally called once a turn of the event loop."""

@@ -74,6 +74,7 @@ class ConnectionPool:
         self._of: dict[Connection, Origin] = {}
         self._open = 0
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def open(self) -> int:
@@ -96,7 +97,8 @@ class ConnectionPool:
 
         Raises ConnectionFailed; from there on the connection tells.
         """
-        loop = asyncio.get_running_loop()
+        # Asked for once: until Python 3.12 each answer takes a system call.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         deadline = loop.time() + total_s
         connection = self._idle_one(address.origin)
         if connection is None:

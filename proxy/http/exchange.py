@@ -123,6 +123,7 @@ class Exchange:
         "probe",
         "started",
         "status",
+        "task",
         "whole",
     )
 
@@ -140,6 +141,8 @@ class Exchange:
         self.status = 0
         self.gone: Gone | None = None
         self.on_gone: Callable[[], None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """The task that answers it, where the server started one."""
         self.probe = b""
         """What a stream may hold at any place without a meaning, to learn whether its caller is still there."""
         self._pieces: bytes | bytearray = b""

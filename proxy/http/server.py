@@ -248,7 +248,8 @@ class HttpServer:
 
     def _start(self, exchange: Exchange, route: Route) -> None:
         # Refusals, too: thousands that were sent ahead must not be answered in one turn of the loop.
-        self.tasks.add(self._loop.create_task(self._answer(exchange, route)))
+        exchange.task = self._loop.create_task(self._answer(exchange, route))
+        self.tasks.add(exchange.task)
 
     async def _answer(self, exchange: Exchange, route: Route) -> None:
         try:
@@ -268,9 +269,8 @@ class HttpServer:
             refuse(exchange, error)
         finally:
             exchange.release()
-            task = asyncio.current_task()
-            assert task is not None  # noqa: S101 - This coroutine runs as a task.
-            self.tasks.discard(task)
+            assert exchange.task is not None  # noqa: S101 - It was set before this coroutine ran.
+            self.tasks.discard(exchange.task)
 
 
 def _refusing(refused: Refused) -> Route:

@@ -1,6 +1,6 @@
 """Chat completions as responses: whole, and as the published sequence of numbered events.
 
-A whole answer is written by the same writer as a stream, of which nobody sees the events.
+A whole answer is put together by the same writer as a stream, which tells no events then.
 """
 
 from collections.abc import Iterable, Mapping
@@ -144,22 +144,25 @@ class ResponsesDialect:
         }
 
     def _written(self, payload: bytes, served: Served) -> dict[str, Any]:
-        writer = _EventWriter(self, served, self._box)
+        writer = _EventWriter(self, served, self._box, tells=False)
         writer.say(payload, [])
         writer.settle()
         return writer.finished()
 
 
 class _EventWriter:
-    """One item is open at a time, and in a message or a reasoning one part at a time."""
+    """One item is open at a time, and in a message or a reasoning one part at a time. `tells`: somebody sees the events."""
 
-    def __init__(self, dialect: ResponsesDialect, served: Served, box: Toolbox, events: int = 0) -> None:
+    def __init__(
+        self, dialect: ResponsesDialect, served: Served, box: Toolbox, events: int = 0, *, tells: bool = True
+    ) -> None:
         self._dialect = dialect
         self._served = served
         self._box = box
         self._number = events
         """The next event's."""
-        self._begun = False
+        self._tells = tells
+        self._begun = not tells
         self._model = served.target_id
         self._tier = "default"
         self._output: list[Item] = []
@@ -309,6 +312,8 @@ class _EventWriter:
 
     def _write_text(self, words: str, parts: list[bytes]) -> None:
         self._said.append(words)
+        if not self._tells:
+            return
         # Most of a stream is this event, so its beginning is not made anew each time.
         parts += (self._delta_head, b"%d" % self._number, b',"logprobs":[],"delta":', to_json(words), b"}\n\n")
         self._number += 1
@@ -379,6 +384,8 @@ class _EventWriter:
         return {**self._at(), "content_index": len(item["content"])}
 
     def _tell(self, kind: str, parts: list[bytes], **fields: Any) -> None:
+        if not self._tells:
+            return
         parts.append(sse(kind.encode(), {"type": kind, "sequence_number": self._number, **fields}))
         self._number += 1
 
