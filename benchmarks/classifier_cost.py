@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from classifier.features import COMPILED, extract
+from classifier.features import COMPILED
 from classifier.onnx_classifier import open_classifier
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
@@ -55,15 +55,15 @@ def prompt_of(text: str, tokens: int) -> Prompt:
 def parts(prompt: Prompt, *, rounds: int = _ROUNDS) -> dict[str, float]:
     """Microseconds by part of a score of this prompt."""
     classifier = open_classifier(None, {name: name for name in _TARGETS})
-    features = extract(prompt)
+    inputs = classifier.inputs(prompt)
 
     def measured(call: Callable[[], object]) -> float:
         return fastest_us(call, rounds=rounds)
 
     return {
         "text to outlooks": measured(lambda: classifier.classify(prompt)),
-        "features": measured(lambda: extract(prompt)),
-        "graph, with what goes in and comes out": measured(lambda: classifier.place(features)),
+        "features and what they look up": measured(lambda: classifier.inputs(prompt)),
+        "graph, with what goes in and comes out": measured(lambda: classifier.placed(inputs)),
         "estimate of tokens, which comes in addition": measured(lambda: estimate_tokens(prompt.text)),
         "one numpy call on 500 numbers, for comparison": measured(lambda: np.add(_SOME, _SOME)),
     }

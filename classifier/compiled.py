@@ -1,6 +1,6 @@
-"""The compiled part of the features, where the installation had a C compiler: classifier/words.c, called by ctypes.
+"""The compiled part of a score, where the installation had a C compiler: classifier/words.c, called by ctypes.
 
-`load` gives None without it, and classifier/features.py then does the same with numpy.
+`load` gives None without it, and classifier/features.py and classifier/tables.py then do the same with numpy.
 """
 
 import ctypes
@@ -33,6 +33,40 @@ class _Tables(ctypes.Structure):
     ]
 
 
+_MODEL_TABLES: Final = (
+    "terms",
+    "own",
+    "meanings",
+    "meaning_at",
+    "own_first",
+    "own_shift",
+    "needed",
+    "gate",
+    "gist_bounds",
+    "fact_bounds",
+)
+_MODEL_NUMBERS: Final = (
+    "terms_width",
+    "own_width",
+    "meanings_width",
+    "loads",
+    "summed",
+    "kinds",
+    "gist",
+    "tools_at",
+    "short_words",
+    "context_words",
+)
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in _MODEL_TABLES),
+        *((name, ctypes.c_int32) for name in _MODEL_NUMBERS),
+        ("half_read", ctypes.c_double),
+    ]
+
+
 Found = tuple[
     NDArray[np.int32],
     NDArray[np.intp],
@@ -57,6 +91,7 @@ class CompiledWords:
         self._buckets_at = self._meanings_at + numbers["head_words"] + numbers["tail_words"]
         self._features = library.weighbridge_features
         self._features.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p]
+        self._library = library
         self._words = library.weighbridge_words
         self._words.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p]
 
@@ -90,6 +125,40 @@ class CompiledWords:
         if found < 0:
             raise ValueError(f"{len(data)} bytes are more than are read of a text")
         return out[:found]
+
+    def with_model(
+        self, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, float], size: int
+    ) -> "CompiledInputs":
+        """The look-ups in a model's tables, whose result has `size` numbers."""
+        return CompiledInputs(self._library, self._tables, tables, numbers, size)
+
+
+class CompiledInputs:
+    """The library with the tables of a trained model: from a text's bytes to what the graph takes."""
+
+    def __init__(
+        self,
+        library: ctypes.PyDLL,
+        words: Any,
+        tables: Mapping[str, NDArray[Any]],
+        numbers: Mapping[str, float],
+        size: int,
+    ) -> None:
+        # The library keeps addresses, so the tables have to stay, where they are.
+        self._kept = {name: np.ascontiguousarray(table) for name, table in tables.items()}
+        addresses = {name: table.ctypes.data for name, table in self._kept.items()}
+        self._words, self._model, self._size = words, ctypes.byref(_Model(**addresses, **numbers)), size
+        self._inputs = library.weighbridge_inputs
+        text = (ctypes.c_char_p, ctypes.c_int32)
+        self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *text, *text, ctypes.c_void_p]
+
+    def __call__(self, data: bytes, before: bytes, request: Request) -> NDArray[np.float32]:
+        """What the graph takes one after the other, the sketch, and the length asked for. Raises ValueError as above."""
+        out = np.empty(self._size, np.float32)
+        asked = ctypes.byref(request)
+        if self._inputs(self._words, self._model, asked, data, len(data), before, len(before), out.ctypes.data):
+            raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
+        return out
 
 
 class CompiledPairs:

@@ -43,7 +43,7 @@ class ClassifierSection(Section):
 
     enabled: bool = Field(default=True, description="When false, the structural heuristic scores every prompt.")
     artifact_dir: Path | None = Field(
-        default=None, description="Folder with model.onnx and manifest.json; the packaged model when left out."
+        default=None, description="Folder that `classifier train` wrote; the packaged model when left out."
     )
     learning: LearningSection = Field(
         default=LearningSection(), description="Learning from the teams' own traffic, as far as each team allows it."

@@ -355,11 +355,13 @@ def extract(prompt: Prompt) -> Features:
 
 def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
     """The same by the compiled library."""
-    request = Request(
-        prompt.turns, prompt.tools, prompt.images, prompt.json_mode, len(prompt.system), len(prompt.history)
-    )
-    before = compiled.words(_text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
-    return Features(*compiled.features(read_text(prompt), request), before)
+    before = compiled.words(text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
+    return Features(*compiled.features(read_text(prompt), request_of(prompt)), before)
+
+
+def request_of(prompt: Prompt) -> Request:
+    """What the compiled library reads of a request beside its text."""
+    return Request(prompt.turns, prompt.tools, prompt.images, prompt.json_mode, len(prompt.system), len(prompt.history))
 
 
 def extract_by_numpy(prompt: Prompt) -> Features:
@@ -413,14 +415,14 @@ def words_of(text: str) -> list[str]:
     return [word.decode("utf-8", "replace") for word in _WORD.findall(folded)]
 
 
-def _text_before(prompt: Prompt) -> bytes:
-    """The bytes that are read of the user message before the last one: its start."""
+def text_before(prompt: Prompt) -> bytes:
+    """The UTF-8 bytes that are read of the user message before the last one: its start."""
     return _as_bytes(prompt.before[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
 
 
 def _words_before(prompt: Prompt) -> Indices:
     """The buckets by meaning of the start of the user message before the last one."""
-    data = np.frombuffer(_text_before(prompt), np.uint8)
+    data = np.frombuffer(text_before(prompt), np.uint8)
     hashes, _, _ = _word_hashes(data, ideographs=not prompt.before.isascii())
     hashes = hashes[:CONTEXT_WORDS]
     _mix(hashes)
@@ -512,7 +514,7 @@ def shape_of(features: Features) -> int:
     return 1 if features.structure[_OPTIONS_AT] > _THREE_OPTIONS else 0
 
 
-_PROBES: Final = (
+PROBES: Final = (
     Prompt(text=""),
     Prompt(text="What's the capital of France?\nA. Paris\nB. Lyon"),
     Prompt(text="def f(x):\n    return x ** 2  # Größe 漢字 🙂", tools=2, images=1, json_mode=True),
@@ -546,7 +548,7 @@ def feature_hash() -> str:
         CUES,
         SHAPES,
         FLAGS,
-        _described(_PROBES, extract),
+        _described(PROBES, extract),
     ]
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
 
@@ -576,8 +578,8 @@ def compiled_words(library: Path) -> CompiledWords | None:
     found = load(library, tables, numbers)
     if found is None:
         return None
-    by_numpy = _described(_PROBES, extract_by_numpy)
-    return found if _described(_PROBES, lambda prompt: extract_compiled(prompt, found)) == by_numpy else None
+    by_numpy = _described(PROBES, extract_by_numpy)
+    return found if _described(PROBES, lambda prompt: extract_compiled(prompt, found)) == by_numpy else None
 
 
 COMPILED: Final = compiled_words(LIBRARY)

@@ -61,9 +61,11 @@ def structural_complexity(features: Features) -> float:
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, score))))
 
 
-def asked_tokens(features: Features) -> float | None:
-    """The reply's length in tokens when the prompt asks for one ("in 300 words", "a 5-line answer"), else None."""
-    number, unit = features.asked
+def asked_tokens(asked: tuple[int, int]) -> float | None:
+    """The reply's length in tokens when the prompt asks for one ("in 300 words", "a 5-line answer"), else None. What it asks
+    for is as in `Features.asked`.
+    """
+    number, unit = asked
     return number * _TOKENS_PER_UNIT[unit - 1] if number else None
 
 
@@ -103,7 +105,7 @@ class HeuristicClassifier:
         try:
             features = extract(prompt)
             complexity = structural_complexity(features)
-            tokens = asked_tokens(features) or structural_tokens(complexity)
+            tokens = asked_tokens(features.asked) or structural_tokens(complexity)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             complexity, tokens = _FALLBACK_COMPLEXITY, structural_tokens(_FALLBACK_COMPLEXITY)

@@ -1,22 +1,29 @@
 """The manifest beside model.onnx: parameters to read the model's outputs with, provenance, and measured quality."""
 
 import hashlib
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from classifier.features import STRUCTURE, feature_hash
 from classifier.prediction import Prompt
 from classifier.tuning import Ability
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 MODEL_FILE: Final = "model.onnx"
+TABLES_FILE: Final = "tables.npz"
 MANIFEST_FILE: Final = "manifest.json"
 SAMPLE_FILE: Final = "sample.npz"
-MAX_MODEL_BYTES: Final = 16 * 2**20
+MAX_MODEL_BYTES: Final = 4 * 2**20
+MAX_TABLES_BYTES: Final = 16 * 2**20
 MAX_MANIFEST_BYTES: Final = 2**20
 MAX_SAMPLE_BYTES: Final = 4 * 2**20
+_FEWEST_KNOTS: Final = 2
 
 
 class ArtifactError(Exception):
@@ -59,6 +66,19 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     other: float
 
 
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the network is trusted where tools are on offer: a request that is no harder than one call is like what it
+    learned from, and one that is an agent's job is not.
+    """
+
+    tools_by_complexity: float
+    """What the logit of the domain gains with the complexity."""
+    one_call: float
+    """Complexity up to which the trust is whole, in any case."""
+    agents_job: float
+    """Complexity from which the domain alone decides, above `one_call`."""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All that is stored about a trained model; `__post_init__` raises ValueError where it is inconsistent."""
 
@@ -66,6 +86,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     code_version: str
     feature_hash: str
     model_sha256: str
+    tables_sha256: str
     sample_sha256: str
     data_sha256: str
     seed: int
@@ -77,6 +98,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The number of loads."""
     abilities: dict[str, Ability]
     """Row that turns loads into the logit of an adequate answer, by model."""
+    trust: Trust
+    blend: list[list[float]]
+    """Loads, and the logarithm of the answer's tokens, of a prompt that is unlike those with outcomes: at evenly spaced
+    complexities from 0 to 1, between which they are interpolated.
+    """
     spread: Spread
     lengths: Lengths
     usual_facts: list[float]
@@ -88,6 +114,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if {len(ability.weights) for ability in self.abilities.values()} != {self.loads}:
             raise ValueError("every ability needs one weight for each load")
+        if len(self.blend) < _FEWEST_KNOTS or {len(row) for row in self.blend} != {self.loads + 1}:
+            raise ValueError("the blend needs two complexities or more, each with every load and a length")
+        if self.trust.one_call >= self.trust.agents_job:
+            raise ValueError("an agent's job has to be harder than one call")
         if min(self.lengths.known_p90, self.lengths.other_p90) <= 0 or len(self.usual_facts) != len(STRUCTURE):
             raise ValueError("lengths need factors above 0, and usual facts one number for each fact")
         if not self.kinds or min(self.spread.known, self.spread.other) < 0:
@@ -101,9 +131,13 @@ class _Format(msgspec.Struct):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """A trained model: the ONNX graph, its manifest, and a sample of held-out prompts."""
+    """A trained model: the ONNX graph, the tables that are looked up for it, its manifest, and a sample of held-out
+    prompts.
+    """
 
     model: bytes
+    tables: bytes
+    """See classifier/tables.py."""
     manifest: Manifest
     sample: bytes
     """Held-out prompts as numbers, for cost-quality curves: see classifier/sample.py."""
@@ -124,16 +158,20 @@ def read_artifact(folder: Path) -> Artifact:
         raise ArtifactMismatch("the model was trained with other feature code; train it anew")
     if manifest.model_sha256 != hashlib.sha256(model).hexdigest():
         raise ArtifactMismatch(f"{MODEL_FILE} is not the file that the manifest describes")
+    tables = read_limited(folder / TABLES_FILE, MAX_TABLES_BYTES)
+    if manifest.tables_sha256 != hashlib.sha256(tables).hexdigest():
+        raise ArtifactMismatch(f"{TABLES_FILE} is not the file that the manifest describes")
     sample = read_limited(folder / SAMPLE_FILE, MAX_SAMPLE_BYTES)
     if manifest.sample_sha256 != hashlib.sha256(sample).hexdigest():
         raise ArtifactMismatch(f"{SAMPLE_FILE} is not the file that the manifest describes")
-    return Artifact(model, manifest, sample)
+    return Artifact(model, tables, manifest, sample)
 
 
 def write_artifact(folder: Path, artifact: Artifact) -> None:
-    """Writes the artifact's three files, creating the folder."""
+    """Writes the artifact's four files, creating the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(artifact.model)
+    (folder / TABLES_FILE).write_bytes(artifact.tables)
     (folder / SAMPLE_FILE).write_bytes(artifact.sample)
     text = msgspec.json.format(msgspec.json.encode(artifact.manifest), indent=1)
     (folder / MANIFEST_FILE).write_bytes(text + b"\n")
@@ -149,3 +187,12 @@ def read_limited(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise ArtifactMalformed(f"{path.name} is larger than {limit} bytes")
     return content
+
+
+def read_columns(content: bytes, what: str, columns: Sequence[tuple[str, DTypeLike]]) -> list[NDArray[Any]]:
+    """The named arrays of an .npz file, each as the given type. Raises ArtifactMalformed, naming `what`."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            return [found[name].astype(dtype) for name, dtype in columns]
+    except Exception as error:  # A broken archive fails in many ways: zip's, zlib's, numpy's and a header's parser.
+        raise ArtifactMalformed(f"{what} cannot be read: {type(error).__name__}") from error

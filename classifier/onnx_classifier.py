@@ -1,6 +1,7 @@
-"""The trained classifier: features, an ONNX graph, and abilities."""
+"""The trained classifier: features, what they look up in tables, an ONNX graph, and abilities."""
 
 import importlib.resources
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,29 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.config import ClassifierSection
-from classifier.features import Features, extract
+from classifier.features import Features, extract_by_numpy
 from classifier.heuristic import HeuristicClassifier, asked_tokens, bounded_tokens
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
-from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
+from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, Trust, read_artifact
 from classifier.prediction import Prediction, Prompt, TargetPrediction
 from classifier.runtime import open_session, quick_run
 from classifier.sample import Sample, read_sample
+from classifier.tables import Inputs, inputs_by_numpy, inputs_of, read_tables
 from classifier.tuning import SKETCH, Ability, Group, Tuning
 
 Floats = NDArray[np.float64]
 
-INPUTS: Final = {
-    "indices": "tensor(int32)",
-    "sublinear": "tensor(float)",
-    "structure": "tensor(float)",
-    "read": "tensor(int32)",
-    "readings": "tensor(float)",
-    "flags": "tensor(float)",
-}
-"""The graph's inputs with their types."""
+INPUTS: Final = {"gist": "tensor(float)", "sums": "tensor(float)"}
+"""The graph's inputs with their types: see `Inputs`."""
 _OUTPUTS: Final = ["said"]
-"""One row: complexity, trust, loads, log tokens, a score for each kind. Each further output would cost a conversion."""
+"""One row: complexity, logit of the domain, loads, log tokens, a score for each kind, and what the complexity is made of.
+Each further output would cost a conversion.
+"""
 _BEFORE_LOADS: Final = 2
 NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
@@ -47,7 +44,7 @@ class NotFinite(Exception):
 
 
 class PlacedPrompt(msgspec.Struct, frozen=True):
-    """The graph's output for one prompt."""
+    """Where a prompt stands."""
 
     loads: Floats
     complexity: float
@@ -55,6 +52,35 @@ class PlacedPrompt(msgspec.Struct, frozen=True):
     """Probability that the prompt is like those with known outcomes; where it is low, the complexity leads."""
     log_tokens: float
     kind: int
+
+
+class Blend:
+    """Loads and length of a prompt that is unlike those with outcomes: those of its complexity, between two knots."""
+
+    def __init__(self, knots: list[list[float]]) -> None:
+        steps = [[then - now for now, then in zip(*pair, strict=True)] for pair in itertools.pairwise(knots)]
+        self._pieces = [list(zip(now, step, strict=True)) for now, step in zip(knots, steps, strict=False)]
+
+    def mixed(self, own: list[float], trust: float, complexity: float) -> list[float]:
+        """The network's own numbers as far as they are trusted, else those of this complexity, which is in [0, 1]."""
+        along = complexity * len(self._pieces)
+        at = min(int(along), len(self._pieces) - 1)
+        along -= at
+        return [
+            now + along * step + trust * (number - now - along * step)
+            for number, (now, step) in zip(own, self._pieces[at], strict=True)
+        ]
+
+
+def trust_in(settings: Trust, domain: float, complexity: float, *, tools: bool) -> float:
+    """The probability of being in the domain, from its logit; with tools, at least what the complexity allows."""
+    if tools:
+        domain += settings.tools_by_complexity * complexity
+    found = 1 / (1 + math.exp(-max(-_MAX_LOGIT, min(_MAX_LOGIT, domain))))
+    if tools:
+        allowed = (settings.agents_job - complexity) / (settings.agents_job - settings.one_call)
+        return max(found, min(1.0, allowed))
+    return found
 
 
 class AbilityTable:
@@ -86,7 +112,10 @@ class OnnxClassifier:
         self.artifact = artifact.manifest.model_sha256[:_ARTIFACT_CHARS]
         self.loads = artifact.manifest.loads
         self.fallbacks = 0
+        self._tables = read_tables(artifact.tables, self.loads)
+        self.inputs = inputs_of(self._tables)
         self._run = quick_run(open_session(artifact.model, INPUTS))
+        self._blend = Blend(artifact.manifest.blend)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths
@@ -100,8 +129,8 @@ class OnnxClassifier:
         from it. Never raises.
         """
         try:
-            features = extract(prompt)
-            return self._prediction(features, self.place(features), team_id, learns=learns)
+            inputs = self.inputs(prompt)
+            return self._prediction(inputs, self.placed(inputs), team_id, learns=learns)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             return self._rule.classify(prompt)
@@ -136,40 +165,35 @@ class OnnxClassifier:
         return probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
 
     def place(self, features: Features) -> PlacedPrompt:
-        """The graph's output for one prompt. Raises NotFinite."""
-        (row,) = self._run(
-            _OUTPUTS,
-            {
-                "indices": features.indices,
-                "sublinear": features.sublinear[None],
-                "structure": features.structure[None],
-                "read": np.concatenate((features.words, features.before)) if len(features.before) else features.words,
-                "readings": features.readings,
-                "flags": features.flags[None],
-            },
-            None,
-        )
-        # Two dozen numbers are sooner handled as a list.
+        """Where a prompt of these features stands. Raises NotFinite."""
+        return self.placed(inputs_by_numpy(self._tables, features))
+
+    def placed(self, inputs: Inputs) -> PlacedPrompt:
+        (row,) = self._run(_OUTPUTS, {"gist": inputs.gist, "sums": inputs.sums}, None)
+        # Some dozen numbers are sooner handled as a list.
         said: list[float] = row[0].tolist()
         if not math.isfinite(sum(said)):
             raise NotFinite("an output of the graph")
+        complexity, domain = said[:_BEFORE_LOADS]
+        trust = trust_in(self.manifest.trust, domain, complexity, tools=inputs.tools)
         after = _BEFORE_LOADS + self.loads
-        kinds = said[after + 1 :]
+        *loads, log_tokens = self._blend.mixed(said[_BEFORE_LOADS : after + 1], trust, complexity)
+        kinds = said[after + 1 : after + 1 + len(self.manifest.kinds)]
         return PlacedPrompt(
-            loads=np.array(said[_BEFORE_LOADS:after]),
-            complexity=said[0],
-            trust=said[1],
-            log_tokens=said[after],
+            loads=np.array(loads),
+            complexity=complexity,
+            trust=trust,
+            log_tokens=log_tokens,
             kind=kinds.index(max(kinds)),
         )
 
-    def _prediction(self, features: Features, placed: PlacedPrompt, team_id: str, *, learns: bool) -> Prediction:
-        group = self._groups.assign(team_id, features.sketch) if self._groups is not None else None
+    def _prediction(self, inputs: Inputs, placed: PlacedPrompt, team_id: str, *, learns: bool) -> Prediction:
+        group = self._groups.assign(team_id, inputs.sketch) if self._groups is not None else None
         log_tokens = placed.log_tokens
         # Lengths are mixed as factors.
         known, other = self._log_p90
         longer = placed.trust * known + (1 - placed.trust) * other
-        asked = asked_tokens(features)
+        asked = asked_tokens(inputs.asked)
         if asked is not None:
             log_tokens = math.log(asked)
         tokens, p90 = _tokens(log_tokens), _tokens(log_tokens + longer)
@@ -180,7 +204,7 @@ class OnnxClassifier:
             expected_output_tokens=bounded_tokens(tokens),
             output_tokens_p90=bounded_tokens(p90),
             outlooks=self._outlooks(placed, tokens, p90, group),
-            vector=np.concatenate([placed.loads, features.sketch]).astype("<f2").tobytes() if learns else b"",
+            vector=np.concatenate([placed.loads, inputs.sketch]).astype("<f2").tobytes() if learns else b"",
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )
@@ -230,7 +254,7 @@ def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
     manifest.
     """
     try:
-        placed = classifier.place(extract(Prompt(text="")))
+        placed = classifier.place(extract_by_numpy(Prompt(text="")))
     except Exception as error:  # onnxruntime's errors share no base class.
         raise ArtifactMalformed(f"the graph does not run: {type(error).__name__}") from error
     if placed.loads.shape != (classifier.loads,) or not 0 <= placed.kind < len(classifier.manifest.kinds):

@@ -1,14 +1,13 @@
 """Held-out prompts as numbers, stored beside the model, from which cost-quality curves are computed."""
 
 import io
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from classifier.manifest import ArtifactMalformed
+from classifier.manifest import ArtifactMalformed, read_columns
 
 _COLUMNS: Final = (
     ("vectors", np.float32),
@@ -43,20 +42,9 @@ def write_sample(sample: Sample) -> bytes:
 
 def read_sample(content: bytes, width: int) -> Sample:
     """Decodes a sample. Raises ArtifactMalformed unless every vector has `width` finite numbers."""
-    vectors, inputs, outputs, weights = _read_columns(content, "the sample", _COLUMNS)
+    vectors, inputs, outputs, weights = read_columns(content, "the sample", _COLUMNS)
     if vectors.shape[1:] != (width,) or not len(vectors) or not np.isfinite(vectors).all():
         raise ArtifactMalformed(f"the sample's vectors must have {width} finite numbers")
     if {inputs.shape, outputs.shape, weights.shape} != {vectors.shape[:1]}:
         raise ArtifactMalformed("the sample's columns differ in length")
     return Sample(vectors=vectors, input_tokens=inputs, output_tokens=outputs, weights=weights)
-
-
-def _read_columns(content: bytes, what: str, columns: Sequence[tuple[str, DTypeLike]]) -> list[NDArray[Any]]:
-    """The named arrays of an .npz file, each as the given type. Raises ArtifactMalformed, naming `what`."""
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            return [found[name].astype(dtype) for name, dtype in columns]
-    except (
-        Exception
-    ) as error:  # A broken archive fails in many ways: zip's, zlib's, numpy's and the parser's of a header.
-        raise ArtifactMalformed(f"{what} cannot be read: {type(error).__name__}") from error

@@ -1,4 +1,5 @@
-/* The loop over a text's bytes that classifier/features.py does with numpy: the same numbers, in a single pass.
+/* The loop over a text's bytes that classifier/features.py does with numpy, and the look-ups of classifier/tables.py: the
+   same numbers, in a single pass.
 
    Tables come from there, so nothing is written down twice; classifier/compiled.py calls it. It allocates nothing, and knows
    nothing of Python. */
@@ -251,6 +252,129 @@ int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t s
     for (int32_t word = 0; word < words; word++)
         meanings[word] = (int32_t)(mixed(hashes[word], t->finish) >> (64 - t->word_bits));
     return words;
+}
+
+/* A trained model's tables, as classifier/tables.py describes them. Every width is a multiple of BLOCK and at most WIDEST. */
+struct model {
+    const int8_t *terms, *own, *meanings;
+    const uint16_t *meaning_at;
+    const int32_t *own_first, *own_shift, *needed;
+    const float *gate, *gist_bounds, *fact_bounds;
+    int32_t terms_width, own_width, meanings_width, loads, summed, kinds, gist, tools_at, short_words, context_words;
+    double half_read;
+};
+
+enum { BLOCK = 16, WIDEST = 256, MOST_MEANT = 256, AHEAD = 16, READINGS = 4, FLAGS = 3, FACTS = SKETCH_AT - FACTS_AT };
+
+/* The weighed sum of rows. The columns of one block are added up where the processor keeps them at hand. */
+static void weighed(const int8_t *table, int32_t width, const int32_t *rows, const float *weights, int32_t size, float *out) {
+    for (int32_t block = 0; block < width; block += BLOCK) {
+        float sums[BLOCK] = {0};
+        for (int32_t at = 0; at < size; at++) {
+            const int8_t *row = table + (int64_t)rows[at] * width + block;
+            if (at + AHEAD < size) __builtin_prefetch(table + (int64_t)rows[at + AHEAD] * width + block);
+            for (int32_t column = 0; column < BLOCK; column++) sums[column] += weights[at] * (float)row[column];
+        }
+        memcpy(out + block, sums, sizeof sums);
+    }
+}
+
+/* The sum of the meanings of MOST_MEANT words at most, in whole numbers: of 8 bits each, so 16 hold the sum. */
+static void meant(const struct model *m, const int32_t *words, int32_t size, float *out) {
+    int32_t rows[MOST_MEANT];
+    for (int32_t at = 0; at < size; at++) rows[at] = m->meaning_at[words[at]];
+    for (int32_t block = 0; block < m->meanings_width; block += BLOCK) {
+        int16_t sums[BLOCK] = {0};
+        for (int32_t at = 0; at < size; at++) {
+            const int8_t *row = m->meanings + (int64_t)rows[at] * m->meanings_width + block;
+            if (at + AHEAD < size) __builtin_prefetch(m->meanings + (int64_t)rows[at + AHEAD] * m->meanings_width + block);
+            for (int32_t column = 0; column < BLOCK; column++) sums[column] = (int16_t)(sums[column] + row[column]);
+        }
+        for (int32_t column = 0; column < BLOCK; column++) out[block + column] = (float)sums[column];
+    }
+}
+
+static float within(float value, float low, float high) { return value < low ? low : value > high ? high : value; }
+
+/* What the small networks read: the meanings in their four readings, facts and flags, of these the ones that are needed. */
+static void gist_of(const struct model *m, const int32_t *words, int32_t size, const int32_t *before, int32_t before_size,
+                    const float *facts, float *out) {
+    float known[READINGS * WIDEST + FACTS + FLAGS], of_words[WIDEST], of_before[WIDEST];
+    int32_t width = m->meanings_width, is_short = size < m->short_words;
+    meant(m, words, size, of_words);
+    meant(m, before, before_size, of_before);
+    float mean = (float)(1.0 / (1 + size)), grown = (float)(1.0 / sqrt(m->half_read + size)), then = (float)(1.0 / (1 + before_size));
+    for (int32_t at = 0; at < width; at++) {
+        known[at] = mean * of_words[at];
+        known[width + at] = grown * of_words[at];
+        known[2 * width + at] = then * of_before[at];
+        known[3 * width + at] = is_short ? then * of_before[at] : 0;
+    }
+    float *rest = known + READINGS * width;
+    memcpy(rest, facts, FACTS * sizeof(float));
+    rest[FACTS] = before_size > 0;
+    rest[FACTS + 1] = before_size > 0 && is_short;
+    rest[FACTS + 2] = facts[m->tools_at] > 0;
+    for (int32_t at = 0; at < m->gist; at++) out[at] = within(known[m->needed[at]], m->gist_bounds[at], m->gist_bounds[m->gist + at]);
+}
+
+/* What the rest is linear in: sums of the terms' rows, facts, whether there are tools, and in the place of the likeliest kind
+   its own sums, facts and a constant, as far as the gate is sure of it. */
+static void sums_of(const struct model *m, const int32_t *buckets, const float *sublinear, int32_t size, const float *facts,
+                    float *out) {
+    float weights[2 * MOST_BYTES], found[WIDEST], scores[WIDEST];
+    int32_t rows[2 * MOST_BYTES], best = 0, width = m->terms_width, each = m->loads + FACTS + 1;
+    double square = 0, all = 0;
+    for (int32_t at = 0; at < size; at++) {
+        if (at + AHEAD < size) __builtin_prefetch(m->terms + (int64_t)buckets[at + AHEAD] * width);
+        weights[at] = sublinear[at] * (float)m->terms[(int64_t)buckets[at] * width + width - 1];
+        square += (double)weights[at] * weights[at];
+    }
+    float unit = square > 0 ? (float)(1 / sqrt(square)) : 0;
+    for (int32_t at = 0; at < size; at++) weights[at] *= unit;
+    weighed(m->terms, width, buckets, weights, size, found);
+    memcpy(out, found, (size_t)m->summed * sizeof(float));
+    out += m->summed;
+    for (int32_t at = 0; at < FACTS; at++) out[at] = within(facts[at], m->fact_bounds[at], m->fact_bounds[FACTS + at]);
+    const float *bounded = out, *gate = m->gate;
+    out += FACTS;
+    *out++ = facts[m->tools_at] > 0;
+    for (int32_t kind = 0; kind < m->kinds; kind++) {
+        scores[kind] = *gate++ * found[m->summed + kind];
+        for (int32_t at = 0; at < FACTS; at++) scores[kind] += *gate++ * bounded[at];
+        scores[kind] += *gate++;
+        if (scores[kind] > scores[best]) best = kind;
+    }
+    for (int32_t kind = 0; kind < m->kinds; kind++) all += exp((double)scores[kind] - scores[best]);
+    float sure = (float)(1 / all);
+    memset(out, 0, (size_t)(m->kinds * each) * sizeof(float));
+    out += best * each;
+    for (int32_t at = 0; at < size; at++) rows[at] = m->own_first[best] + (buckets[at] >> m->own_shift[best]);
+    weighed(m->own, m->own_width, rows, weights, size, found);
+    for (int32_t at = 0; at < m->loads; at++) out[at] = sure * found[at];
+    for (int32_t at = 0; at < FACTS; at++) out[m->loads + at] = sure * bounded[at];
+    out[m->loads + FACTS] = sure;
+}
+
+/* What the graph takes, the sketch, and the length that is asked for, of a text and the message before it.
+   Returns 0, or -1 as above. */
+int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const struct request *request, const uint8_t *text,
+                         int32_t size, const uint8_t *before, int32_t before_size, float *out) {
+    int32_t found[SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES], earlier[MOST_MEANT];
+    if (t->sketch > WIDEST || t->head_words + t->tail_words > MOST_MEANT || m->context_words > MOST_MEANT) return -1;
+    int32_t earlier_size = weighbridge_words(t, before, before_size, m->context_words, earlier);
+    if (earlier_size < 0 || weighbridge_features(t, request, text, size, found)) return -1;
+    const float *facts = (const float *)found + FACTS_AT, *sketch = (const float *)found + SKETCH_AT;
+    const int32_t *meanings = found + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
+    const float *sublinear = (const float *)(buckets + 4 * size);
+    gist_of(m, meanings, found[2], earlier, earlier_size, facts, out);
+    out += m->gist;
+    sums_of(m, buckets, sublinear, found[0], facts, out);
+    out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1);
+    memcpy(out, sketch, (size_t)t->sketch * sizeof(float));
+    out[t->sketch] = (float)found[3];
+    out[t->sketch + 1] = (float)found[4];
+    return 0;
 }
 
 /* The sum of the weights of every two neighbouring bytes of a text by their classes, sixteen of them; before the first byte

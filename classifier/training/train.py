@@ -22,6 +22,7 @@ from classifier.manifest import FORMAT, Artifact, Lengths, Manifest, Reference, 
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from classifier.sample import Sample, write_sample
+from classifier.tables import write_tables
 from classifier.tokens import estimate_tokens
 from classifier.training import difficulty, domain, task_kind, word_table
 from classifier.training.blend import Blend, blend_of
@@ -29,7 +30,7 @@ from classifier.training.data import BadData, Corpus, Floats, Integers, Problem
 from classifier.training.difficulty import Difficulty, gists_of, lessons
 from classifier.training.evaluate import Scored
 from classifier.training.factors import LEAST_OUTCOMES, Basis, equal_sources, source_levels, taught_loads
-from classifier.training.graph import Whole, to_onnx
+from classifier.training.graph import Whole, blend_rows, tables_of, to_onnx, trust_of
 from classifier.training.network import Fitted, Rows, fit, idf_of, predict, rows_of
 from classifier.training.references import REFERENCE_PROMPTS
 from classifier.training.splits import Split
@@ -380,7 +381,8 @@ def train(
     say("fitting abilities")
     made = joined(table, judging, learned.basis, found)
     parts = (learned.network, known.difficulty, known.table, learned.domain, known.task_kinds, made.blend)
-    network = to_onnx(Whole(*parts))
+    whole = Whole(*parts)
+    network, tables = to_onnx(whole), write_tables(tables_of(whole))
     sample = write_sample(sample_of(table, judging, made.loads, found.log_tokens[judging], seed))
     log_error = np.log(table.tokens[judging]) - _log_tokens(table, judging, found)
     manifest = Manifest(
@@ -388,6 +390,7 @@ def train(
         code_version=importlib.metadata.version("weighbridge"),
         feature_hash=feature_hash(),
         model_sha256=hashlib.sha256(network).hexdigest(),
+        tables_sha256=hashlib.sha256(tables).hexdigest(),
         sample_sha256=hashlib.sha256(sample).hexdigest(),
         data_sha256=corpus.data_sha256,
         seed=seed,
@@ -396,6 +399,8 @@ def train(
         kinds=known.task_kinds.names,
         loads=made.loads.shape[1],
         abilities=made.abilities,
+        trust=trust_of(whole),
+        blend=blend_rows(made.blend),
         spread=SPREAD,
         usual_facts=np.round(known.rows.facts.mean(axis=0), 4).tolist(),
         lengths=Lengths(known_p90=_p90(log_error), other_p90=P90_FACTOR),
@@ -403,7 +408,7 @@ def train(
         metrics={} if metrics is None else metrics(judged(table, found)),
         training=_training_facts(table, judging, found, log_error),
     )
-    artifact = Artifact(network, manifest, sample)
+    artifact = Artifact(network, tables, manifest, sample)
     return msgspec.structs.replace(
         artifact, manifest=msgspec.structs.replace(manifest, references=_references(artifact))
     )

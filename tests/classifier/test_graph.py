@@ -1,14 +1,12 @@
-"""The ONNX graph says what the plain-numpy parts say, is stored in few bits, and is the same each time."""
+"""Tables and ONNX graph say what the plain-numpy parts say, are stored in few bits, and are the same each time."""
 
 import itertools
 import random
-from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from classifier.features import Features, extract
@@ -16,11 +14,12 @@ from classifier.heuristic import structural_tokens
 from classifier.manifest import Artifact
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
+from classifier.tables import Tables, inputs_by_numpy, write_tables
 from classifier.training.blend import KNOTS, Blend
 from classifier.training.data import Corpus
 from classifier.training.difficulty import gists_of
 from classifier.training.domain import Sides
-from classifier.training.graph import Whole, to_onnx
+from classifier.training.graph import Whole, blend_rows, tables_of, to_onnx, trust_of
 from classifier.training.network import IDF_STEP, Floats, predict, rows_of
 from classifier.training.tier_set import LANGUAGES
 from classifier.training.train import Everyday, Table, table_of, taught
@@ -59,13 +58,17 @@ def whole(table: Table) -> Whole:
 
 
 @pytest.fixture(scope="module")
-def graph(whole: Whole) -> bytes:
-    return to_onnx(whole)
+def tables(whole: Whole) -> Tables:
+    return tables_of(whole)
 
 
 @pytest.fixture(scope="module")
-def stored(graph: bytes) -> dict[str, NDArray[Any]]:
-    return {array.name: numpy_helper.to_array(array) for array in onnx.load_from_string(graph).graph.initializer}
+def artifact(whole: Whole, tables: Tables, made_up_artifact: Artifact) -> Artifact:
+    """The made-up artifact with this model in it."""
+    manifest = msgspec.structs.replace(made_up_artifact.manifest, trust=trust_of(whole), blend=blend_rows(whole.blend))
+    return msgspec.structs.replace(
+        made_up_artifact, model=to_onnx(whole), tables=write_tables(tables), manifest=manifest
+    )
 
 
 def asked() -> list[Prompt]:
@@ -115,12 +118,16 @@ def reference(model: Whole, features: list[Features]) -> Said:
     )
 
 
-def test_the_graph_says_what_the_parts_say(whole: Whole, graph: bytes, made_up_artifact: Artifact) -> None:
-    """Over hundreds of prompts, known, new, strange, empty and huge, what is served and plain numpy agree."""
-    features = [extract(prompt) for prompt in asked()]
+def test_what_is_served_says_what_the_parts_say(whole: Whole, artifact: Artifact) -> None:
+    """Over hundreds of prompts, known, new, strange, empty and huge, what is served and plain numpy agree: from the text, and
+    from features that somebody changed.
+    """
+    prompts = asked()
+    features = [extract(prompt) for prompt in prompts]
     expected = reference(whole, features)
-    serving = OnnxClassifier(msgspec.structs.replace(made_up_artifact, model=graph))
-    found = [serving.place(each) for each in features]
+    serving = OnnxClassifier(artifact)
+    assert [serving.place(each).complexity for each in features] == pytest.approx(expected.complexity, abs=1e-4)
+    found = [serving.placed(serving.inputs(prompt)) for prompt in prompts]
     trust, kind = np.array([each.trust for each in found]), np.array([each.kind for each in found])
     assert [each.complexity for each in found] == pytest.approx(expected.complexity, abs=1e-4)
     assert trust == pytest.approx(expected.trust, abs=1e-4)
@@ -135,22 +142,45 @@ def test_the_graph_says_what_the_parts_say(whole: Whole, graph: bytes, made_up_a
     assert set(kind.tolist()) == set(range(len(whole.task_kinds.names)))
 
 
-def test_tables_are_of_few_bits(whole: Whole, stored: dict[str, NDArray[Any]]) -> None:
-    """Weights and meanings are 8-bit, and no table of words has more; times their steps they are what was learned."""
-    assert {stored[name].dtype for name in ("table", "kind_table", "meanings")} == {np.dtype(np.int8)}
-    assert all(array.itemsize == 1 for array in stored.values() if array.ndim > 1 and len(array) > 1_000)
-    exact = np.c_[whole.network.words, whole.difficulty.words, whole.domain.words]
+def test_tables_are_of_few_bits(whole: Whole, tables: Tables) -> None:
+    """Weights and meanings are 8-bit; times their steps they are what was learned."""
+    loads = whole.network.loads
+    assert {tables.terms.dtype, tables.own.dtype, tables.meanings.dtype} == {np.dtype(np.int8)}
+    exact = np.c_[
+        whole.network.words[:, :loads], whole.difficulty.words, whole.domain.words, whole.network.words[:, loads:]
+    ]
     steps = np.abs(exact).max(axis=0) / 127
-    # Behind the loads stands the length, which no word tells, and at the end the inverse document frequency.
-    of_words = np.delete(stored["table"], [whole.network.loads, -1], axis=1)
-    assert np.abs(of_words - exact / steps).max() <= 0.501
-    assert not stored["table"][:, whole.network.loads].any()
-    assert stored["table"][:, -1] * IDF_STEP == pytest.approx(whole.network.idf)
+    columns = exact.shape[1]
+    assert np.abs(tables.terms[:, :columns] - exact / steps).max() <= 0.501
+    assert not tables.terms[:, columns:-1].any()
+    assert tables.terms[:, -1] * IDF_STEP == pytest.approx(whole.network.idf)
     heads = [head.words / (np.abs(head.words).max(axis=0) / 127) for head in whole.network.heads]
-    np.testing.assert_allclose(stored["kind_table"], np.concatenate(heads), atol=1e-3)
-    assert np.array_equal(stored["meanings"], whole.table.rows)
+    np.testing.assert_allclose(tables.own[:, :loads], np.concatenate(heads), atol=1e-3)
+    assert np.array_equal(tables.meanings[:, : whole.table.columns], whole.table.rows)
 
 
-def test_a_graph_is_the_same_each_time(table: Table, graph: bytes) -> None:
+def test_the_graph_is_of_few_nodes(artifact: Artifact) -> None:
+    """Each costs more than what it computes, and what is large stands in the tables."""
+    graph = onnx.load_from_string(artifact.model).graph
+    assert len(graph.node) <= 8
+    assert all(numpy_helper.to_array(each).nbytes < 2**20 for each in graph.initializer)
+
+
+def test_a_model_is_the_same_each_time(table: Table, artifact: Artifact) -> None:
     """The same rows make the same bytes."""
-    assert to_onnx(whole_of(table)) == graph
+    again = whole_of(table)
+    assert (to_onnx(again), write_tables(tables_of(again))) == (artifact.model, artifact.tables)
+
+
+def test_the_likeliest_kind_alone_has_sums_of_its_own(whole: Whole, tables: Tables) -> None:
+    """As far as the gate is sure of it, which is what stands in the place of a constant."""
+    features = [extract(prompt) for prompt in asked()]
+    expected = predict(whole.network, rows_of(features)).kinds
+    seen = set()
+    for each, kinds in zip(features, expected, strict=True):
+        of_kinds = inputs_by_numpy(tables, each).sums[0, -tables.kinds * tables.of_a_kind :].reshape(tables.kinds, -1)
+        (kind,) = np.flatnonzero(of_kinds.any(axis=1))
+        assert of_kinds[kind, -1] == pytest.approx(kinds.max(), abs=1e-4)
+        assert kinds[kind] == pytest.approx(kinds.max(), abs=1e-4)
+        seen.add(int(kind))
+    assert len(seen) == tables.kinds

@@ -42,4 +42,4 @@ def test_obvious_prompts_are_in_order() -> None:
 )
 def test_a_length_that_is_asked_for_is_read(text: str, tokens: float | None) -> None:
     """A number of words, lines, sentences, paragraphs or pages becomes tokens; anything else does not."""
-    assert asked_tokens(extract(Prompt(text=text))) == pytest.approx(tokens)
+    assert asked_tokens(extract(Prompt(text=text)).asked) == pytest.approx(tokens)

@@ -13,6 +13,7 @@ from classifier.manifest import (
     MAX_MANIFEST_BYTES,
     MODEL_FILE,
     SAMPLE_FILE,
+    TABLES_FILE,
     Artifact,
     ArtifactError,
     ArtifactMalformed,
@@ -42,19 +43,26 @@ def test_an_artifact_that_was_trained_with_a_second_weigher_still_loads(
 
 
 @pytest.mark.parametrize(
-    "change", [{"feature_hash": "0" * 64}, {"model_sha256": "0" * 64}, {"sample_sha256": "0" * 64}, {"format": 99}]
+    "change",
+    [
+        {"feature_hash": "0" * 64},
+        {"model_sha256": "0" * 64},
+        {"tables_sha256": "0" * 64},
+        {"sample_sha256": "0" * 64},
+        {"format": 99},
+    ],
 )
 def test_a_mismatched_manifest_is_refused(tmp_path: Path, made_up_artifact: Artifact, change: dict[str, Any]) -> None:
-    """Another format, other feature code, another model file or another sample is refused by name."""
+    """Another format, other feature code, another model file, other tables or another sample are refused by name."""
     manifest = msgspec.structs.replace(made_up_artifact.manifest, **change)
     write_artifact(tmp_path, msgspec.structs.replace(made_up_artifact, manifest=manifest))
     with pytest.raises(ArtifactMismatch):
         read_artifact(tmp_path)
 
 
-@pytest.mark.parametrize("name", [MODEL_FILE, SAMPLE_FILE])
+@pytest.mark.parametrize("name", [MODEL_FILE, TABLES_FILE, SAMPLE_FILE])
 def test_a_changed_file_is_refused(tmp_path: Path, made_up_artifact: Artifact, name: str) -> None:
-    """One flipped bit of the model or of the sample is noticed, and the file is named."""
+    """One flipped bit of the model, of the tables or of the sample is noticed, and the file is named."""
     write_artifact(tmp_path, made_up_artifact)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -62,7 +70,7 @@ def test_a_changed_file_is_refused(tmp_path: Path, made_up_artifact: Artifact, n
         read_artifact(tmp_path)
 
 
-@pytest.mark.parametrize("older", [1, 2])
+@pytest.mark.parametrize("older", [1, 2, 3])
 def test_an_older_format_is_a_mismatch(tmp_path: Path, made_up_artifact: Artifact, older: int) -> None:
     """A manifest of an older format, with none of the present fields, is told apart from a broken one."""
     write_artifact(tmp_path, made_up_artifact)
@@ -80,9 +88,9 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, made_up_artifact: Ar
         read_artifact(tmp_path)
 
 
-@pytest.mark.parametrize("name", [MODEL_FILE, MANIFEST_FILE, SAMPLE_FILE])
+@pytest.mark.parametrize("name", [MODEL_FILE, TABLES_FILE, MANIFEST_FILE, SAMPLE_FILE])
 def test_a_missing_file_is_refused(tmp_path: Path, made_up_artifact: Artifact, name: str) -> None:
-    """Each of the three files is needed, and the missing one is named; every refusal is an ArtifactError."""
+    """Each of the four files is needed, and the missing one is named; every refusal is an ArtifactError."""
     write_artifact(tmp_path, made_up_artifact)
     (tmp_path / name).unlink()
     with pytest.raises(ArtifactMissing, match=name) as refused:
@@ -121,6 +129,9 @@ FACTS_ONE_LESS = [0.0] * (len(STRUCTURE) - 1)
         ({"lengths": {"known_p90": 2.0}}, "other_p90"),
         ({"lengths": {"known_p90": 0.0, "other_p90": 3.0}}, "factors above 0"),
         ({"lengths": {"known_p90": 3.0, "other_p90": -1.0}}, "factors above 0"),
+        ({"blend": [[0.0] * 6]}, "two complexities or more"),
+        ({"blend": [[0.0] * 5] * 9}, "each with every load and a length"),
+        ({"trust": {"tools_by_complexity": 0.0, "one_call": 0.5, "agents_job": 0.5}}, "harder than one call"),
         ({"usual_facts": []}, "one number for each fact"),
         ({"usual_facts": FACTS_ONE_LESS}, "one number for each fact"),
         ({"references": None}, "references"),

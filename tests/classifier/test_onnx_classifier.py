@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from classifier.config import ClassifierSection
-from classifier.features import Features, extract
+from classifier.features import extract
 from classifier.heuristic import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, HeuristicClassifier
 from classifier.manifest import Artifact, ArtifactMalformed, read_artifact, write_artifact
 from classifier.onnx_classifier import (
@@ -24,6 +25,7 @@ from classifier.onnx_classifier import (
 from classifier.prediction import Prompt
 from classifier.runtime import open_session
 from classifier.sample import write_sample
+from classifier.tables import Inputs
 from classifier.training.commands import PACKAGED
 from classifier.tuning import SKETCH, Ability, Group, Tuning
 from tests.classifier.made_up import GPT_4O, LLAMA, MODELS, SONNET
@@ -355,14 +357,17 @@ class Broken(OnnxClassifier):
 
     broken: slice = slice(None)
 
-    def place(self, features: Features) -> PlacedPrompt:
-        placed = super().place(features)
-        told = np.r_[placed.complexity, placed.trust, float(placed.kind), placed.loads, placed.log_tokens]
-        told[self.broken] = np.nan
+    def placed(self, inputs: Inputs) -> PlacedPrompt:
+        kept = self._run
 
-        self._run, kept = (lambda _names, _inputs, _options: [told[None]]), self._run
+        def told(*asked: Any) -> Any:
+            (row,) = kept(*asked)
+            row[0, self.broken] = np.nan
+            return [row]
+
+        self._run = told
         try:
-            return super().place(features)
+            return super().placed(inputs)
         finally:
             self._run = kept
 
@@ -370,7 +375,7 @@ class Broken(OnnxClassifier):
 class Speechless(Broken):
     """One that tells no length."""
 
-    broken = slice(-1, None)
+    broken = slice(7, 8)
 
 
 class Doubtful(Broken):
@@ -382,7 +387,7 @@ class Doubtful(Broken):
 class Unplaced(OnnxClassifier):
     """A twin that fails after its graph."""
 
-    def place(self, features: Features) -> PlacedPrompt:
+    def placed(self, inputs: Inputs) -> PlacedPrompt:
         raise ZeroDivisionError
 
 

@@ -1,12 +1,14 @@
 """What is computed quickly on the way of a request is what the plain computation gives, on the whole tier set."""
 
+import math
 import re
 
 import numpy as np
 import pytest
 
 from classifier.features import STRUCTURE, extract, read_text
-from classifier.onnx_classifier import OnnxClassifier, open_classifier
+from classifier.manifest import Trust
+from classifier.onnx_classifier import OnnxClassifier, open_classifier, trust_in
 from classifier.prediction import Prompt
 from classifier.training.tier_set import written
 from classifier.tuning import SKETCH
@@ -56,34 +58,42 @@ def test_a_sketch_by_the_table_is_that_of_the_hash(prompts: list[Prompt]) -> Non
 
 
 def test_a_row_is_read_as_the_graph_gives_it(classifier: OnnxClassifier, prompts: list[Prompt]) -> None:
-    """The kind is the one of the highest score, and the numbers lie where the manifest says."""
-    kinds = set()
+    """The kind is the one of the highest score, and the numbers lie where the manifest says: what the graph gives is taken
+    whole where it is trusted, and where it is not, what the complexity says.
+    """
+    kinds, trusts = set(), []
+    manifest, loads = classifier.manifest, classifier.loads
+    knots = np.array(manifest.blend)
     for prompt in prompts[:: len(prompts) // 200]:
-        features = extract(prompt)
-        placed = classifier.place(features)
-        row = _row(classifier, prompt)
-        assert (placed.complexity, placed.trust) == (row[0], row[1])
-        assert placed.loads == pytest.approx(row[2 : 2 + classifier.loads], abs=0)
+        inputs = classifier.inputs(prompt)
+        placed = classifier.placed(inputs)
+        (row,) = classifier._run(["said"], {"gist": inputs.gist, "sums": inputs.sums}, None)[0].astype(float)
+        assert placed.complexity == row[0]
+        logit = row[1] + inputs.tools * manifest.trust.tools_by_complexity * row[0]
+        assert placed.trust == pytest.approx(1 / (1 + np.exp(-logit))) or inputs.tools
+        whole = np.linspace(0, 1, len(knots))
+        others = np.array([np.interp(row[0], whole, column) for column in knots.T])
+        mixed = placed.trust * row[2 : 3 + loads] + (1 - placed.trust) * others
+        assert [*placed.loads, placed.log_tokens] == pytest.approx(mixed, abs=1e-9)
         assert placed.loads.dtype == np.float64
-        assert placed.log_tokens == row[2 + classifier.loads]
-        assert placed.kind == int(row[3 + classifier.loads :].argmax())
+        assert placed.kind == int(row[3 + loads :][: len(manifest.kinds)].argmax())
         kinds.add(placed.kind)
+        trusts.append(placed.trust)
     assert len(kinds) > 3
+    assert min(trusts) < 0.1
+    assert max(trusts) > 0.9
 
 
-def _row(classifier: OnnxClassifier, prompt: Prompt) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    features = extract(prompt)
-    (row,) = classifier._run(
-        ["said"],
-        {
-            "indices": features.indices,
-            "sublinear": (1 + np.log(features.counts)).astype(np.float32)[None],
-            "structure": features.structure[None],
-            "read": np.concatenate((features.words, features.before)),
-            "readings": features.readings,
-            "flags": features.flags[None],
-        },
-        None,
-    )
-    found: np.ndarray[tuple[int], np.dtype[np.float32]] = row[0]
-    return found
+@pytest.mark.parametrize(
+    ("complexity", "tools", "trust"),
+    [
+        (0.3, True, 1.0),  # No harder than one call.
+        (0.55, True, 0.5),  # Half way to an agent's job.
+        (0.9, True, 0.2),
+        (0.3, False, 0.2),
+    ],
+)
+def test_tools_are_trusted_for_one_call(complexity: float, tools: bool, trust: float) -> None:
+    """With tools on offer the complexity allows trust; where it allows none, and without, the domain alone decides."""
+    settings = Trust(tools_by_complexity=0.0, one_call=0.45, agents_job=0.65)
+    assert trust_in(settings, math.log(0.2 / 0.8), complexity, tools=tools) == pytest.approx(trust)

@@ -112,6 +112,7 @@ def test_training_is_repeatable(
     monkeypatch.setattr(training, "to_onnx", kept)
     again, other = (train(made_up_corpus, known_everyday, seed=seed) for seed in (3, 4))
     assert again.model == made_up_artifact.model
+    assert again.tables == made_up_artifact.tables
     assert again.sample == made_up_artifact.sample
     assert again.manifest == made_up_artifact.manifest
     assert np.array_equal(made[0].network.words, made[1].network.words)

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import yaml
 
-from classifier.manifest import MANIFEST_FILE, MODEL_FILE, SAMPLE_FILE
+from classifier.manifest import MANIFEST_FILE, MODEL_FILE, SAMPLE_FILE, TABLES_FILE
 from classifier.prediction import Prompt
 from dashboards.web.gateway import Gateway
 from tests.running_gateway import CHEAP_PRICES, TRAINED, Running, model, running_gateway
@@ -54,8 +54,13 @@ def cut_sample(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
+def cut_tables(folder: Path) -> None:
+    file = folder / TABLES_FILE
+    file.write_bytes(file.read_bytes()[:-1])
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("harm", [missing, cut_model, cut_manifest, no_graph, another_program, cut_sample])
+@pytest.mark.parametrize("harm", [missing, cut_model, cut_tables, cut_manifest, no_graph, another_program, cut_sample])
 async def test_a_broken_model_leaves_the_rule_in_charge(
     harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
