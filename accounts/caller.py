@@ -25,6 +25,8 @@ class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The team's weight in sharing out a target at capacity, relative to other teams' weights."""
     spill_over: bool = True
     """Allows requests to overflow to a paid target when our own engines would keep them waiting."""
+    continue_streams: bool = False
+    """Has another replica go on with a streamed answer whose replica died."""
 
 
 def narrowed(of_team: frozenset[str] | None, of_key: Iterable[str] | None) -> frozenset[str] | None:

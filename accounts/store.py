@@ -236,6 +236,7 @@ class AccountStore:
         shadow_share: float | UnsetType = UNSET,
         weight: float | UnsetType = UNSET,
         spill_over: bool | UnsetType = UNSET,
+        continue_streams: bool | UnsetType = UNSET,
     ) -> TeamRecord:
         """Changes a team; what is left out stays. Servers follow within `accounts.fresh_s`.
 
@@ -249,6 +250,7 @@ class AccountStore:
             "shadow_share": shadow_share,
             "weight": weight,
             "spill_over": spill_over,
+            "continue_streams": continue_streams,
         }
         changes: dict[str, Any] = {field: value for field, value in given.items() if value is not UNSET}
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id).with_for_update()
@@ -471,6 +473,7 @@ _SETTINGS_COLUMNS: Final = (
     col(Team.shadow_share),
     col(Team.weight),
     col(Team.spill_over),
+    col(Team.continue_streams),
 )
 _ORGANISATION_COLUMNS: Final = (
     col(Organisation.organisation_id),

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Boolean, Column, DateTime, Float, ForeignKey, Index, String, UniqueConstraint, true
+from sqlalchemy import JSON, Boolean, Column, DateTime, Float, ForeignKey, Index, String, UniqueConstraint, false, true
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
@@ -67,6 +67,7 @@ class Team(SQLModel, table=True):
     shadow_share: float = Field(default=0.0, sa_column=Column(Float(53), nullable=False, server_default="0"))
     weight: float = Field(default=1.0, sa_column=Column(Float(53), nullable=False, server_default="1"))
     spill_over: bool = Field(default=True, sa_column=Column(Boolean, nullable=False, server_default=true()))
+    continue_streams: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
 
 

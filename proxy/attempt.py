@@ -24,7 +24,7 @@ from providers.errors import (
 from providers.target import Deployment
 from providers.upstream_faults import without_echo
 from providers.wire import Event, UsedUnits, WireUsage, untaken
-from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of
+from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of, whole_usage
 from proxy.considered import written
 from proxy.ending import Ending, Unused, flags_of, result_of
 from proxy.engine_fields import dropped_fields
@@ -172,9 +172,10 @@ class Attempt:
         self.reached = True
         """False while the call still waits for a connection, so that the upstream cannot have seen it."""
         self.settled: Settled | None = None
-        self.kept: list[bytes] | None = [] if routed.keep_bytes else None
+        before = () if routed.before is None else routed.before.kept
+        self.kept: list[bytes] | None = list(before) if routed.keep_bytes else None
         """References to the payloads so far; None when they are not wanted or exceed `routed.keep_bytes`."""
-        self._to_keep = routed.keep_bytes
+        self._to_keep = routed.keep_bytes - sum(map(len, before))
         self.unused: Unused | None = None
         self.slot: Slot | None = None
         """The attempt's place among the target's work in flight, released when it settles."""
@@ -277,6 +278,7 @@ class Attempt:
             error=None if error is None else type(error).__name__,
             status=error.status if isinstance(error, UpstreamError) else None,
             detail=self._told(error),
+            continues=self.routed.before is not None,
         )
         self.settled = Settled(
             outcome=outcome,
@@ -298,14 +300,24 @@ class Attempt:
             # Nobody received the answer, so it saved nothing.
             baselines = NO_BASELINES
         flags = flags_of(ending, error) if self.unused is None else (self.unused,)
+        if self.routed.before is not None and self.token_events:
+            flags = (*flags, "continued")
         return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines, money.batch_saved_nanousd)
 
     def preview(self) -> tuple[Usage, int | None, int | None]:
         """Returns usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or
-        event.
+        event. Of an answer that this attempt goes on with, they are those of the whole.
         """
-        money = self._money()
-        return money.usage, money.cost_nanousd, money.baselines.reference_nanousd
+        money, before = self._money(), self.routed.before
+        cost = money.cost_nanousd
+        if before is not None and cost is not None:
+            cost += before.cost_nanousd or 0
+        return self.of_answer(money.usage), cost, money.baselines.reference_nanousd
+
+    def of_answer(self, usage: Usage) -> Usage:
+        """The usage of the whole answer, where this attempt's `usage` is that of its last part."""
+        before = self.routed.before
+        return usage if before is None else whole_usage(before.usage, usage)
 
     @property
     def was_patient(self) -> bool:

@@ -61,7 +61,22 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     saved = usual.cost_nanousd(usage) - sum(costs) if routed.facts.tier == "batch" else 0
     if usage.tool_calls:
         usage, costs = _with_tool_calls(usual, usage, costs)
-    return Money(usage, costs, _baselines(routed, target, usage, sum(costs)), saved)
+    whole, spent = usage, sum(costs)
+    if routed.before is not None:
+        # What was answered before it broke off is compared here, once, with all that the answer cost.
+        whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
+    return Money(usage, costs, _baselines(routed, target, whole, spent), saved)
+
+
+def whole_usage(first: Usage, rest: Usage) -> Usage:
+    """The usage of an answer that was continued, as its caller asked for it: the prompt once, and all of the answer."""
+    return msgspec.structs.replace(
+        first,
+        output_tokens=first.output_tokens + rest.output_tokens,
+        reasoning_tokens=first.reasoning_tokens + rest.reasoning_tokens,
+        source=rest.source if first.source == "upstream" else first.source,
+        flags=rest.flags,
+    )
 
 
 def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, Meters]:

@@ -4,6 +4,8 @@ import random
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from accounts.caller import Caller
 from providers.breaker import Breakers, Permit
 from providers.errors import UpstreamUnavailable
@@ -12,6 +14,7 @@ from providers.wire import ChatRequest
 from proxy.attempt import Lease
 from proxy.policy import Candidate
 from proxy.routed_request import RoutedRequest
+from selfhosted.engines.continuation import goes_on
 from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 
@@ -87,6 +90,8 @@ class DeploymentChoice:
         """Takes a deployment, preferring those not in `tried`. Raises UpstreamUnavailable when every breaker is open."""
         target = candidate.target
         waiting = list(self._breakers.available(target))
+        if routed.before is not None:
+            waiting = [each for each in waiting if goes_on(each.kind, routed.request)]
         fresh = [deployment for deployment in waiting if deployment.deployment_id not in tried] if tried else waiting
         pool = fresh or waiting
         ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
@@ -109,13 +114,14 @@ class DeploymentChoice:
     def _replica_request(self, candidate: Candidate, routed: RoutedRequest) -> ReplicaRequest | None:
         if self._replicas is None:
             return None
-        return self._replicas.ask(
+        ask = self._replicas.ask(
             candidate.target,
             routed.request,
             input_tokens=routed.facts.input_tokens,
             output_tokens=candidate.output_tokens,
             caller=routed.caller,
         )
+        return ask if routed.before is None else msgspec.structs.replace(ask, version=routed.before.version)
 
     def _pick(
         self, target: Target, pool: list[Deployment], ask: ReplicaRequest | None

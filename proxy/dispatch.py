@@ -284,7 +284,8 @@ class Dispatcher:
         """How long the attempt is waited for: with a limit to its first token only where somebody else may answer."""
         routed, target = attempt.routed, attempt.candidate.target
         usual = self.room.usual(target, routed.facts.tier)
-        others = routed.plan.candidates[-1].target.target_id != target.target_id
+        # A caller who has the first part of an answer is told soon when the rest does not come.
+        others = routed.plan.candidates[-1].target.target_id != target.target_id or routed.before is not None
         if not others:
             # The last try that it has here is waited for, too.
             tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)

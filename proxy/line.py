@@ -318,9 +318,11 @@ class RequestPipeline:
         return committed
 
     async def relay(self, context: RequestContext, committed: Committed) -> None:
-        """Gives the answer to the caller. From its first byte on nothing falls back, and a failure is told in it."""
+        """Gives the answer to the caller. From its first byte on nothing falls back, and a failure is told in it, unless the
+        team wants a broken stream continued.
+        """
         context.answering = committed.attempt
-        await relay_answer(context, committed, self._habits)
+        await relay_answer(context, committed, self._habits, self._dispatcher)
 
     def settle(self, context: RequestContext) -> None:
         """Gives back what it took, and tells whoever learns from it. Never raises."""

@@ -34,6 +34,8 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The upstream's own words on its failure: one line, bounded, without keys and without what they repeat of the
     request.
     """
+    continues: bool = False
+    """True for one that went on with an answer that had broken off at another replica."""
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
     answered = last if last is not None and last.token_events + last.finished else None
     costs = [each.cost_nanousd for each in settled]
     booked = last.settled if last is not None else None
-    usage = booked.usage if booked is not None else None
+    usage = last.of_answer(booked.usage) if last is not None and booked is not None else None
     # Only of a team that lets us learn is anything handed on that refers to its words.
     learnt = routed if caller is not None and learns(caller) else None
     return RequestOutcome(
@@ -87,6 +87,8 @@ def _ttft_s(context: RequestContext, attempt: Attempt | None) -> float | None:
     """
     if context.routed is not None and context.routed.hold is not None:
         return _since(context.released_at, context.started_at)
+    if attempt is not None and attempt.routed.before is not None:
+        return _since(attempt.routed.before.first_token_at, context.started_at)
     return _since(attempt.first_token_at if attempt is not None else None, context.started_at)
 
 

@@ -1,6 +1,7 @@
 """Relay stage: turns a committed stream into the caller's reply, in the dialect of its wire.
 
-Nothing falls back from here: what fails now ends the stream with an error event.
+Nothing falls back from here: what fails now ends the stream with an error event, unless its team wants it continued
+(`relayed_answer.py`).
 """
 
 import asyncio
@@ -10,9 +11,10 @@ from providers.errors import UpstreamError
 from providers.wire import EVENTS_TYPE, Event
 from proxy.attempt import Attempt
 from proxy.context import RequestContext
-from proxy.dispatch import Committed, close_quietly
+from proxy.dispatch import Committed, Dispatcher
 from proxy.ending import CALLER_GONE
 from proxy.errors import DeadlineExceeded, error_reply
+from proxy.relayed_answer import RelayedAnswer
 from proxy.reply import Header
 from proxy.reply_headers import decision_headers, money_headers
 from proxy.wires.wire import Dialect, EventWriter, Served, Tally
@@ -23,13 +25,17 @@ _SECOND_US = 1_000_000
 _FOREVER = contextlib.nullcontext()
 
 
-async def relay_answer(context: RequestContext, committed: Committed, habits: PrefixTracker | None) -> None:
-    """Writes the whole reply, and closes the attempt with its ending.
+async def relay_answer(
+    context: RequestContext, committed: Committed, habits: PrefixTracker | None, dispatcher: Dispatcher | None = None
+) -> None:
+    """Writes the whole reply, and closes the attempt with its ending. `dispatcher` finds who goes on with an answer that
+    breaks off; without one nobody does.
 
     Raises UpstreamError or DeadlineExceeded when it failed before the reply began. A later failure is reported to the
     caller in an error event in place of `[DONE]`.
     """
-    attempt, reply = committed.attempt, context.reply
+    answer, reply = RelayedAnswer(context, committed, dispatcher), context.reply
+    attempt = committed.attempt
     try:
         if habits is not None:
             _note_habit(habits, attempt)
@@ -37,30 +43,29 @@ async def relay_answer(context: RequestContext, committed: Committed, habits: Pr
             context.attempts, attempt, weakness=context.weakness, escalated_from=context.escalated_from
         )
         if committed.events[0].media_type:
-            await _relay_pieces(context, committed, headers)
+            await _relay_pieces(context, answer, headers)
         elif attempt.routed.request.stream and attempt.routed.request.operation == "chat":
-            await _relay_stream(context, committed, headers)
+            await _relay_stream(context, answer, headers)
         else:
-            await _relay_whole(context, committed, headers)
+            await _relay_whole(context, answer, headers)
     except (UpstreamError, DeadlineExceeded) as error:
         told = error_reply(error)
-        attempt.close("failed", error, status=reply.status or told.status)
+        answer.attempt.close("failed", error, status=reply.status or told.status)
         if not reply.started:
             # Nothing is written yet, so it is told like any other failure.
             raise
         context.end("failed")
         context.error_code = told.code
     except asyncio.CancelledError:
-        # What arrived and was not read yet was made, and costs.
-        attempt.observe(committed.stream.unread())
-        attempt.close(context.ending, status=CALLER_GONE)
+        answer.observe_unread()
+        answer.attempt.close(context.ending, status=CALLER_GONE)
         raise
     except Exception as error:
-        attempt.close("failed", error, status=500)
+        answer.attempt.close("failed", error, status=500)
         raise
     finally:
         # A reply that went well was settled before its last bytes left; this only gives the connection back.
-        await close_quietly(committed.stream)
+        await answer.aclose()
 
 
 def _note_habit(habits: PrefixTracker, attempt: Attempt) -> None:
@@ -76,91 +81,85 @@ def _dialect_of(context: RequestContext) -> Dialect:
     return context.dialect
 
 
-def _served(attempt: Attempt) -> Served:
+def _served(answer: RelayedAnswer) -> Served:
+    attempt = answer.attempt
     return Served(
         request_id=attempt.routed.request_id,
         target_id=attempt.deployment.target_id,
         input_tokens=attempt.routed.facts.input_tokens,
         created_at=attempt.began_us // _SECOND_US,
         now_s=lambda: attempt.now_us // _SECOND_US,
-        tally=lambda: Tally(*attempt.preview()),
+        tally=lambda: Tally(*answer.attempt.preview()),
     )
 
 
-async def _relay_whole(context: RequestContext, committed: Committed, headers: list[Header]) -> None:
-    attempt = committed.attempt
-    events = committed.events
-    while (batch := await committed.stream.read()) is not None:
-        attempt.observe(batch)
+async def _relay_whole(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
+    events = answer.events
+    while (batch := await answer.read()) is not None:
         events += batch
-    served = _served(attempt)
+    served = _served(answer)
     tally = served.tally()
     money = money_headers(tally.cost_nanousd, tally.baseline_nanousd)
-    await _book(attempt)
+    await _book(answer.attempt)
     await _keep(context, events[-1].payload, served)
     body = _dialect_of(context).whole(events[-1].payload, served)
     await context.reply.whole(200, body, [*headers, *money])
 
 
-async def _relay_stream(context: RequestContext, committed: Committed, headers: list[Header]) -> None:
-    attempt, reply = committed.attempt, context.reply
-    deadline = attempt.routed.deadline
-    served = _served(attempt)
+async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
+    reply, deadline = context.reply, answer.attempt.routed.deadline
+    served = _served(answer)
     writer = context.writer = _dialect_of(context).events(served)
     reply.begin_events(headers)
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
-            await _relay_events(context, committed, writer)
+            await _relay_events(context, answer, writer)
     except UpstreamError as error:
         await reply.end(writer.failed(error_reply(error)))
         raise
     except TimeoutError:
         exceeded = deadline.exceeded()
         # Settled first: its caller may read no more, and the end of its stream has to wait for it.
-        attempt.close("failed", exceeded, status=200)
+        answer.attempt.close("failed", exceeded, status=200)
         await reply.end(writer.failed(error_reply(exceeded)))
         raise exceeded from None
-    await _book(attempt)
+    await _book(answer.attempt)
     await _keep(context, None, served)
     await reply.end(writer.last_words())
 
 
-async def _relay_pieces(context: RequestContext, committed: Committed, headers: list[Header]) -> None:
+async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
     """Passes on what is no JSON, as it comes. One that breaks off is cut off: half a recording must not be taken for
     whole; only a stream of events has words for it.
     """
-    attempt, reply = committed.attempt, context.reply
-    media_type = committed.events[0].media_type
-    tally = _served(attempt).tally()
+    reply = context.reply
+    media_type = answer.events[0].media_type
+    tally = _served(answer).tally()
     # What is counted from the start is known from the start.
     money = money_headers(tally.cost_nanousd, tally.baseline_nanousd) if tally.usage.source == "counted" else []
     reply.begin_pieces(media_type, [*headers, *money])
-    batch: list[Event] | None = committed.events
+    batch: list[Event] | None = answer.events
     try:
         while batch is not None:
             await reply.events(b"".join([event.payload for event in batch]))
-            batch = await committed.stream.read()
-            if batch is not None:
-                attempt.observe(batch)
+            batch = await answer.read()
     except UpstreamError as error:
         if media_type.startswith(EVENTS_TYPE):
-            await reply.end(context.wire.error_event(error_reply(error), attempt.routed.request_id))
+            await reply.end(context.wire.error_event(error_reply(error), answer.attempt.routed.request_id))
         else:
             reply.abort()
         raise
-    await _book(attempt)
+    await _book(answer.attempt)
     await reply.end()
 
 
-async def _relay_events(context: RequestContext, committed: Committed, writer: EventWriter) -> None:
-    batch: list[Event] | None = committed.events
+async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter) -> None:
+    batch: list[Event] | None = answer.events
     while batch is not None:
         data = writer.render(batch)
         if data:
             await context.reply.events(data)
-        batch = await committed.stream.read()
-        if batch is not None:
-            committed.attempt.observe(batch)
+        batch = await answer.read()
 
 
 async def _keep(context: RequestContext, payload: bytes | None, served: Served) -> None:

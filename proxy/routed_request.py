@@ -8,6 +8,7 @@ from accounts.caller import Caller
 from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
 from cost.ledger.entries import Arm, Origin
+from cost.usage import Usage
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.wire import ChatRequest
 from proxy.cache_marks import Reuse
@@ -20,6 +21,19 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
     max_bytes: int
     max_s: float
+
+
+class Before(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer came to before its replica was lost, for the attempt that goes on with it."""
+
+    usage: Usage
+    cost_nanousd: int | None
+    first_token_at: float
+    """When the caller's first token came, on the monotonic clock in seconds."""
+    version: str
+    """The model's version that was lost; empty or `-` when it is not known."""
+    kept: tuple[bytes, ...]
+    """The payloads that were retained to be judged after the reply."""
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,3 +72,5 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """True for what a provider's batch API answers: it costs what that provider's batches do."""
     turn: Hashable = None
     """The user turn's key within its conversation; None where its target need not be remembered."""
+    before: Before | None = None
+    """What was answered already, where it asks for the rest of an answer that broke off."""

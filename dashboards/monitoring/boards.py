@@ -569,6 +569,16 @@ FLEET: Final = Board(
                     stacked=True,
                 ),
                 Panel(
+                    title="Streams that another replica went on with",
+                    queries=[
+                        Query(
+                            _rate("weighbridge_continued_streams_total", "", "target, result"), "{{target}} {{result}}"
+                        )
+                    ],
+                    about="Their own replica was lost in the middle, and their team wants them continued. All models.",
+                    unit="reqps",
+                ),
+                Panel(
                     title="Nobody watched",
                     queries=[Query(_rate("weighbridge_pool_unwatched_seconds_total", _POOL, "pool"), "{{pool}}")],
                     about="Seconds a second in which no process knew whether replicas were up.",

@@ -20,7 +20,7 @@ LEAST_REASON_CHARS: Final = 3
 _FORGET_S: Final = 10.0
 _MAX_MODELS: Final = 1_000
 _MODEL_CHARS: Final = 200
-_SETTINGS: Final = ("quality_floor", "escalation", "learning", "shadow_share", "spill_over")
+_SETTINGS: Final = ("quality_floor", "escalation", "learning", "shadow_share", "spill_over", "continue_streams")
 
 ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=_MODEL_CHARS)]
 
@@ -34,6 +34,7 @@ class PolicyChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     learning: Learning | UnsetType = UNSET
     shadow_share: float | UnsetType = UNSET
     spill_over: bool | UnsetType = UNSET
+    continue_streams: bool | UnsetType = UNSET
 
 
 class LearningDeletion(Protocol):

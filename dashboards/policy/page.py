@@ -63,6 +63,7 @@ _LABELS: Final = {
     "learning": "Kept to learn from",
     "shadow_share": "Shadow comparisons",
     "spill_over": "Overflow to paid providers",
+    "continue_streams": "Continue a broken stream",
 }
 
 
@@ -300,6 +301,7 @@ def _values(team: TeamRecord) -> dict[str, Any]:
         "models_mode": "all" if team.allowed_models is None else "some",
         "models": frozenset(team.allowed_models or ()),
         "spill_over": settings.spill_over,
+        "continue_streams": settings.continue_streams,
         "escalation": settings.escalation,
         "learning": settings.learning,
         "shadow": _percent(settings.shadow_share),
@@ -316,6 +318,7 @@ def _submitted_values(form: Form) -> dict[str, Any]:
         "reason": plain.get("reason", "")[:REASON_CHARS],
         "models": frozenset(form.texts("models")),
         "spill_over": form.flag("spill_over"),
+        "continue_streams": form.flag("continue_streams"),
     }
 
 
@@ -341,6 +344,7 @@ def _choice(form: Form, team: TeamRecord) -> PolicyChoice:
         learning=cast("Learning", form.one_of("learning", tuple(name for name, _ in LEARNING))),
         shadow_share=float(shadow / _PERCENT),
         spill_over=form.flag("spill_over"),
+        continue_streams=form.flag("continue_streams"),
     )
 
 

@@ -96,6 +96,13 @@ class PutPolicy(RequestBody, frozen=True):
         ]
         | UnsetType
     ) = UNSET
+    continue_streams: (
+        Annotated[
+            bool,
+            msgspec.Meta(description="Whether another replica goes on with a streamed text whose replica died."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class PolicyOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +114,7 @@ class PolicyOut(msgspec.Struct, frozen=True, kw_only=True):
     learning: str
     shadow_share: float
     spill_over: bool
+    continue_streams: bool
     object: str = "team.policy"
 
 
@@ -120,6 +128,7 @@ def policy_out(team: TeamRecord) -> PolicyOut:
         learning=settings.learning,
         shadow_share=settings.shadow_share,
         spill_over=settings.spill_over,
+        continue_streams=settings.continue_streams,
     )
 
 

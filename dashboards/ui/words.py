@@ -99,6 +99,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "escalated": "the answer was weak and was not given",
     "discarded": "the answer was the weaker of the two and was not given",
     "hedge_lost": "another attempt was quicker, so this one was cancelled",
+    "continued": "it went on with an answer that had broken off at another replica",
     "orphaned": "the gateway's process died meanwhile; it is booked at the most that it may have cost",
     "other_version": "a rollout meant another version, of which no replica had room",
     "lost_host": "the gateway's machine was lost meanwhile; it is booked at the most that it may have cost",
@@ -143,9 +144,9 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
     if told.served:
         if told.reason == "escalated":
             return "Escalated", "info"
-        if request.was_hedged:
-            return "Hedged", "info"
-        return ("Answered", "good") if len(request.attempts) == 1 else ("Fell back", "info")
+        if len(request.attempts) == 1:
+            return "Answered", "good"
+        return ("Hedged" if request.was_hedged else "Continued" if "continued" in told.flags else "Fell back"), "info"
     if told.entry == "expire" or told.status == 0:
         return "Unknown", "warn"
     if told.status == CALLER_GONE:

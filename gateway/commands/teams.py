@@ -69,7 +69,7 @@ def list_teams(as_json: JsonOption = False) -> None:
         "learning": "learning",
         "shadow_share": "shadow",
     }
-    columns |= {"weight": "weight", "spill_over": "overflow"}
+    columns |= {"weight": "weight", "spill_over": "overflow", "continue_streams": "continue"}
     print_rows(asyncio.run(read()), {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
 
 
@@ -108,12 +108,19 @@ def set_team(
             help="Whether its requests may overflow to a paid provider when our own would keep them waiting.",
         ),
     ] = None,
+    continue_streams: Annotated[
+        bool | None,
+        typer.Option(
+            "--continue-streams/--no-continue-streams",
+            help="Whether another replica goes on with a streamed text whose replica died.",
+        ),
+    ] = None,
     reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Change what a team chose. Every server follows within seconds."""
     given = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
-    given |= {"weight": weight, "spill_over": spill_over}
+    given |= {"weight": weight, "spill_over": spill_over, "continue_streams": continue_streams}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if quality_floor is not None:
         changes["quality_floor"] = _floor(quality_floor)
@@ -146,7 +153,7 @@ def set_team(
     if as_json:
         print_json(changed)
     else:
-        shown = ("quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over")
+        shown = ("quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over", "continue_streams")
         typer.echo(f"{team_id}: " + ", ".join(f"{name} {cell(name, changed[name])}" for name in shown))
 
 

@@ -335,6 +335,7 @@ def _attempt_fields(attempt: AttemptOutcome) -> dict[str, Any]:
         "provider": safe_name(attempt.provider),
         "result": attempt.result,
         "duration_s": attempt.duration_s,
+        **({"continues": True} if attempt.continues else {}),
         **({} if attempt.error is None else _failure_fields(attempt)),
     }
 

@@ -141,6 +141,11 @@ class Metrics:
             "Weak answers that a better model's answer replaced.",
             ("from_target", "to_target", "weakness"),
         )
+        self._continued = self._counter(
+            "weighbridge_continued_streams",
+            "Streams whose replica was lost and that another one went on with, by how that ended.",
+            ("target", "result"),
+        )
         self._classifier = Histogram(
             "weighbridge_classifier_seconds",
             "Seconds to score one prompt.",
@@ -276,6 +281,8 @@ class Metrics:
                 child = self._attempts.labels(self._deployment(attempt.deployment_id), attempt.result)
                 tally = self._attempt_tallies[key] = CounterTally(child)
             tally.amount += 1
+            if attempt.continues:
+                self._continued.labels(self._target(attempt.target_id), attempt.result).inc()
             if previous is not None and previous != attempt.target_id:
                 self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
             # After a whole answer, what follows was asked because it was weak; beside one that was late, because of that.

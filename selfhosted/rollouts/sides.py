@@ -41,13 +41,16 @@ class PoolVersions:
     def meant(self, snapshot: PoolSnapshot, ask: ReplicaRequest) -> frozenset[str] | None:
         """The replicas that take requests and run the version meant for the conversation; None without a rollout.
 
-        An adapter was made for one version of its model, so what asks for one stays with the stable version.
+        An adapter was made for one version of its model, so what asks for one stays with the stable version. The rest of an
+        answer is meant for the version that began it, whatever became of the rollout meanwhile.
         """
         rollout = self._rollout
-        if rollout is None:
-            return None
         if snapshot is not self._snapshot:
             self._take(snapshot)
+        if ask.version and ask.version != UNSAID:
+            return frozenset(each.name for each in snapshot.taking if self._of.get(each.name) == ask.version)
+        if rollout is None:
+            return None
         return self._candidate if ask.adapter is None and gets_candidate(rollout, ask.root) else self._stable
 
     def _take(self, snapshot: PoolSnapshot) -> None:

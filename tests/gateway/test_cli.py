@@ -119,7 +119,8 @@ def test_a_teams_settings_are_changed_and_shown() -> None:
     _ok("teams", "create", "team_a")
     told = _ok("teams", "set", "team_a", "--quality-floor", "0.95", "--escalation", "whole")
     assert told == (
-        "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0, weight 1.0, spill_over yes\n"
+        "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0, weight 1.0, spill_over yes, "
+        "continue_streams no\n"
     )
     _ok("teams", "set", "team_a", "--weight", "2.5", "--no-spill-over")
     _ok("teams", "set", "team_a", "--learning", "prompts", "--shadow-share", "0.1")
@@ -132,6 +133,7 @@ def test_a_teams_settings_are_changed_and_shown() -> None:
     assert row[heading.index("learning") :].startswith("prompts")
     assert row[heading.index("weight") :].split()[:2] == ["2.5", "no"]
     assert "spill_over yes" in _ok("teams", "set", "team_a", "--spill-over")
+    assert "continue_streams yes" in _ok("teams", "set", "team_a", "--continue-streams")
 
 
 def test_bad_settings_are_one_line() -> None:

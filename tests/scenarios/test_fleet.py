@@ -15,6 +15,7 @@ from tests.running_gateway import model, running_gateway
 _TURNS: Final = 3
 _CLERKS: Final = 4
 _FALLBACK: Final = "dear"
+_LONG: Final = 60
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +163,38 @@ async def test_a_killed_replica_is_not_noticed_before_the_first_byte(tmp_path: P
             await fleet.until_states(a="down", b="ready")
             later = await fleet.ask(conversation(9, 0), max_tokens=2)
             assert (later.done, later.replica) == (True, "b")
+
+
+async def test_a_killed_replicas_stream_goes_on(tmp_path: Path) -> None:
+    """Kill -9 in the middle of an answer, for a team that wants its streams continued: the other engine completes the very
+    sentence, in as many tokens as were asked for.
+    """
+    with llama_replicas(tmp_path, "a", "b") as pair:
+        async with running_gateway(tmp_path, [pooled_model()], **sections(pair)) as gateway, callers(gateway) as fleet:
+            await gateway.accounts.update_team("team_a", continue_streams=True)
+            await fleet.until_states(a="ready", b="ready")
+            unbroken = await fleet.ask(conversation(3, 0), max_tokens=_LONG)
+            reply = Reply()
+            asked = asyncio.create_task(fleet.stream(conversation(3, 0), max_tokens=_LONG, into=reply))
+            await until(lambda: _so_far(reply, 8))
+            said = reply.text
+            (pair[0] if reply.replica == "a" else pair[1]).kill()
+            await asked
+            assert (reply.error, reply.done) == (None, True)
+            assert reply.text.startswith(said)
+            assert len(said) < len(reply.text)
+            broken, rest = (await gateway.rows("entry = 'settle'"))[1:]
+            assert "continued" in rest["flags"]
+            # The engine counts at the end alone, so the first part is our estimate.
+            assert reply.usage["prompt_tokens"] == broken["input_tokens"]
+            assert reply.usage["completion_tokens"] == broken["output_tokens"] + rest["output_tokens"]
+            assert broken["deployment_id"] != rest["deployment_id"]
+            # Without the seam it would be this; tokens that were split otherwise may change a word.
+            assert reply.text[: len(said) + 1] == unbroken.text[: len(said) + 1]
+
+
+async def _so_far(reply: Reply, events: int) -> bool:
+    return reply.events >= events
 
 
 def _broken(reply: Reply) -> bool:

@@ -25,7 +25,7 @@ from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.errors import StreamCut
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
-from providers.target import Deployment
+from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
 from proxy.admitting import BudgetGate
@@ -113,6 +113,7 @@ class House:
         backoff_s: float = 0,
         siblings: Sequence[str] = (),
         hedged_after_s: float | None = None,
+        kind: DeploymentKind = "scripted",
     ) -> None:
         """`siblings` are the scripts of the first target's other deployments. With `hedged_after_s` every attempt that is
         later has another one beside it, as far as the budget goes: one at first.
@@ -123,12 +124,12 @@ class House:
         loop = asyncio.get_running_loop()
         self.breakers = breakers = Breakers(BreakerConfig(), loop.time)
         deployments = {
-            name: Deployment(deployment_id=f"{name}/a", target_id=name, kind="scripted", upstream_model=script)
+            name: Deployment(deployment_id=f"{name}/a", target_id=name, kind=kind, upstream_model=script)
             for name, script in ((f"t{index}", script) for index, script in enumerate(scripts))
         }
         others = tuple(
             # Asked first only once in many times.
-            Deployment(deployment_id=f"t0/{index}", target_id="t0", kind="scripted", upstream_model=script, weight=1e-9)
+            Deployment(deployment_id=f"t0/{index}", target_id="t0", kind=kind, upstream_model=script, weight=1e-9)
             for index, script in enumerate(siblings)
         )
         if hedged_after_s is not None:
@@ -272,6 +273,9 @@ async def test_every_attempt_settles_exactly_once() -> None:
         hedged: dict[str, Any] = rng.choice(
             [{}, {"hedged_after_s": 0.005}, {"hedged_after_s": 0.005, "siblings": rng.choices(scripts, k=1)}]
         )
+        if rng.random() < 0.3:
+            hedged |= {"kind": "vllm", "settings": TeamSettings(continue_streams=True)}
+            hedged.setdefault("siblings", rng.choices(scripts, k=2))
         house = House(*rng.choices(scripts, k=3), capabilities=(0.8, 0.9, 1.0), **hedged)
         hang_up = rng.choice([None, None, 0, 1, 2, 3, 4, 6])
         hang_up_s = rng.choice([None, None, 0.01])
@@ -303,6 +307,31 @@ async def test_a_task_cancelled_from_outside_settles_too() -> None:
         await task
     assert [entry.entry for entry in house.books.entries] == ["reserve", "settle"]
     assert house.books.entries[-1].flags[0] == "shutdown"
+
+
+@pytest.mark.parametrize("hang_up", [None, 3])
+async def test_a_continued_stream_is_booked_once_more_and_served_once(hang_up: int | None) -> None:
+    """Its rest is an attempt of its own, also for a caller who hangs up in it."""
+    settings = TeamSettings(continue_streams=True)
+    house = House("cut-2", siblings=["tokens-9"], settings=settings, kind="vllm")
+    sent = await house.ask(stream=True, include_usage=True, hang_up_after=hang_up)
+    kinds = [(entry.entry, entry.attempt) for entry in house.books.entries]
+    assert kinds == [("reserve", 1), ("settle", 1), ("reserve", 2), ("settle", 2)]
+    (outcome,) = house.told.outcomes
+    assert [each.continues for each in outcome.attempts] == [False, True]
+    first, rest = (entry for entry in house.books.entries if entry.entry == "settle")
+    assert first.baseline_nanousd is None
+    assert outcome.ttft_s is not None
+    if hang_up is None:
+        assert said(sent).endswith(b"data: [DONE]\n\n")
+        assert (outcome.input_tokens, outcome.output_tokens) == (
+            first.input_tokens,
+            first.output_tokens + rest.output_tokens,
+        )
+        # Ten dollars a million of either: the whole answer, once.
+        assert rest.baseline_nanousd == 10_000 * (outcome.input_tokens + outcome.output_tokens)
+        assert outcome.cost_nanousd == (first.cost_nanousd or 0) + (rest.cost_nanousd or 0)
+        assert outcome.baseline_nanousd == rest.baseline_nanousd
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)

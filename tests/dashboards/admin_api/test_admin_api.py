@@ -45,10 +45,11 @@ async def test_a_team_is_put(gateway: Running) -> None:
 async def test_a_policy_is_put_with_its_reason(gateway: Running) -> None:
     """Fields that are left out stay; without a reason, or with a model that is none, it is refused."""
     admin = await key_of(gateway, "admin")
-    body = {"quality_floor": 0.95, "allowed_models": ["dear"], "reason": "a trial"}
+    body = {"quality_floor": 0.95, "allowed_models": ["dear"], "continue_streams": True, "reason": "a trial"}
     for _ in range(2):
         told = await call(gateway, "PUT", "/teams/team_a/policy", admin, body)
         assert (told.status, told.body["spill_over"], told.body["allowed_models"]) == (200, True, ["dear"])
+        assert told.body["continue_streams"] is True
     assert (await call(gateway, "GET", "/teams/team_a/policy", admin)).body == told.body
     assert await actions(gateway) == ["team.policy_changed"]
     for bad, param in (

@@ -97,6 +97,7 @@ async def test_a_change_is_applied_with_its_reason(running: Running, admin: Brow
         models_mode="some",
         models=["small", "large"],
         spill_over=None,
+        continue_streams="on",
         escalation="whole",
         shadow="0.5",
         reason="A week's trial.",
@@ -106,7 +107,7 @@ async def test_a_change_is_applied_with_its_reason(running: Running, admin: Brow
     settings = found.settings
     assert found.allowed_models == frozenset({"small", "large"})
     assert (settings.quality_floor, settings.escalation, settings.shadow_share) == (0.925, "whole", 0.005)
-    assert not settings.spill_over
+    assert (settings.spill_over, settings.continue_streams) == (False, True)
     (entry,) = await AuditLog(running.engine).page(
         Scope(organisation_id="default"), Filters(action="team.policy_changed")
     )

@@ -97,6 +97,7 @@ async def test_a_policy_is_changed_with_its_reason(bench: Bench) -> None:
         "learning": "numbers",
         "shadow_share": 0.0,
         "spill_over": False,
+        "continue_streams": False,
     }
     entries = await bench.log.page(Scope(organisation_id="acme", team_id="red"))
     assert [(each.action, each.reason) for each in entries] == [("team.policy_changed", WHY)]

@@ -49,6 +49,16 @@ def test_a_success_is_counted_once_everywhere() -> None:
     assert _sum(metrics, "weighbridge_unpriced_requests_total") == 0
 
 
+def test_a_continued_stream_is_counted_by_how_its_rest_ended() -> None:
+    """The attempt that broke off is one of any; the one that went on is told from it."""
+    metrics = Metrics()
+    rest = msgspec.structs.replace(an_attempt(), continues=True)
+    metrics.finished(an_outcome(attempts=(an_attempt(result="cut"), rest)))
+    assert _samples(metrics, "weighbridge_continued_streams_total") == {
+        (("result", "ok"), ("target", "llama-3-70b")): 1
+    }
+
+
 def test_the_promised_second_is_a_bucket_of_ttft() -> None:
     """How many first tokens came within 1 s can be read exactly."""
     metrics = Metrics()

@@ -120,3 +120,17 @@ def test_an_adapter_stays_with_the_stable_version() -> None:
     lease = house.send(meant, adapter="sql")
     assert lease.version != "v2"
     assert not lease.other_version
+
+
+def test_the_rest_of_an_answer_is_for_the_version_that_began_it() -> None:
+    """Also after a promotion meanwhile; another one stands in where that is gone."""
+    house = House()
+    house.fleet.hear(told(msgspec.structs.replace(_CANARY, stable="v2", candidate="", share_ppm=0, state="settled")))
+    lease = house.send(1, version="v1")
+    assert (lease.version, lease.other_version) == ("v1", False)
+    for name in ("a", "b"):
+        house.observe(name, misses=3)
+    lease = house.send(1, version="v1")
+    assert (lease.version in {"v2", UNSAID}, lease.other_version) == (True, True)
+    house.fleet.hear(told(None))
+    assert house.send(1, version=UNSAID).other_version is False
