@@ -9,21 +9,33 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from cost.times import wall_us
-from dashboards.fleet.rollouts import gets, promote, roll_back, start_canary, verdict_of
+from dashboards.fleet.rollouts import add_version, check_registrable, gets, promote, roll_back, start_canary, verdict_of
 from dashboards.operations.overview_page import HOME, address_of
 from dashboards.ui import formats
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.changing import checked_reason, looking
-from dashboards.web.forms import FormError
+from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
-from proxy.errors import PoolNotFound, RolloutRefused, VersionNotFound
+from proxy.errors import BadRequest, NameTaken, PoolNotFound, RolloutRefused, VersionNotFound
 from selfhosted.config import PoolConfig
 from selfhosted.fleet_view import WatchedPool
 from selfhosted.rollouts.comparison import Compared, Estimate, compared
 from selfhosted.rollouts.reading import Samples, VersionReader
 from selfhosted.rollouts.store import RolloutStore
-from selfhosted.rollouts.versions import PPM, ModelVersion, Rollout, Rule, share_of
+from selfhosted.rollouts.versions import (
+    ARGUMENT_CHARS,
+    MOST_ARGUMENTS,
+    NOTE_CHARS,
+    PPM,
+    REFERENCE_CHARS,
+    VERSION_CHARS,
+    WORD_CHARS,
+    ModelVersion,
+    Rollout,
+    Rule,
+    share_of,
+)
 
 router: Final = APIRouter(include_in_schema=False)
 PLACE: Final = f"{HOME}/rollouts"
@@ -41,6 +53,10 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "promote_after": "",
     "reason": "",
 }
+_NEW: Final[Mapping[str, str]] = dict.fromkeys(
+    ("model", "name", "weights", "digest", "precision", "layout", "tokenizer", "arguments", "adapters", "note"), ""
+)
+_LIST_CHARS: Final = MOST_ARGUMENTS * (ARGUMENT_CHARS + 1)
 _LEAST_TO_PROMOTE: Final = 100
 _MOST_ATTEMPTS: Final = 10_000_000
 
@@ -117,6 +133,47 @@ async def show_rollout(view: Annotated[PageRequest, Depends(allowed("operations.
     return await _show(view, pool, {}, {})
 
 
+@router.post(f"{PLACE}/{{pool}}/versions")
+async def add_a_version(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
+    """Registers a version of the pool's model, or of one of its adapters."""
+    form = await view.form()
+    config = _watched(view, pool).config
+    try:
+        made = _version_of(form, config)
+        async with looking():
+            check_registrable(_pools(view), made)
+            made = await add_version(view.gateway.audit, view.actor, made)
+    except (FormError, BadRequest, NameTaken, RolloutRefused, VersionNotFound) as error:
+        field = error.field if isinstance(error, FormError) else error.param or "version"
+        told = error.message.replace("`", "")
+        return await _show(view, pool, {}, {}, status=422, new=({**_NEW, **form.plain}, {field: told}))
+    return view.redirect(_address(pool), told=f"{made.version} is registered. Its replicas are started by you.")
+
+
+def _version_of(form: Form, config: PoolConfig) -> ModelVersion:
+    """The version that the form describes. Raises FormError."""
+    model = form.one_of("model", (config.targets[0], *(adapter.target for adapter in config.adapters)))
+    base = "" if model == config.targets[0] else config.targets[0]
+    return ModelVersion(
+        model=model,
+        version=form.text("name", most=VERSION_CHARS, required=True),
+        kind="adapter" if base else "weights",
+        weights=form.text("weights", most=REFERENCE_CHARS, required=True),
+        digest=form.text("digest"),
+        precision=form.text("precision", most=WORD_CHARS),
+        layout=form.text("layout", most=WORD_CHARS),
+        tokenizer=form.text("tokenizer", most=REFERENCE_CHARS),
+        arguments=_lines(form.text("arguments", most=_LIST_CHARS)),
+        adapters=_lines(form.text("adapters", most=_LIST_CHARS)),
+        base=base,
+        note=form.text("note", most=NOTE_CHARS),
+    )
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
 @router.post(f"{PLACE}/{{pool}}/canary")
 async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
     """Gives a version a share of conversations."""
@@ -170,8 +227,15 @@ async def rollback(view: Annotated[PageRequest, Depends(allowed("operations.chan
 
 
 async def _show(
-    view: PageRequest, pool: str, values: Mapping[str, str], errors: Mapping[str, str], *, status: int = 200
+    view: PageRequest,
+    pool: str,
+    values: Mapping[str, str],
+    errors: Mapping[str, str],
+    *,
+    status: int = 200,
+    new: tuple[Mapping[str, str], Mapping[str, str]] = (_NEW, {}),
 ) -> Response:
+    """The page. `values` and `errors` are those of the share's form, `new` are those of a version's."""
     watched = _watched(view, pool)
     model = watched.config.targets[0]
     engine = view.gateway.database
@@ -189,7 +253,7 @@ async def _show(
         name="versions",
         caption=f"Versions of {model}",
         search=("version", "weights", "note"),
-        empty="No version is registered: `weighbridge models add` or POST /v1/fleet/versions does that.",
+        empty="No version is registered yet.",
     )
     file = view.csv_asked(f"rollout-{pool}", figures, table)
     if file is not None:
@@ -216,6 +280,16 @@ async def _show(
         options=[(each.version, each.version) for each in versions if each.version != rollout.stable],
         values=values or _values(rollout),
         errors=errors,
+        new=new[0],
+        wrong=new[1],
+        models=_models_of(watched.config),
+        most={
+            "version": VERSION_CHARS,
+            "reference": REFERENCE_CHARS,
+            "word": WORD_CHARS,
+            "note": NOTE_CHARS,
+            "list": _LIST_CHARS,
+        },
         least_to_promote=_LEAST_TO_PROMOTE,
         may_change=view.may("operations.change"),
         **context,
@@ -235,6 +309,12 @@ def _values(rollout: Rollout) -> dict[str, str]:
         "promote_after": "" if rule.promote_after is None else str(rule.promote_after),
         "reason": "",
     }
+
+
+def _models_of(config: PoolConfig) -> list[tuple[str, str]]:
+    """What versions can be of: the pool's model, and its adapters."""
+    adapters = [(adapter.target, f"{adapter.target} (adapter)") for adapter in config.adapters]
+    return [(config.targets[0], config.targets[0]), *adapters]
 
 
 def _pools(view: PageRequest) -> Sequence[PoolConfig]:

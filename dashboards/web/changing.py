@@ -80,7 +80,10 @@ def refusals() -> Iterator[None]:
         yield
     except tuple(_TOLD) as error:
         told = next(_TOLD[kind] for kind in type(error).__mro__ if kind in _TOLD)
-        raise told(_sentence(error)) from error
+        refused = told(_sentence(error))
+        if isinstance(error, BadVersion):
+            refused.param = error.field
+        raise refused from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         # Only the type: the driver's message repeats the statement with its values.
         _log.warning("the database did not answer a change or a look: %s", type(error).__name__)

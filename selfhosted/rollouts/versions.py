@@ -46,6 +46,11 @@ class RolloutConflict(RolloutError):
 class BadVersion(RolloutError):
     """A field of the version cannot be used."""
 
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+        """Its name."""
+
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a model. It never changes once it is registered. Empty fields are unknown."""
@@ -124,45 +129,52 @@ class RolloutTold(msgspec.Struct, frozen=True, kw_only=True):
 
 def checked(version: ModelVersion) -> ModelVersion:
     """The version, when all of its fields can be used. Raises BadVersion."""
-    for is_right, told in _demands(version):
+    for field, is_right, told in _demands(version):
         if not is_right:
-            raise BadVersion(told)
+            raise BadVersion(told, field)
     return version
 
 
-def _demands(version: ModelVersion) -> Iterator[tuple[bool, str]]:
-    """Pairs of whether a demand is met, and what it is."""
+def _demands(version: ModelVersion) -> Iterator[tuple[str, bool, str]]:
+    """A field, whether what is demanded of it is met, and what that is."""
     arguments, adapters = version.arguments, version.adapters
-    yield 1 <= len(version.model) <= MODEL_CHARS, f"a model's name has 1 to {MODEL_CHARS} characters"
+    yield "model", 1 <= len(version.model) <= MODEL_CHARS, f"a model's name has 1 to {MODEL_CHARS} characters"
     yield (
+        "version",
         _VERSION.match(version.version) is not None,
         "a version's name has 1 to 64 letters, digits, dots, dashes and underscores",
     )
     yield (
+        "weights",
         1 <= len(version.weights) <= REFERENCE_CHARS,
         f"say where the weights are, in 1 to {REFERENCE_CHARS} characters",
     )
     yield (
+        "digest",
         not version.digest or _DIGEST.match(version.digest) is not None,
         "a digest is `sha256:` and 64 hexadecimal digits, or a commit's 40, in small letters",
     )
     for name in ("precision", "layout"):
-        yield len(getattr(version, name)) <= WORD_CHARS, f"{name} has at most {WORD_CHARS} characters"
-    yield len(version.tokenizer) <= REFERENCE_CHARS, f"tokenizer has at most {REFERENCE_CHARS} characters"
-    yield len(version.note) <= NOTE_CHARS, f"a note has at most {NOTE_CHARS} characters"
+        yield name, len(getattr(version, name)) <= WORD_CHARS, f"{name} has at most {WORD_CHARS} characters"
+    yield "tokenizer", len(version.tokenizer) <= REFERENCE_CHARS, f"tokenizer has at most {REFERENCE_CHARS} characters"
+    yield "note", len(version.note) <= NOTE_CHARS, f"a note has at most {NOTE_CHARS} characters"
     yield (
+        "arguments",
         len(arguments) <= MOST_ARGUMENTS and all(len(each) <= ARGUMENT_CHARS for each in arguments),
         f"there are at most {MOST_ARGUMENTS} arguments of {ARGUMENT_CHARS} characters",
     )
     yield (
+        "arguments",
         not any(_SECRET_ARGUMENT.match(each) for each in arguments),
         "an argument looks like a secret, which is never kept here: leave it to the engine's environment",
     )
     yield (
+        "adapters",
         len(adapters) <= MOST_ARGUMENTS and all(1 <= len(each) <= MODEL_CHARS for each in adapters),
         f"there are at most {MOST_ARGUMENTS} adapters, each by its target",
     )
     yield (
+        "base",
         (version.kind == "adapter") == bool(version.base),
         "an adapter, and nothing else, says which model it adapts (base)",
     )

@@ -1,6 +1,7 @@
 """A new version gets a share of conversations, fails there, and is rolled back by the rule: a running gateway."""
 
 import contextlib
+import html
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from gateway.wiring import rollouts
 from tests.fleet import OWN, callers, pooled_model
 from tests.processes import until
 from tests.running_gateway import Running, running_gateway
-from tests.signed_in import signed_in
+from tests.signed_in import Browser, signed_in
 
 REFUSED: Final = (
     (409, "POST", "versions", {"model": OWN, "version": "v1", "weights": "elsewhere"}),
@@ -68,6 +69,26 @@ def pool(old: str, new: str) -> dict[str, Any]:
     }
 
 
+async def added_on_the_page(browser: Browser, gateway: Running) -> None:
+    """v2, once a wrong digest is mended: what was typed stays, and the audit log has who did it."""
+    typed = {"model": OWN, "name": "v2", "weights": "/models/v2", "arguments": "--max-model-len=16384\n--a\n"}
+    for fields, told in (
+        ({"digest": "md5"}, "A digest is sha256:"),
+        ({"arguments": "--api-key=x"}, "An argument looks like a secret"),
+        ({"name": "v1"}, "has a version v1"),
+        ({"weights": ""}, "This is needed."),
+        ({"model": "nobody's"}, "Choose one of"),
+    ):
+        refused = await browser.post(f"{_PAGE}/versions", typed | fields)
+        assert (refused.status, html.escape(told) in refused.text) == (422, True), told
+        assert 'value="/models/v2"' in refused.text or "weights" in fields
+    made = await browser.post(f"{_PAGE}/versions", typed)
+    assert (made.status, made.location) == (303, _PAGE)
+    entry = (await gateway.parts.audit.page(Scope(organisation_id=None)))[0]
+    assert (entry.action, entry.actor_name, entry.object_id) == ("model_version.added", "Ann", f"{OWN}/v2")
+    assert '["--max-model-len=16384","--a"]' in entry.after.replace(", ", ",")
+
+
 async def served(gateway: Running, where: str) -> set[str]:
     """The versions that served, by the ledger."""
     return {row["version"] for row in await gateway.rows(f"entry IN ('settle', 'void') AND {where}")}
@@ -90,8 +111,8 @@ async def test_a_faulty_version_is_rolled_back(tmp_path: Path, monkeypatch: pyte
             "llama-v2-x7k": "v2",
             "old": "v1",
         }
-        for version in ("v1", "v2"):
-            await found.order("POST", "/fleet/versions", model=OWN, version=version, weights=f"/models/{version}")
+        await found.order("POST", "/fleet/versions", model=OWN, version="v1", weights="/models/v1")
+        await added_on_the_page(browser, gateway)
         started = await found.order("PUT", "/fleet/rollouts/canary", model=OWN, version="v2", percent=20)
         assert (started["state"], started["percent"], started["pool"]) == ("canary", 20.0, "own")
         for status, method, path, body in REFUSED:

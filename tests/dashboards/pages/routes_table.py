@@ -65,6 +65,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/operations/rollouts/{pool}/canary": "operations.change",
     "POST /dashboard/operations/rollouts/{pool}/promote": "operations.change",
     "POST /dashboard/operations/rollouts/{pool}/rollback": "operations.change",
+    "POST /dashboard/operations/rollouts/{pool}/versions": "operations.change",
     "GET /dashboard/operations/queues": "operations.read",
     "GET /dashboard/operations/targets": "operations.read",
     "GET /dashboard/operations/targets/{target_id:path}": "operations.read",

@@ -107,8 +107,9 @@ def test_steps_in_their_order() -> None:
 )
 def test_what_is_no_version(fields: dict[str, object]) -> None:
     """Each is refused; secrets too."""
-    with pytest.raises(BadVersion):
+    with pytest.raises(BadVersion) as refused:
         checked(msgspec.structs.replace(GOOD, **fields))
+    assert refused.value.field in {*fields, "base"}
 
 
 def test_arguments_that_only_sound_like_secrets() -> None:
