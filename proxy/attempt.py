@@ -32,6 +32,7 @@ from proxy.errors import DeadlineExceeded
 from proxy.outcome import AttemptOutcome
 from proxy.policy import Candidate, most_nanousd
 from proxy.queues.work import Slot
+from proxy.retained import RetainedAnswer
 from proxy.routed_request import RoutedRequest
 
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
@@ -105,7 +106,6 @@ class Attempt:
         "_permit",
         "_reserved",
         "_stale",
-        "_to_keep",
         "began_us",
         "candidate",
         "chars",
@@ -113,11 +113,11 @@ class Attempt:
         "dropped",
         "finished",
         "first_token_at",
-        "kept",
         "last_token_at",
         "lease",
         "number",
         "reached",
+        "retained",
         "routed",
         "sent",
         "service_tier",
@@ -173,9 +173,8 @@ class Attempt:
         """False while the call still waits for a connection, so that the upstream cannot have seen it."""
         self.settled: Settled | None = None
         before = () if routed.before is None else routed.before.kept
-        self.kept: list[bytes] | None = list(before) if routed.keep_bytes else None
-        """References to the payloads so far; None when they are not wanted or exceed `routed.keep_bytes`."""
-        self._to_keep = routed.keep_bytes - sum(map(len, before))
+        self.retained = RetainedAnswer(routed.keep_bytes, before) if routed.keep_bytes else None
+        """What is judged after the reply; None when nothing is."""
         self.unused: Unused | None = None
         self.slot: Slot | None = None
         """The attempt's place among the target's work in flight, released when it settles."""
@@ -201,8 +200,8 @@ class Attempt:
         """Counts tokens, characters and usage from a batch of events."""
         self._counted = None
         one_choice = self.routed.request.n == 1
-        if self.kept is not None:
-            self._keep(events)
+        if self.retained is not None:
+            self.retained.add(events)
         for event in events:
             if event.token:
                 self.token_events += 1
@@ -224,13 +223,10 @@ class Attempt:
             if self.first_token_at is None:
                 self.first_token_at = self.last_token_at
 
-    def _keep(self, events: list[Event]) -> None:
-        assert self.kept is not None  # noqa: S101  # The one caller looked.
-        for event in events:
-            self._to_keep -= len(event.payload)
-            self.kept.append(event.payload)
-        if self._to_keep < 0:
-            self.kept = None
+    @property
+    def kept(self) -> list[bytes]:
+        """The payloads that were retained; empty when none were wanted, or they exceeded `routed.keep_bytes`."""
+        return [] if self.retained is None else self.retained.payloads()
 
     def reaches(self, reached: bool) -> None:
         """Records whether a connection exists; called by the upstream client."""

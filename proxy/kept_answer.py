@@ -44,13 +44,14 @@ def went_well(attempt: Attempt) -> bool:
 def judge_late(context: RequestContext) -> None:
     """Judges a retained answer after its reply and records its weakness in the context."""
     attempt = context.answering
-    if context.judged or attempt is None or not attempt.kept or sum(map(len, attempt.kept)) > _KEPT_BYTES:
+    if context.judged or attempt is None:
         return
-    if went_well(attempt):
+    kept = attempt.kept
+    if kept and sum(map(len, kept)) <= _KEPT_BYTES and went_well(attempt):
         context.judged = True
         context.weakness = judge(
             attempt.routed.request,
-            attempt.kept,
+            kept,
             min_mean_logprob=context.config.escalation.min_mean_logprob,
             max_schema_steps=_LATE_SCHEMA_STEPS,
         )

@@ -205,7 +205,7 @@ def _asking_for_the_rest(broken: Attempt, said: str, now: float) -> tuple[Routed
             answer_at=deadline.answer_at if deadline.own else math.inf,
         ),
         retry=routed.retry.model_copy(update={"attempts": 1}),
-        keep_bytes=routed.keep_bytes if broken.kept is not None else 0,
+        keep_bytes=routed.keep_bytes if broken.retained is not None and broken.retained.is_whole else 0,
     )
     return rest, told
 
@@ -217,7 +217,7 @@ def _before(broken: Attempt, settled: Settled) -> Before:
         cost_nanousd=settled.cost_nanousd,
         first_token_at=broken.first_token_at,
         version="" if broken.lease is None else broken.lease.version,
-        kept=tuple(broken.kept or ()),
+        kept=tuple(broken.kept),
     )
 
 

@@ -39,7 +39,7 @@ class Settling:
         for observer in self._observers:
             observer.finished(outcome)
         if shadow is not None and caller is not None and answering is not None and went_well(answering):
-            shadow.offer(answering.routed.request, caller, outcome, answering.kept or ())
+            shadow.offer(answering.routed.request, caller, outcome, answering.kept)
         if context.trace is not None:
             context.trace.finish(outcome, outcome.alias, outcome.stream)
 

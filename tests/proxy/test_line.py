@@ -95,7 +95,7 @@ async def test_an_answer_that_its_caller_cut_off_is_not_judged() -> None:
     ("script", "fields", "weakness"),
     [
         ("ok", {}, None),
-        ("truncated+tokens-2000", {}, None),
+        ("truncated+tokens-2000", {}, "truncated"),
         ("cut-3", {}, None),
         ("truncated", {"model": "t0"}, None),
         ("apology", {}, "refused"),
@@ -104,7 +104,7 @@ async def test_an_answer_that_its_caller_cut_off_is_not_judged() -> None:
 async def test_what_came_back_is_judged_when_the_caller_has_it(
     script: str, fields: dict[str, Any], weakness: str | None
 ) -> None:
-    """Whole answers to `auto` within the bound; the reply itself says nothing of it."""
+    """Whole answers to `auto`; the reply itself says nothing of it."""
     house = House(script)
     sent = await house.ask(stream=True, **fields)
     assert house.told.outcomes[0].weakness == weakness
