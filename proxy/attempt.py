@@ -274,6 +274,10 @@ class Attempt:
             error=None if error is None else type(error).__name__,
             status=error.status if isinstance(error, UpstreamError) else None,
             detail=self._told(error),
+            pool=self.candidate.target.pool or "",
+            version="" if self.lease is None else self.lease.version,
+            ttft_s=self._ttft_s if self.routed.request.stream else None,
+            tpot_s=self._tpot_s(usage.output_tokens),
             continues=self.routed.before is not None,
         )
         self.settled = Settled(
@@ -299,6 +303,17 @@ class Attempt:
         if self.routed.before is not None and self.token_events:
             flags = (*flags, "continued")
         return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines, money.batch_saved_nanousd)
+
+    @property
+    def _ttft_s(self) -> float | None:
+        return None if self.first_token_at is None else self.first_token_at - self.started_at
+
+    def _tpot_s(self, output_tokens: int) -> float | None:
+        """Mean seconds an output token after the first; None with fewer than two tokens, and for what came in one piece."""
+        if self.first_token_at is None or self.last_token_at is None:
+            return None
+        took_s = self.last_token_at - self.first_token_at
+        return took_s / (output_tokens - 1) if output_tokens > 1 and took_s > 0 else None
 
     def preview(self) -> tuple[Usage, int | None, int | None]:
         """Returns usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or

@@ -34,6 +34,14 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The upstream's own words on its failure: one line, bounded, without keys and without what they repeat of the
     request.
     """
+    pool: str = ""
+    """The pool of our own that it was made at; empty elsewhere."""
+    version: str = ""
+    """The model's version there; empty or `-` when it is not known."""
+    ttft_s: float | None = None
+    """Of a stream: seconds from its beginning to its first token."""
+    tpot_s: float | None = None
+    """Mean seconds an output token after the first; None with fewer than two, and for what came in one piece."""
     continues: bool = False
     """True for one that went on with an answer that had broken off at another replica."""
 

@@ -97,9 +97,4 @@ def _since(at: float | None, start: float) -> float | None:
 
 
 def _tpot_s(attempt: Attempt | None) -> float | None:
-    """Mean seconds per output token after the first; None with fewer than two tokens, and for what came in one piece."""
-    if attempt is None or attempt.settled is None or attempt.first_token_at is None or attempt.last_token_at is None:
-        return None
-    tokens = attempt.settled.usage.output_tokens
-    took_s = attempt.last_token_at - attempt.first_token_at
-    return took_s / (tokens - 1) if tokens > 1 and took_s > 0 else None
+    return None if attempt is None or attempt.settled is None else attempt.settled.outcome.tpot_s

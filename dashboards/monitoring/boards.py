@@ -517,6 +517,7 @@ MONEY: Final = Board(
 )
 
 _POOL: Final = 'pool=~"$pool"'
+_INTERACTIVE: Final = f'{_POOL}, tier="interactive"'
 _UP: Final = f'count by (pool) (max by (pool, replica) (weighbridge_replica_state{{{_POOL}, state!="down"}}) == 1)'
 """Replicas that are up, and so cost something."""
 _GPUS: Final = f"({_UP} * on (pool) max by (pool) (weighbridge_pool_gpus_per_replica))"
@@ -617,6 +618,34 @@ FLEET: Final = Board(
                         )
                     ],
                     about="Our own queues should wait instead.",
+                ),
+                Panel(
+                    title="First token by version, 95 % and 99 % within (interactive)",
+                    queries=[
+                        Query(
+                            _quantile(0.95, "weighbridge_pool_ttft_seconds", "pool, version", _INTERACTIVE),
+                            "{{pool}} {{version}} p95",
+                        ),
+                        Query(
+                            _quantile(0.99, "weighbridge_pool_ttft_seconds", "pool, version", _INTERACTIVE),
+                            "{{pool}} {{version}} p99",
+                        ),
+                    ],
+                    about="From sending a stream to a replica, without our own queue.",
+                    unit="s",
+                    limit=1,
+                ),
+                Panel(
+                    title="Time for each further token by version, 99 % within (interactive)",
+                    queries=[
+                        Query(
+                            _quantile(0.99, "weighbridge_pool_inter_token_seconds", "pool, version", _INTERACTIVE),
+                            "{{pool}} {{version}}",
+                        )
+                    ],
+                    about="The mean of each request.",
+                    unit="s",
+                    limit=0.1,
                 ),
                 Panel(
                     title="Tokens a second by version",

@@ -17,7 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from cost.prices import NANO_PER_USD
 from proxy.observers.logs import safe_name
 from proxy.observers.tallies import CounterTally, HistogramTally
-from proxy.outcome import AttemptResult, RequestOutcome
+from proxy.outcome import AttemptOutcome, AttemptResult, RequestOutcome
 
 BreakerState = Literal["closed", "half-open", "open"]
 
@@ -25,6 +25,9 @@ MAX_LABEL_VALUES: Final = 1_000
 """The most distinct values of one label; later ones are counted as `other`."""
 OTHER: Final = "other"
 NONE: Final = "none"
+_UNSAID: Final = "-"
+"""In place of a version where the replica says none."""
+_OF_POOL: Final = ("pool", "version", "tier")
 
 # The promise is a first token within 1 s for nine requests in ten, so the steps are finest around it.
 TTFT_BUCKETS: Final = (
@@ -89,6 +92,13 @@ class _Served(msgspec.Struct, eq=False):
             getattr(self, name).write()
 
 
+class _PoolSpeed(msgspec.Struct, eq=False):
+    """How fast a pool's replicas of one version are, for one tier."""
+
+    ttft: HistogramTally
+    tpot: HistogramTally
+
+
 class Metrics:
     """The registry and the request metrics. Never raises. What requests count is in the registry after `write`.
 
@@ -104,10 +114,12 @@ class Metrics:
         """True when series can be removed. False with several workers, whose files keep every series."""
         self._served: dict[tuple[str, str | None, str, int], _Served] = {}
         self._attempt_tallies: dict[tuple[str, str], CounterTally] = {}
+        self._pool_speeds: dict[tuple[str, str, str], _PoolSpeed] = {}
         self._classified: dict[str, HistogramTally] = {}
         self._unwritten: list[_Served] = []
         self._team, self._target, self._tier = (_Cap(max_label_values) for _ in range(3))
         self._deployment, self._code, self._source = (_Cap(max_label_values) for _ in range(3))
+        self._pool, self._model_version = (_Cap(max_label_values) for _ in range(2))
         self._declare_requests()
         self._declare_money()
         self._declare_state()
@@ -129,6 +141,17 @@ class Metrics:
             "weighbridge_inter_token_seconds",
             "Seconds an output token after the first, mean of a request.",
             TPOT_BUCKETS,
+        )
+        self._pool_ttft, self._pool_tpot = (
+            Histogram(name, text, _OF_POOL, buckets=buckets, registry=self.registry)
+            for name, text, buckets in (
+                ("weighbridge_pool_ttft_seconds", "Seconds from a replica of ours to its first token.", TTFT_BUCKETS),
+                (
+                    "weighbridge_pool_inter_token_seconds",
+                    "Seconds a further token there, mean of a request.",
+                    TPOT_BUCKETS,
+                ),
+            )
         )
         self._attempts = self._counter(
             "weighbridge_attempts", "Attempts at deployments, by how they ended.", ("deployment", "result")
@@ -231,6 +254,9 @@ class Metrics:
             served.write()
         for observed in self._classified.values():
             observed.write()
+        for speed in self._pool_speeds.values():
+            speed.ttft.write()
+            speed.tpot.write()
         for counted in self._attempt_tallies.values():
             counted.write()
 
@@ -281,12 +307,34 @@ class Metrics:
                 child = self._attempts.labels(self._deployment(attempt.deployment_id), attempt.result)
                 tally = self._attempt_tallies[key] = CounterTally(child)
             tally.amount += 1
+            if attempt.pool:
+                self._observe_speed(attempt, outcome.tier)
             if attempt.continues:
                 self._continued.labels(self._target(attempt.target_id), attempt.result).inc()
             if previous is not None and previous != attempt.target_id:
                 self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
             # After a whole answer, what follows was asked because it was weak; beside one that was late, because of that.
             previous = None if attempt.result in {"ok", "hedge_lost"} else attempt.target_id
+
+    def _observe_speed(self, attempt: AttemptOutcome, tier: str) -> None:
+        if attempt.ttft_s is None and attempt.tpot_s is None:
+            return
+        key = attempt.pool, attempt.version, tier
+        speed = self._pool_speeds.get(key)
+        if speed is None:
+            labels = self._pool(attempt.pool), self._model_version(attempt.version or _UNSAID), self._tier(tier)
+            speed = self._pool_speeds.setdefault(
+                # Versions beyond the cap share one series, and its tally.
+                labels if OTHER in labels else key,
+                _PoolSpeed(
+                    HistogramTally(self._pool_ttft.labels(*labels), TTFT_BUCKETS),
+                    HistogramTally(self._pool_tpot.labels(*labels), TPOT_BUCKETS),
+                ),
+            )
+        if attempt.ttft_s is not None:
+            speed.ttft.observe(attempt.ttft_s)
+        if attempt.tpot_s is not None:
+            speed.tpot.observe(attempt.tpot_s)
 
     def set_in_flight(self, requests: int) -> None:
         self._in_flight.set(requests)

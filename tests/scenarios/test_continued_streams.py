@@ -15,6 +15,7 @@ from aiohttp import web
 
 from tests.fleet import OWN, Callers, Place, callers, pool, pooled_model
 from tests.odd_engine import OddEngine
+from tests.processes import until
 from tests.running_gateway import Running, running_gateway
 
 TEXT: Final = "Once upon a time, there was a bridge.\n\nIt weighed what crossed it."
@@ -148,6 +149,16 @@ async def test_the_caller_has_one_answer(tmp_path: Path) -> None:
         assert float(chunks[-1].model_extra["weighbridge"]["cost_usd"]) * 10**9 == pytest.approx(
             broken["cost_nanousd"] + rest["cost_nanousd"]
         )
+
+        async def counted() -> bool:
+            async with fleet.session.get(f"{fleet.gateway.url}/metrics") as page:
+                told = await page.text()
+            return (
+                f'weighbridge_continued_streams_total{{result="ok",target="{OWN}"}} 1.0' in told
+                and 'weighbridge_pool_ttft_seconds_count{pool="own",tier="interactive",version="-"} 2.0' in told
+            )
+
+        await until(counted)
 
 
 async def test_wherever_it_breaks_off(tmp_path: Path) -> None:

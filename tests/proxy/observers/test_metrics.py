@@ -59,6 +59,19 @@ def test_a_continued_stream_is_counted_by_how_its_rest_ended() -> None:
     }
 
 
+def test_a_pools_versions_are_timed_apart() -> None:
+    """Each attempt there counts, also one that was cut; a replica that says no version is told as such."""
+    metrics = Metrics()
+    of_pool = msgspec.structs.replace(an_attempt(), pool="h100", version="v2", ttft_s=0.3, tpot_s=0.02)
+    unsaid = msgspec.structs.replace(of_pool, version="", tpot_s=None)
+    metrics.finished(an_outcome(attempts=(of_pool, unsaid, an_attempt())))
+    labels = {"pool": "h100", "version": "v2", "tier": "interactive"}
+    assert _sum(metrics, "weighbridge_pool_ttft_seconds_sum", **labels) == pytest.approx(0.3)
+    assert _sum(metrics, "weighbridge_pool_inter_token_seconds_sum", **labels) == pytest.approx(0.02)
+    assert _sum(metrics, "weighbridge_pool_ttft_seconds_count") == 2
+    assert _sum(metrics, "weighbridge_pool_inter_token_seconds_count", version="-") == 0
+
+
 def test_the_promised_second_is_a_bucket_of_ttft() -> None:
     """How many first tokens came within 1 s can be read exactly."""
     metrics = Metrics()
