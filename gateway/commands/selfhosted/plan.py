@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from selfhosted.offline.plans.models import ModelShape
     from selfhosted.offline.plans.outlook import Outlook
     from selfhosted.offline.plans.planning import Plan, Question
+    from selfhosted.offline.plans.split import Split
 
 _MOST_CONFIG_BYTES = 1_000_000
 _USUAL_COMPARATORS = ("gpt-4o", "gpt-4o-mini", "gpt-6-luna", "groq-llama-3.3-70b")
@@ -84,6 +85,10 @@ def plan(
         Literal["native", "lmcache"],
         typer.Option(help="Who moves them: vLLM itself, or LMCache (in an image that has it)."),
     ] = "native",
+    split: Annotated[
+        bool,
+        typer.Option("--split", help="Plan prefill and decode on replicas of their own, too, by vLLM's NixlConnector."),
+    ] = False,
     spare: Annotated[int, typer.Option(min=0, max=1_000, help="Replicas beyond what the load needs.")] = 0,
     efficiency: Annotated[
         str, typer.Option(help="vllm (cautious), or ceiling (hopeful: NVIDIA's own figures).")
@@ -164,12 +169,82 @@ def plan(
     asked = question(_model(model, config_json, kv_heads), qps, _measured(tokens_per_gpu or []))
     answer = planned(asked)
     hope = outlook_of(asked, answer)
+    apart = _split(asked, answer, wanted=split)
     if as_json:
         plain = _as_json(answer)
         plain["hopeful"] = None if hope is None else {**_as_json(hope.hopeful), "deciding": hope.deciding}
+        plain["split"] = None if apart is None else _split_as_json(apart)
         print_json(plain)
     else:
         _print_plan(answer, hope)
+        if apart is not None and split:
+            _print_split(apart)
+        elif apart is not None and apart.pays:
+            typer.echo(f"! prefill and decode on replicas of their own would need {apart.verdict}: --split")
+
+
+def _split(asked: "Question", answer: "Plan", *, wanted: bool) -> "Split | None":
+    """Prefill and decode apart; None where that cannot be and nobody asked for it. Raises PlanRefused."""
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from selfhosted.offline.plans.split import split_of
+
+    try:
+        return split_of(asked, answer)
+    except PlanRefused:
+        if wanted:
+            raise
+        return None
+
+
+def _split_as_json(apart: "Split") -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(apart, builtin_types=(Decimal,))
+    for name, side in (("prefill", apart.prefill), ("decode", apart.decode)):
+        plain[name]["launch"]["command"] = side.launch.command
+    return {**plain, "pays": apart.pays}
+
+
+def _print_split(apart: "Split") -> None:
+    from gateway.table import print_table
+
+    rows = [
+        [
+            name,
+            f"{apart.tp}",
+            f"{side.replicas:,}",
+            f"{side.gpus:,}",
+            f"{side.rate:,.2f}",
+            f"{side.operation.ttft_p99_s * 1e3:,.0f} ms",
+            "" if name == "prefill" else f"{side.operation.tpot_p99_s * 1e3:,.1f} ms",
+        ]
+        for name, side in (("prefill", apart.prefill), ("decode", apart.decode))
+    ]
+    rows.append(
+        [
+            "both",
+            "",
+            "",
+            f"{apart.gpus:,}",
+            "",
+            f"{apart.ttft_p99_s * 1e3:,.0f} ms",
+            f"{apart.tpot_p99_s * 1e3:,.1f} ms",
+        ]
+    )
+    typer.echo("\nprefill and decode on replicas of their own:")
+    headings = ["", "TP", "replicas", "GPUs", "requests/s each", "TTFT p99", "TPOT p99"]
+    print_table(headings, rows, right=(1, 2, 3, 4, 5, 6))
+    typer.echo(
+        f"  {apart.verdict}; a mean prompt hands over {apart.handed_bytes / 1e6:,.1f} MB in {apart.handed_s * 1e3:,.1f} ms at 50 GB/s a GPU"
+    )
+    for name, side in (("prefill", apart.prefill), ("decode", apart.decode)):
+        typer.echo(f"{name}:\n  {side.launch.command}")
+    typer.echo(
+        "  each with VLLM_NIXL_SIDE_CHANNEL_HOST, its own address, in an image with NIXL. The gateway asks a replica once: who asks prefill "
+        "and then decode\n  (vLLM's proxy, or llm-d's) stands before them, and is the pool's replica"
+    )
+    for warning in apart.warnings:
+        typer.echo(f"! {warning}")
 
 
 def _model(name: str, config_json: Path | None, kv_heads: int | None) -> "ModelShape":
