@@ -55,14 +55,14 @@ def prompt_of(text: str, tokens: int) -> Prompt:
 def parts(prompt: Prompt, *, rounds: int = _ROUNDS) -> dict[str, float]:
     """Microseconds by part of a score of this prompt."""
     classifier = open_classifier(None, {name: name for name in _TARGETS})
-    inputs = classifier.inputs(prompt)
+    inputs = classifier.look_up(prompt)
 
     def measured(call: Callable[[], object]) -> float:
         return fastest_us(call, rounds=rounds)
 
     return {
         "text to outlooks": measured(lambda: classifier.classify(prompt)),
-        "features and what they look up": measured(lambda: classifier.inputs(prompt)),
+        "features and what they look up": measured(lambda: classifier.look_up(prompt)),
         "graph, with what goes in and comes out": measured(lambda: classifier.placed(inputs)),
         "estimate of tokens, which comes in addition": measured(lambda: estimate_tokens(prompt.text)),
         "one numpy call on 500 numbers, for comparison": measured(lambda: np.add(_SOME, _SOME)),

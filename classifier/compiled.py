@@ -126,39 +126,32 @@ class CompiledWords:
             raise ValueError(f"{len(data)} bytes are more than are read of a text")
         return out[:found]
 
-    def with_model(
-        self, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, float], size: int
-    ) -> "CompiledInputs":
-        """The look-ups in a model's tables, whose result has `size` numbers."""
-        return CompiledInputs(self._library, self._tables, tables, numbers, size)
+    def with_model(self, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, float]) -> "CompiledInputs":
+        """The look-ups in a model's tables."""
+        return CompiledInputs(self._library, self._tables, tables, numbers)
 
 
 class CompiledInputs:
     """The library with the tables of a trained model: from a text's bytes to what the graph takes."""
 
     def __init__(
-        self,
-        library: ctypes.PyDLL,
-        words: Any,
-        tables: Mapping[str, NDArray[Any]],
-        numbers: Mapping[str, float],
-        size: int,
+        self, library: ctypes.PyDLL, words: Any, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, float]
     ) -> None:
         # The library keeps addresses, so the tables have to stay, where they are.
         self._kept = {name: np.ascontiguousarray(table) for name, table in tables.items()}
         addresses = {name: table.ctypes.data for name, table in self._kept.items()}
-        self._words, self._model, self._size = words, ctypes.byref(_Model(**addresses, **numbers)), size
+        self._words, self._model = words, ctypes.byref(_Model(**addresses, **numbers))
         self._inputs = library.weighbridge_inputs
         text = (ctypes.c_char_p, ctypes.c_int32)
         self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *text, *text, ctypes.c_void_p]
 
-    def __call__(self, data: bytes, before: bytes, request: Request) -> NDArray[np.float32]:
-        """What the graph takes one after the other, the sketch, and the length asked for. Raises ValueError as above."""
-        out = np.empty(self._size, np.float32)
+    def __call__(self, data: bytes, before: bytes, request: Request, out: int) -> None:
+        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is. Raises ValueError as
+        above.
+        """
         asked = ctypes.byref(request)
-        if self._inputs(self._words, self._model, asked, data, len(data), before, len(before), out.ctypes.data):
+        if self._inputs(self._words, self._model, asked, data, len(data), before, len(before), out):
             raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
-        return out
 
 
 class CompiledPairs:

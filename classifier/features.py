@@ -336,12 +336,17 @@ def read_text(prompt: Prompt) -> bytes:
 
 
 def _as_bytes(text: str, head: int, tail: int) -> bytes:
-    if len(text) > head + tail:
-        text = f"{text[:head]}\n{text[-tail:]}"
     # A lone surrogate cannot be encoded; it reads as a question mark.
-    data = text.encode("utf-8", "replace")
-    if len(data) > head + tail + 1:
-        data = data[:head] + b"\n" + data[-tail:]
+    if len(text) > head + tail:
+        # A character has a byte at least, so each end is long enough.
+        data = b"%b\n%b" % (
+            text[:head].encode("utf-8", "replace")[:head],
+            text[-tail:].encode("utf-8", "replace")[-tail:],
+        )
+    else:
+        data = text.encode("utf-8", "replace")
+        if len(data) > head + tail + 1:
+            data = b"%b\n%b" % (data[:head], data[-tail:])
     if not text.isascii() and (_WIDE_LEADS[0] in data or _WIDE_LEADS[1] in data):
         for wide, narrow in _WIDE_MARKS:
             data = data.replace(wide, narrow)

@@ -71,7 +71,9 @@ def asked_tokens(asked: tuple[int, int]) -> float | None:
 
 def bounded_tokens(tokens: float) -> int:
     """The length rounded, within MIN_OUTPUT_TOKENS and MAX_OUTPUT_TOKENS."""
-    return round(max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, tokens)))
+    if tokens <= MIN_OUTPUT_TOKENS:
+        return MIN_OUTPUT_TOKENS
+    return round(tokens) if tokens < MAX_OUTPUT_TOKENS else MAX_OUTPUT_TOKENS
 
 
 def structural_tokens(complexity: float) -> float:

@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -189,10 +189,17 @@ def read_limited(path: Path, limit: int) -> bytes:
     return content
 
 
-def read_columns(content: bytes, what: str, columns: Sequence[tuple[str, DTypeLike]]) -> list[NDArray[Any]]:
-    """The named arrays of an .npz file, each as the given type. Raises ArtifactMalformed, naming `what`."""
+def read_columns(
+    content: bytes,
+    what: str,
+    columns: Sequence[tuple[str, DTypeLike]],
+    placed: Callable[[NDArray[Any]], NDArray[Any]] = lambda array: array,
+) -> list[NDArray[Any]]:
+    """The named arrays of an .npz file, each as the given type, and where `placed` puts it. Raises ArtifactMalformed, naming
+    `what`.
+    """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            return [found[name].astype(dtype) for name, dtype in columns]
+            return [placed(found[name].astype(dtype, copy=False)) for name, dtype in columns]
     except Exception as error:  # A broken archive fails in many ways: zip's, zlib's, numpy's and a header's parser.
         raise ArtifactMalformed(f"{what} cannot be read: {type(error).__name__}") from error

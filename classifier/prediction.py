@@ -28,7 +28,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     json_mode: bool = False
 
 
-class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True):
+class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One target's predicted answer to one prompt.
 
     `adequate` is the probability, in [0, 1], that the answer is adequate; `low` and `high` bound it with 90 %

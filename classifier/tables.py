@@ -6,6 +6,8 @@ classifier/words.c is compiled. The tables are a part of the trained model: tabl
 """
 
 import io
+import math
+import mmap
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -41,7 +43,6 @@ BLOCK: Final = 16
 _WIDEST: Final = 256
 _MOST_LOADS: Final = 64
 _READINGS: Final = 4
-_LINE_BYTES: Final = 64
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")
 _FACTS: Final = len(STRUCTURE)
 _TOOLS_FLAG: Final = slice(FLAGS.index("tools"), FLAGS.index("tools") + 1)
@@ -108,49 +109,71 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
         return self.summed + _FACTS + 1 + self.kinds * self.of_a_kind
 
 
-class Inputs(msgspec.Struct, frozen=True):
-    """What the graph takes of one prompt, and what else is needed of its features."""
+class Inputs:
+    """What the graph takes of one prompt, and what else is needed of its features: in one place, filled anew for each prompt."""
 
-    gist: Values
-    """(1, gist): what the small networks read."""
-    sums: Values
-    """(1, sums): sums over terms, facts, whether there are tools; and for each kind its own sums, facts and 1, which are 0 but
-    for the likeliest kind's, and count as far as the gate is sure of it.
-    """
-    sketch: Values
-    asked: tuple[int, int]
-    """See `Features`."""
-    tools: bool
+    def __init__(self, tables: Tables) -> None:
+        ends = np.cumsum([tables.gist, tables.sums, tables.loads, SKETCH, _ASKED]).tolist()
+        self.numbers: Values = np.zeros(ends[-1], np.float32)
+        self.address = self.numbers.ctypes.data
+        self.gist = self.numbers[None, : ends[0]]
+        """(1, gist): what the small networks read."""
+        self.sums = self.numbers[None, ends[0] : ends[1]]
+        """(1, sums): sums over terms, facts, whether there are tools; and for each kind its own sums, facts and 1, which are 0
+        but for the likeliest kind's, and count as far as the gate is sure of it.
+        """
+        self.vector = self.numbers[ends[1] : ends[3]]
+        """Room for the loads, and the sketch."""
+        self.sketch = self.numbers[ends[2] : ends[3]]
+        self._asked = self.numbers[ends[3] :]
+        self._tools_at = tables.gist + tables.summed + _FACTS
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """See `Features`."""
+        number, unit = self._asked.tolist()
+        return int(number), int(unit)
+
+    @asked.setter
+    def asked(self, asked: tuple[int, int]) -> None:
+        self._asked[:] = asked
+
+    @property
+    def tools(self) -> bool:
+        """Whether tools are on offer."""
+        return self.numbers.item(self._tools_at) > 0
 
 
-InputsOf = Callable[[Prompt], Inputs]
+LookUp = Callable[[Prompt, Inputs], None]
 
 
-def inputs_by_numpy(tables: Tables, features: Features) -> Inputs:
+def look_up_features(tables: Tables, features: Features, inputs: Inputs) -> None:
     """Looks up what the graph takes for these features."""
-    return Inputs(
-        _gist(tables, features)[None],
-        _sums(tables, features)[None],
-        features.sketch,
-        features.asked,
-        features.structure.item(_TOOLS_AT) > 0,
-    )
+    inputs.gist[0] = _gist(tables, features)
+    inputs.sums[0] = _sums(tables, features)
+    inputs.sketch[:] = features.sketch
+    inputs.asked = features.asked
 
 
 def _gist(tables: Tables, features: Features) -> Values:
     read = np.concatenate((features.words, features.before))
     meant = tables.meanings.take(tables.meaning_at.take(read), axis=0).astype(np.float32)
     known = np.concatenate(((features.readings @ meant).ravel(), features.structure, features.flags))
-    found: Values = np.clip(known.take(tables.needed), *tables.gist_bounds)
+    return _within(known.take(tables.needed), tables.gist_bounds)
+
+
+def _within(values: Values, bounds: Values) -> Values:
+    low, high = bounds
+    found: Values = np.minimum(np.maximum(values, low), high)
     return found
 
 
 def _sums(tables: Tables, features: Features) -> Values:
     hit = tables.terms.take(features.indices, axis=0).astype(np.float32)
     weights = features.sublinear * hit[:, -1]
-    weights /= max(float(np.linalg.norm(weights)), _TINY)
+    weights /= max(math.sqrt(weights @ weights), _TINY)
     found = weights @ hit
-    facts = np.clip(features.structure, *tables.fact_bounds)
+    facts = _within(features.structure, tables.fact_bounds)
     summed, gate = tables.summed, tables.gate
     scores = gate[:, 0] * found[summed : summed + tables.kinds] + gate[:, 1:-1] @ facts + gate[:, -1]
     kind = int(scores.argmax())
@@ -158,7 +181,7 @@ def _sums(tables: Tables, features: Features) -> Values:
     own_at = tables.own_first[kind] + (features.indices >> tables.own_shift[kind])
     own = weights @ tables.own.take(own_at, axis=0).astype(np.float32)
     of_kinds = np.zeros((tables.kinds, tables.of_a_kind), np.float32)
-    of_kinds[kind] = sure * np.concatenate((own[: tables.loads], facts, _ONE))
+    np.multiply(np.concatenate((own[: tables.loads], facts, _ONE)), sure, out=of_kinds[kind])
     return np.concatenate((found[:summed], facts, features.flags[_TOOLS_FLAG], of_kinds.ravel()))
 
 
@@ -166,48 +189,40 @@ _ONE: Final = np.ones(1, np.float32)
 _TINY: Final = float(np.finfo(np.float32).tiny)
 
 
-def inputs_of(tables: Tables, compiled: CompiledWords | None = COMPILED) -> InputsOf:
+def look_up_in(tables: Tables, compiled: CompiledWords | None = COMPILED) -> LookUp:
     """The way from a prompt to what the graph takes: compiled where it can be and gives numpy's numbers."""
     by_numpy = _by_numpy(tables)
     if compiled is None:
         return by_numpy
     found = _compiled(tables, compiled)
-    return found if all(_are_same(found(prompt), by_numpy(prompt)) for prompt in PROBES) else by_numpy
+    return found if _are_same(tables, found, by_numpy) else by_numpy
 
 
-def _by_numpy(tables: Tables) -> InputsOf:
-    return lambda prompt: inputs_by_numpy(tables, extract_by_numpy(prompt))
+def _by_numpy(tables: Tables) -> LookUp:
+    return lambda prompt, inputs: look_up_features(tables, extract_by_numpy(prompt), inputs)
 
 
-def _are_same(one: Inputs, other: Inputs) -> bool:
-    near = all(
-        np.allclose(a, b, rtol=_SAME, atol=_SAME)
-        for a, b in ((one.gist, other.gist), (one.sums, other.sums), (one.sketch, other.sketch))
-    )
-    return near and (one.asked, one.tools) == (other.asked, other.tools)
+def _are_same(tables: Tables, one: LookUp, other: LookUp) -> bool:
+    places = Inputs(tables), Inputs(tables)
+    for prompt in PROBES:
+        for look_up, inputs in zip((one, other), places, strict=True):
+            look_up(prompt, inputs)
+        if not np.allclose(places[0].numbers, places[1].numbers, rtol=_SAME, atol=_SAME):
+            return False
+    return True
 
 
-def _compiled(tables: Tables, compiled: CompiledWords) -> InputsOf:
-    gist, sums = tables.gist, tables.gist + tables.sums
-    read = _with_library(tables, compiled, sums + SKETCH + _ASKED)
-    tools_at = gist + tables.summed + _FACTS
+def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
+    read = _with_library(tables, compiled)
 
-    def inputs(prompt: Prompt) -> Inputs:
+    def look_up(prompt: Prompt, inputs: Inputs) -> None:
         before = text_before(prompt) if prompt.before else b""
-        out = read(read_text(prompt), before, request_of(prompt))
-        number, unit = out[sums + SKETCH :].tolist()
-        return Inputs(
-            out[None, :gist],
-            out[None, gist:sums],
-            out[sums : sums + SKETCH],
-            (int(number), int(unit)),
-            out.item(tools_at) > 0,
-        )
+        read(read_text(prompt), before, request_of(prompt), inputs.address)
 
-    return inputs
+    return look_up
 
 
-def _with_library(tables: Tables, compiled: CompiledWords, size: int) -> CompiledInputs:
+def _with_library(tables: Tables, compiled: CompiledWords) -> CompiledInputs:
     return compiled.with_model(
         {
             "terms": tables.terms,
@@ -234,7 +249,6 @@ def _with_library(tables: Tables, compiled: CompiledWords, size: int) -> Compile
             "context_words": CONTEXT_WORDS,
             "half_read": HALF_READ,
         },
-        size,
     )
 
 
@@ -244,18 +258,19 @@ def widened(table: NDArray[np.int8], more: int = 0) -> NDArray[np.int8]:
     return np.pad(table, ((0, 0), (0, more + -columns % BLOCK)))
 
 
+# From the short ones to the long ones: each is read into memory that is then given back, since none before was as long.
 _STORED: Final = {
     "sizes": np.int32,
-    "terms": np.int8,
-    "own": np.int8,
     "own_first": np.int32,
     "own_shift": np.int32,
+    "needed": np.int32,
+    "fact_bounds": np.float32,
+    "gist_bounds": np.float32,
     "gate": np.float32,
     "meaning_at": np.uint16,
     "meanings": np.int8,
-    "needed": np.int32,
-    "gist_bounds": np.float32,
-    "fact_bounds": np.float32,
+    "terms": np.int8,
+    "own": np.int8,
 }
 
 
@@ -263,7 +278,7 @@ def write_tables(tables: Tables) -> bytes:
     """The tables as an .npz file; the same tables give the same bytes."""
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {
-        name: np.ascontiguousarray(getattr(tables, name), dtype) for name, dtype in _STORED.items()
+        name: np.ascontiguousarray(getattr(tables, name), _STORED[name]) for name in Tables.__struct_fields__
     }
     np.savez(buffer, **arrays)
     return buffer.getvalue()
@@ -273,8 +288,8 @@ def read_tables(content: bytes, loads: int) -> Tables:
     """Decodes tables for so many loads. Raises ArtifactMalformed where they do not fit each other or this code: the compiled
     loop reads where they say.
     """
-    found = read_columns(content, "the tables", list(_STORED.items()))
-    tables = Tables(**dict(zip(_STORED, map(_on_lines, found), strict=True)))
+    found = read_columns(content, "the tables", list(_STORED.items()), _on_pages)
+    tables = Tables(**dict(zip(_STORED, found, strict=True)))
     for fits, what in _demands(tables, loads):
         # In their order: what a later one looks at, an earlier one has found to be there.
         if not fits():
@@ -335,10 +350,12 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
     ]
 
 
-def _on_lines(array: NDArray[Any]) -> NDArray[Any]:
-    """The array where a line of the processor's cache begins: a short row then lies in one line and not across two."""
-    room = np.empty(array.nbytes + _LINE_BYTES, np.uint8)
-    begin = -room.ctypes.data % _LINE_BYTES
-    placed = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+def _on_pages(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in pages of its own. A short row then lies in one line of the processor's cache and not across two, and what
+    was needed to read the file can be given back, for nothing that stays lies behind it.
+    """
+    placed = np.frombuffer(
+        mmap.mmap(-1, max(1, array.nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), array.dtype, array.size
+    ).reshape(array.shape)
     placed[...] = array
     return placed

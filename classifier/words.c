@@ -370,7 +370,8 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
     gist_of(m, meanings, found[2], earlier, earlier_size, facts, out);
     out += m->gist;
     sums_of(m, buckets, sublinear, found[0], facts, out);
-    out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1);
+    /* Between them is room for the loads, which the graph gives. */
+    out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1) + m->loads;
     memcpy(out, sketch, (size_t)t->sketch * sizeof(float));
     out[t->sketch] = (float)found[3];
     out[t->sketch + 1] = (float)found[4];

@@ -14,7 +14,7 @@ from classifier.heuristic import structural_tokens
 from classifier.manifest import Artifact
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
-from classifier.tables import Tables, inputs_by_numpy, write_tables
+from classifier.tables import Inputs, Tables, look_up_features, write_tables
 from classifier.training.blend import KNOTS, Blend
 from classifier.training.data import Corpus
 from classifier.training.difficulty import gists_of
@@ -127,7 +127,7 @@ def test_what_is_served_says_what_the_parts_say(whole: Whole, artifact: Artifact
     expected = reference(whole, features)
     serving = OnnxClassifier(artifact)
     assert [serving.place(each).complexity for each in features] == pytest.approx(expected.complexity, abs=1e-4)
-    found = [serving.placed(serving.inputs(prompt)) for prompt in prompts]
+    found = [serving.placed(serving.look_up(prompt)) for prompt in prompts]
     trust, kind = np.array([each.trust for each in found]), np.array([each.kind for each in found])
     assert [each.complexity for each in found] == pytest.approx(expected.complexity, abs=1e-4)
     assert trust == pytest.approx(expected.trust, abs=1e-4)
@@ -176,9 +176,10 @@ def test_the_likeliest_kind_alone_has_sums_of_its_own(whole: Whole, tables: Tabl
     """As far as the gate is sure of it, which is what stands in the place of a constant."""
     features = [extract(prompt) for prompt in asked()]
     expected = predict(whole.network, rows_of(features)).kinds
-    seen = set()
+    seen, inputs = set(), Inputs(tables)
     for each, kinds in zip(features, expected, strict=True):
-        of_kinds = inputs_by_numpy(tables, each).sums[0, -tables.kinds * tables.of_a_kind :].reshape(tables.kinds, -1)
+        look_up_features(tables, each, inputs)
+        of_kinds = inputs.sums[0, -tables.kinds * tables.of_a_kind :].reshape(tables.kinds, -1)
         (kind,) = np.flatnonzero(of_kinds.any(axis=1))
         assert of_kinds[kind, -1] == pytest.approx(kinds.max(), abs=1e-4)
         assert kinds[kind] == pytest.approx(kinds.max(), abs=1e-4)

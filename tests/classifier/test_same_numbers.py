@@ -65,9 +65,9 @@ def test_a_row_is_read_as_the_graph_gives_it(classifier: OnnxClassifier, prompts
     manifest, loads = classifier.manifest, classifier.loads
     knots = np.array(manifest.blend)
     for prompt in prompts[:: len(prompts) // 200]:
-        inputs = classifier.inputs(prompt)
+        inputs = classifier.look_up(prompt)
         placed = classifier.placed(inputs)
-        (row,) = classifier._run(["said"], {"gist": inputs.gist, "sums": inputs.sums}, None)[0].astype(float)
+        row = np.array(classifier.said())
         assert placed.complexity == row[0]
         logit = row[1] + inputs.tools * manifest.trust.tools_by_complexity * row[0]
         assert placed.trust == pytest.approx(1 / (1 + np.exp(-logit))) or inputs.tools

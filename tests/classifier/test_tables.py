@@ -12,7 +12,7 @@ from classifier.features import STRUCTURE
 from classifier.manifest import Artifact, ArtifactMalformed
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
-from classifier.tables import BLOCK, Tables, inputs_of, read_tables, widened, write_tables
+from classifier.tables import BLOCK, Inputs, LookUp, Tables, look_up_in, read_tables, widened, write_tables
 from tests.classifier.test_features import PIECES, PROMPTS, compiled
 
 __all__ = ["compiled"]
@@ -26,20 +26,32 @@ def tables(made_up_artifact: Artifact) -> Tables:
     return read_tables(made_up_artifact.tables, made_up_artifact.manifest.loads)
 
 
+@pytest.fixture(scope="module")
+def both(compiled: CompiledWords, tables: Tables) -> tuple[LookUp, LookUp]:
+    """The way of the library, and that of numpy."""
+    return look_up_in(tables, compiled), look_up_in(tables, None)
+
+
+def looked_up(tables: Tables, how: LookUp, prompt: Prompt) -> Inputs:
+    inputs = Inputs(tables)
+    how(prompt, inputs)
+    return inputs
+
+
 @settings(max_examples=300, deadline=None)
 @given(PROMPTS, PIECES, PIECES)
 def test_the_library_looks_up_what_numpy_does(
-    compiled: CompiledWords, tables: Tables, any_prompt: Prompt, text: str, before: str
+    both: tuple[LookUp, LookUp], tables: Tables, any_prompt: Prompt, text: str, before: str
 ) -> None:
     """To the digits of a float, for any text; what is counted and asked for exactly."""
-    by_library, by_numpy = inputs_of(tables, compiled), inputs_of(tables, None)
+    assert both[0].__qualname__ != both[1].__qualname__
     for prompt in (any_prompt, Prompt(text=text, before=before)):
-        found, expected = by_library(prompt), by_numpy(prompt)
+        found, expected = (looked_up(tables, how, prompt) for how in both)
         assert found.gist == pytest.approx(expected.gist, abs=1e-4, rel=1e-5)
         assert found.sums == pytest.approx(expected.sums, abs=1e-3, rel=1e-5)
         assert np.array_equal(found.sketch, expected.sketch)
-        assert (found.asked, found.tools) == (expected.asked, expected.tools)
-        assert {each.dtype for each in (found.gist, found.sums, expected.gist, expected.sums)} == {np.dtype(np.float32)}
+        assert found.asked == expected.asked
+        assert found.tools == expected.tools == (prompt.tools > 0)
 
 
 def test_without_a_library_the_score_is_the_same(
@@ -48,8 +60,8 @@ def test_without_a_library_the_score_is_the_same(
     """Whoever has no compiler gets the same predictions."""
     with_library, without = OnnxClassifier(made_up_artifact), OnnxClassifier(made_up_artifact)
     tables = read_tables(made_up_artifact.tables, with_library.loads)
-    monkeypatch.setattr(with_library, "inputs", inputs_of(tables, compiled))
-    monkeypatch.setattr(without, "inputs", inputs_of(tables, None))
+    monkeypatch.setattr(with_library, "_look_up", look_up_in(tables, compiled))
+    monkeypatch.setattr(without, "_look_up", look_up_in(tables, None))
     for text in ("", "hi", "Prove that the gate road truck is even, in 300 words. " * 30):
         prompt = Prompt(text=text, before="ok", turns=2, tools=len(text) % 2)
         one, other = with_library.classify(prompt), without.classify(prompt)
@@ -65,11 +77,12 @@ def test_a_library_that_looks_up_something_else_is_not_used(tables: Tables, comp
         def __init__(self) -> None:
             """Like the library, with tables that are a little different."""
 
-        def with_model(self, tables: Any, numbers: Any, size: int) -> Any:
-            return compiled.with_model({**tables, "gate": tables["gate"] * 2}, numbers, size)
+        def with_model(self, tables: Any, numbers: Any) -> Any:
+            return compiled.with_model({**tables, "gate": tables["gate"] * 2}, numbers)
 
     prompt = Prompt(text="gate road truck")
-    assert np.array_equal(inputs_of(tables, Other())(prompt).sums, inputs_of(tables, None)(prompt).sums)
+    one, other = (looked_up(tables, look_up_in(tables, how), prompt) for how in (Other(), None))
+    assert np.array_equal(one.numbers, other.numbers)
 
 
 def test_what_is_written_is_read(made_up_artifact: Artifact, tables: Tables) -> None:
