@@ -354,6 +354,10 @@ class Attempt:
             self._permit.went_wrong(type(error).__name__, None, counted=True)
             self._permit.silent()
             return True
+        if ending == "hedge_lost" and self.sent and not self.token_events and self.candidate.reason != "hedge":
+            # Late once is no fault. Who is overtaken again and again while it answers nobody hangs.
+            self._permit.silent()
+            return None
         if isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):
             self._permit.abandon()
             return None

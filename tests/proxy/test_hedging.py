@@ -79,6 +79,28 @@ async def test_who_comes_first_after_all_keeps_the_request() -> None:
     assert "hedge-cost-usd" in given
 
 
+async def test_who_is_overtaken_again_and_again_and_answers_nobody_is_ejected() -> None:
+    """A deployment that hangs and whose callers are all helped elsewhere would be asked for ever."""
+    house = House("hang", siblings=["ok"], hedged_after_s=0.01, hedged_share=1.0)
+    for _ in range(12):
+        assert told(await house.ask(stream=True))["deployment"] == "t0/0"
+    assert house.breakers.state("t0/a") == "open"
+    assert [each.result for outcome in house.told.outcomes for each in outcome.attempts].count("hedge_lost") == 5
+
+
+async def test_who_is_late_and_answers_somebody_is_not() -> None:
+    """One that loses races is slow, not ill."""
+    house = House(LATE, siblings=["ok"], hedged_after_s=0.01, hedged_share=1.0)
+    for _ in range(4):
+        await house.ask(stream=True)
+    permit = house.breakers.try_acquire("t0/a")
+    assert permit is not None
+    permit.success()
+    for _ in range(4):
+        await house.ask(stream=True)
+    assert house.breakers.state("t0/a") == "closed"
+
+
 async def test_without_a_sibling_the_next_candidate_is_asked() -> None:
     """It is the same plan that a fallback follows, and no fallback is counted."""
     house = House(LATE, "ok", hedged_after_s=0.01)

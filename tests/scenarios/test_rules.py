@@ -113,10 +113,11 @@ class House:
         backoff_s: float = 0,
         siblings: Sequence[str] = (),
         hedged_after_s: float | None = None,
+        hedged_share: float = 0.05,
         kind: DeploymentKind = "scripted",
     ) -> None:
         """`siblings` are the scripts of the first target's other deployments. With `hedged_after_s` every attempt that is
-        later has another one beside it, as far as the budget goes: one at first.
+        later has another one beside it, as far as the budget goes: one at first, and `hedged_share` of the requests.
         """
         self.books = books or MemoryLedger()
         self.told = Told()
@@ -177,7 +178,7 @@ class House:
                 sleep=lambda _s: asyncio.sleep(backoff_s),
                 queues=queues,
                 latency=latency,
-                hedging=None if latency is None else Hedging(RetryBudget(0.05, 1, 10, loop.time), latency),
+                hedging=None if latency is None else Hedging(RetryBudget(hedged_share, 1, 10, loop.time), latency),
             ),
             observers=(self.told,),
             tracing=Tracing(),
