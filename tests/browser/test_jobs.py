@@ -223,8 +223,8 @@ async def test_a_team_admin_hands_out_a_key(browser: Browser, site: Site) -> Non
         assert "curl" in shown
         assert "OpenAI" in shown
         await visitor.is_fine()
-        async with aiohttp.ClientSession() as session:
-            answer = await session.get(f"{site.url}/v1/models", headers={"authorization": f"Bearer {key}"})
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession() as session, session.get(f"{site.url}/v1/models", headers=headers) as answer:
             assert answer.status == 200
         await visitor.open("/dashboard/teams/support/keys")
         assert key not in await page.content()

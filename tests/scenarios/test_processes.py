@@ -330,7 +330,8 @@ async def test_a_database_that_is_gone_takes_no_key_with_it(tmp_path: Path, post
                 assert "retry-after" in headers
                 await asyncio.sleep(0.02)
             assert await metric(session, "weighbridge_journal_depth") >= 20
-            assert (await session.get("/readyz")).status == 200
+            async with session.get("/readyz") as reply:
+                assert reply.status == 200
             await bridge.open()
             await until(lambda: _drained(session))
             await until(lambda: _answers(newcomer, "only"))
