@@ -61,7 +61,7 @@ def _expected(error: Exception) -> str | None:
     kinds = {
         "gateway.configuration.file": "ConfigError",
         "providers.catalog": "SecretMissing",
-        "gateway.process.serve": "PortTaken",
+        "gateway.process.listener": "PortTaken",
         "proxy.http.tls": "TlsInvalid",
         "gateway.demo.engine": "EngineMissing",
         "gateway.demo.run": "DemoFailed",

@@ -22,6 +22,7 @@ from accounts.store import AccountStore
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
 from providers.scripted_log import LogLine, read_log
+from tests.children import children_of
 from tests.nursery import Child, nursery
 from tests.running_gateway import PEPPER
 from tests.sqlite import newest_sqlite
@@ -234,18 +235,6 @@ async def serving(site: Site, name: str = "gateway", *arguments: str) -> AsyncIt
         yield server
     finally:
         server.kill()
-
-
-def children_of(pid: int) -> list[int]:
-    """The living children of a process."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == pid and state != "Z":
-                    found.append(int(folder.name))
-    return sorted(found)
 
 
 def _runs(pid: int, name: str) -> bool:

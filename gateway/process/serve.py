@@ -28,6 +28,7 @@ from gateway.configuration.settings import (
     without_effect,
 )
 from gateway.process.life import ignore_early_signals
+from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.supervisor import Supervisor
 from gateway.runtime_folder import runtime_folder
@@ -37,12 +38,6 @@ from proxy.observers.metrics import forget_worker
 from settings.private import private_folder
 
 _log = logging.getLogger("weighbridge.serve")
-
-_BACKLOG = 8192
-
-
-class PortTaken(Exception):
-    """Raised when the address cannot be listened on; the message says why."""
 
 
 def serve(
@@ -107,29 +102,8 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Binds a listening socket; port 0 lets the system choose. Raises PortTaken."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise PortTaken(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        hint = "; another server is already there, choose another --port" if error.errno in _IN_USE else ""
-        raise PortTaken(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
-    listener.setblocking(False)
-    return listener
-
-
 _HASH_KEYS = 2**32 - 1
 """The keys that Python takes; 0 would be none."""
-_IN_USE = {98, 48}
-"""The errno of EADDRINUSE on Linux and on macOS."""
 
 
 async def _migrate(environment: Environment) -> None:

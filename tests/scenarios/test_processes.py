@@ -20,8 +20,9 @@ import yaml
 from aiohttp import web
 
 from cost.ledger.segments import boots
+from tests.children import children_of
 from tests.postgres import Postgres
-from tests.processes import Oracle, Server, children_of, make_site, oracle, serving, start, until
+from tests.processes import Oracle, Server, make_site, oracle, serving, start, until
 from tests.running_gateway import model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from gateway.process.listener import PortTaken, bind
 from gateway.process.running_child import RestartBackoff
-from gateway.process.serve import PortTaken, bind
-from tests.processes import children_of
+from tests.children import children_of
 
 _TIMEOUT_S = 30.0
 
 _SUPERVISED = """
 import os, sys
-from gateway.process.serve import bind
+from gateway.process.listener import bind
 from gateway.process.running_child import RestartBackoff
 from gateway.process.supervisor import Supervisor
 listener = bind("127.0.0.1", 0)
@@ -38,7 +38,7 @@ sys.exit(supervisor.run())
 
 _ALONE = """
 import sys
-from gateway.process.serve import bind
+from gateway.process.listener import bind
 from tests.gateway.process.tiny_worker import run
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)

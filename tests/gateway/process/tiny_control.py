@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.processes import children_of
+from tests.children import children_of
 
 
 def main(log: Path, ready_fd: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.process.serve import bind
+from gateway.process.listener import bind
 from proxy.http.accept_queue import AcceptQueue, AcceptWait, waiting
 
 _linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
