@@ -78,7 +78,7 @@ async def test_only_failures(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, [model("only", SCRIPTED)]) as running:
         free = {"cost_nanousd": None, "input_nanousd": 0, "baseline_nanousd": None}
         await LedgerStore(running.engine).insert(attempts(200, served=False, status=502, output_tokens=0, **free))
-        await all_walk(running)
+        await all_walk(running, people=ENOUGH)
 
 
 @pytest.mark.long
