@@ -1,6 +1,7 @@
-"""Monthly statement as CSV: a line per team, model, pool and kind of cost. Its amounts add up to the spending."""
+"""Monthly statement as CSV: a line per team, model, pool, unit and kind of cost. Its amounts add up to the spending."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Final
 
 from cost.close.month import Month
@@ -27,7 +28,10 @@ COLUMNS: Final = (
     "unpriced_attempts",
     "estimated_attempts",
     "batch_saved_usd",
+    "unit",
+    "quantity",
 )
+_MILLI: Final = 1_000
 
 
 def statement_csv(
@@ -71,6 +75,8 @@ def _rows(
             line.unpriced_attempts,
             line.estimated_attempts,
             usd(line.batch_saved_nanousd),
+            line.unit,
+            Decimal(line.quantity_milli) / _MILLI if line.unit else None,
         )
     if gateway_nanousd:
         zeros: tuple[Cell, ...] = (0,) * 5
@@ -89,4 +95,6 @@ def _rows(
             0,
             0,
             usd(0),
+            "",
+            None,
         )

@@ -44,6 +44,7 @@ _COUNTS: Final = (
     "estimated_attempts",
     "batch_saved_nanousd",
 )
+_SUMMED: Final = (*_COUNTS, "quantity_milli")
 _FIELDS: Final[Mapping[Grouping, str]] = {
     "team": "team_id",
     "key": "key_id",
@@ -60,7 +61,7 @@ def part_of(origin: str) -> Part:
 
 
 class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the days by origin, pool and the dimensions grouped by; the other names are empty."""
+    """Sums over the days by origin, pool, unit and the dimensions grouped by; the other names are empty."""
 
     team_id: str = ""
     key_id: str = ""
@@ -70,6 +71,10 @@ class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     pool: str = ""
     origin: str = "caller"
+    unit: str = ""
+    """What the provider counts beside tokens, such as `second`; empty for tokens alone."""
+    quantity_milli: int = 0
+    """How many thousandths of `unit`. Lines of different units have no sum of it."""
     requests: int = 0
     attempts: int = 0
     served: int = 0
@@ -174,10 +179,10 @@ class PeriodReader:
         """Return the lines from `start_us` up to `end_us`, sorted by their names. Raises BadQuery."""
         _check_range(start_us, end_us)
         table = rollup_day.c
-        names = [*(_FIELDS[each] for each in by), "pool", "origin"]
-        group = [table[COLUMNS[each]] for each in by] + [table.pool, table.origin]
+        names = [*(_FIELDS[each] for each in by), "pool", "origin", "unit"]
+        group = [table[COLUMNS[each]] for each in by] + [table.pool, table.origin, table.unit]
         query = (
-            select(*group, *(func.sum(table[name]) for name in _COUNTS))
+            select(*group, *(func.sum(table[name]) for name in _SUMMED))
             .where(*scoped(dict(table), scope), table.start_us >= start_us, table.start_us < end_us)
             .group_by(*group)
             .limit(MOST_LINES + 1)
@@ -236,7 +241,7 @@ class PeriodReader:
 def _line(names: Sequence[str], row: Sequence[Any]) -> PeriodLine:
     given: dict[str, Any] = dict(zip(names, row, strict=False))
     # PostgreSQL sums integers to Decimals.
-    counts: dict[str, Any] = {name: int(value or 0) for name, value in zip(_COUNTS, row[len(names) :], strict=True)}
+    counts: dict[str, Any] = {name: int(value or 0) for name, value in zip(_SUMMED, row[len(names) :], strict=True)}
     return PeriodLine(**given, **counts)
 
 

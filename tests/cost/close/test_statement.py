@@ -10,7 +10,7 @@ from cost.close.month import Month
 from cost.close.statement import COLUMNS, statement_csv
 from cost.prices import usd
 from cost.reports.period import PeriodLine, PeriodReader, spent
-from tests.cost.reports.two_organisations import WHOLE, idle, keep, many
+from tests.cost.reports.two_organisations import WHOLE, booked, idle, keep, many
 
 APRIL = Month(2026, 4)
 
@@ -29,6 +29,16 @@ async def test_lines_add_up_to_the_month(engine: AsyncEngine) -> None:
     assert sum(int(row["requests"]) for row in rows) == spent(lines).requests
     assert {row["kind"] for row in rows} == {"requests", "idle", "gateway"}
     assert {row["team"] for row in rows if row["team_id"] == "team_a"} == {"Team A"}
+
+
+async def test_what_is_sold_by_units_says_how_many(engine: AsyncEngine) -> None:
+    """A line of its own for each unit, beside what the same model took in tokens."""
+    heard = {"target_id": "whisper-1", "unit": "second", "input_tokens": 0, "output_tokens": 0}
+    entries = [booked(f"h{number}", quantity_milli=2_500, **heard) for number in range(3)]
+    await keep(engine, [*entries, booked("t", target_id="whisper-1")])
+    lines = await PeriodReader(engine).lines(WHOLE, APRIL.start_us, APRIL.end_us, ("team", "model", "provider"))
+    rows = read(statement_csv(APRIL, "acme", lines, {}))
+    assert [(row["unit"], row["quantity"], row["attempts"]) for row in rows] == [("", "", "1"), ("second", "7.5", "3")]
 
 
 def test_what_is_unknown_is_empty_and_no_name_runs() -> None:
