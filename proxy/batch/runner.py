@@ -155,6 +155,8 @@ class BatchRunner:
         self._wake = asyncio.Event()
         self._job: asyncio.Task[None] | None = None
         self._duty_at = 0.0
+        self._has_answered_all = False
+        """Nothing runs here any more, so that a batch may have come to its end."""
         self._is_draining: Callable[[], bool] = lambda: False
         self.speed = Speed(clock)
         self.laxities: Mapping[str, Laxity] = {}
@@ -182,6 +184,9 @@ class BatchRunner:
         if self._clock() >= self._duty_at:
             self._duty_at = self._clock() + _DUTY_S
             await self._do_duties()
+        elif self._has_answered_all:
+            self._has_answered_all = False
+            await self._batches.finish_answered()
         if self._is_draining():
             await self._let_go(())
             return
@@ -359,6 +364,7 @@ class BatchRunner:
             while not self._results.empty() and len(results) < _RESULTS_AT_A_TIME:
                 results.append(self._results.get_nowait())
             await self._write(results)
+            self._has_answered_all = not self._running and self._results.empty()
             self._wake.set()
 
     async def _write(self, results: list[LineResult]) -> None:
