@@ -159,7 +159,13 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
         data = writer.render(batch)
         if data:
             await context.reply.events(data)
-        batch = await answer.read()
+        # As `answer.read` does, without a coroutine of its own for each token.
+        try:
+            batch = await answer.stream.read()
+        except UpstreamError as error:
+            batch = await answer.continued(error)
+        else:
+            batch = answer.heard(batch)
 
 
 async def _keep(context: RequestContext, payload: bytes | None, served: Served) -> None:

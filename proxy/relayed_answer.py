@@ -62,6 +62,18 @@ class _Said:
             self.only_text, self._parts = False, []
 
 
+class _Over:
+    """A stream that has ended, in place of one whose further events are no part of the answer."""
+
+    async def read(self) -> list[Event] | None:
+        return None
+
+    def unread(self) -> list[Event]:
+        return []
+
+    async def aclose(self) -> None: ...
+
+
 class RelayedAnswer:
     """Reads the answer of one request to its end, over one attempt or over the one that goes on with it."""
 
@@ -70,8 +82,10 @@ class RelayedAnswer:
         """The attempt that answers now."""
         self.events = committed.events
         """What was read before it was committed."""
+        self.stream: UpstreamStream = committed.stream
+        """What is read from; `heard` and `continued` may put another one in its place."""
         self._context = context
-        self._stream: UpstreamStream = committed.stream
+        self._opened = committed.stream
         self._dispatcher = dispatcher
         self._seam: Seam | None = None
         self._said: _Said | None = None
@@ -81,31 +95,35 @@ class RelayedAnswer:
 
     async def read(self) -> list[Event] | None:
         """The next events to write, which may be none yet; None at the answer's end. Raises an UpstreamError."""
-        seam = self._seam
-        if seam is not None and seam.ended:
-            return None
         try:
-            batch = await self._stream.read()
+            batch = await self.stream.read()
         except UpstreamError as error:
-            return await self._continued(error)
+            return await self.continued(error)
+        return self.heard(batch)
+
+    def heard(self, batch: list[Event] | None) -> list[Event] | None:
+        """The events to write for those that were read, which may be none yet; None at the answer's end."""
+        seam = self._seam
         if batch is None:
             return None if seam is None else seam.rest() or None
         self.attempt.observe(batch)
         if seam is not None:
             batch = seam.sewn(batch)
+            if seam.ended:
+                self.stream = _Over()
         if self._said is not None:
             self._said.hear(batch)
         return batch
 
     def observe_unread(self) -> None:
         """Counts what arrived and is not read any more: it was made, and costs."""
-        self.attempt.observe(self._stream.unread())
+        self.attempt.observe(self.stream.unread())
 
     async def aclose(self) -> None:
         """Gives the connection back, or cuts it. Never raises."""
-        await close_quietly(self._stream)
+        await close_quietly(self._opened)
 
-    async def _continued(self, error: UpstreamError) -> list[Event]:
+    async def continued(self, error: UpstreamError) -> list[Event]:
         """The first events of the rest, from another replica. Raises the error where nobody goes on."""
         said, broken = self._said, self.attempt
         if self._dispatcher is None or said is None or not self._may_go_on(said, error):
@@ -115,7 +133,7 @@ class RelayedAnswer:
             raise error
         # Settled first: its place is free then, and its replica is known to have failed.
         settled = broken.close("failed", error, status=200)
-        await close_quietly(self._stream)
+        await close_quietly(self._opened)
         before = _before(broken, settled)
         routed, told = msgspec.structs.replace(rest[0], before=before), rest[1]
         try:
@@ -130,8 +148,10 @@ class RelayedAnswer:
         stops = stops_of(broken.routed.request)
         self._seam = Seam(said.first, said.text, overlap=overlap, stops=stops, before=before.usage)
         self.attempt = self._context.answering = committed.attempt
-        self._stream = committed.stream
+        self.stream = self._opened = committed.stream
         events = self._seam.sewn(committed.events)
+        if self._seam.ended:
+            self.stream = _Over()
         said.hear(events)
         return events
 

@@ -347,3 +347,30 @@ async def test_a_killed_replica_is_not_noticed_before_the_first_byte(tmp_path: P
         await fleet.until_states(a="ready")
         back = await asyncio.gather(*(fleet.ask(short(f"back {number}")) for number in range(12)))
         assert {reply.replica for reply in back} == {"a", "b"}
+
+
+async def test_a_killed_replicas_stream_goes_on(tmp_path: Path, pair: Pair) -> None:
+    """For a team that wants it: the other engine completes the very message. Both count exactly, so the caller has as many
+    tokens as it asked for, and is told of the prompt once.
+    """
+    async with fleet_of(tmp_path, pair.both) as fleet:
+        await fleet.gateway.accounts.update_team("team_a", continue_streams=True)
+        asked = short("goes on")
+        reply = Reply()
+        running = asyncio.create_task(fleet.stream(asked, into=reply, max_tokens=_LONG_TOKENS))
+
+        async def begun() -> bool:
+            return reply.events >= _HEARD
+
+        await until(begun)
+        said = reply.text
+        (pair.a if reply.replica == "a" else pair.b).kill()
+        await running
+        assert (reply.error, reply.done) == (None, True)
+        assert reply.text.startswith(said)
+        assert len(reply.text) > len(said)
+        broken, rest = await fleet.gateway.rows("entry = 'settle'")
+        assert "continued" in rest["flags"]
+        assert reply.usage["completion_tokens"] == broken["output_tokens"] + rest["output_tokens"] == _LONG_TOKENS
+        whole = await fleet.ask(asked, max_tokens=1)
+        assert reply.usage["prompt_tokens"] == whole.usage["prompt_tokens"] < rest["input_tokens"]
