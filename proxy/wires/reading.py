@@ -48,6 +48,11 @@ def own_fields_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fields[name] for name in fields.keys() & _OWN_FIELDS}
 
 
+def said(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The fields of these names that say something. Bodies have few fields, so they are walked and not the names."""
+    return {name: value for name, value in fields.items() if name in names and value is not None}
+
+
 def unread(fields: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...]:
     """The names of fields that say something and that this wire does not read, as far as a header may name them."""
     others = fields.keys() - known

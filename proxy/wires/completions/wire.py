@@ -17,14 +17,14 @@ from proxy.request import RequestHeaders, parse_chat, refuse_steering
 from proxy.wires.completions_of_chat import Choice, Completion, Said, completion_of, to_json
 from proxy.wires.openai_errors import as_told, error_event
 from proxy.wires.own_fields import own_fields
-from proxy.wires.reading import encoded, object_of, own_fields_of, raw, text, unsupported, whole_number, wrong
+from proxy.wires.reading import encoded, object_of, own_fields_of, raw, said, text, unsupported, whole_number, wrong
 from proxy.wires.wire import EventWriter, IsModel, Served, Understood, Wire
 
 _DONE: Final = b"data: [DONE]\n\n"
-_SAME: Final = (
+_SAME: Final = frozenset({
     "temperature", "top_p", "n", "stream", "stream_options", "stop", "presence_penalty", "frequency_penalty", "logit_bias",
     "seed", "user",
-)  # fmt: skip
+})  # fmt: skip
 """Fields that chat has under the same name, with the same meaning."""
 _DEFAULT_MAX_TOKENS: Final = 16
 """What OpenAI takes where the caller says nothing."""
@@ -57,7 +57,7 @@ def read_completion(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
     most = _DEFAULT_MAX_TOKENS if most is None else whole_number(most, "max_tokens")
     chat: dict[str, Any] = {
         **own,
-        **{name: fields[name] for name in _SAME if fields.get(name) is not None},
+        **said(fields, _SAME),
         **_logprobs(fields.get("logprobs")),
         "model": model,
         "messages": [{"role": "user", "content": "\n\n".join(prompt.texts)}],
@@ -65,12 +65,15 @@ def read_completion(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
     }
     request = parse_chat(encoded(chat), headers)
     needs = _needs(fields, prompt)
-    as_text = {name: value for name, value in fields.items() if name not in own}
+    for_text: dict[str, Any] | None = None
+    if needs or model != AUTO:
+        as_text = {name: value for name, value in fields.items() if name not in own}
+        for_text = {**raw(as_text), "max_tokens": request.fields["max_tokens"]}
     return Understood(
         msgspec.structs.replace(
             request,
             translated=True,
-            for_text={**raw(as_text), "max_tokens": request.fields["max_tokens"]} if needs or model != AUTO else None,
+            for_text=for_text,
             text_needs=needs,
             given_tokens=prompt.tokens,
             # Each prompt gets as many answers.

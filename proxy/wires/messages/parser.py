@@ -17,6 +17,7 @@ from proxy.wires.reading import (
     object_of,
     own_fields_of,
     raw,
+    said,
     text,
     unread,
     unsupported,
@@ -29,7 +30,7 @@ from proxy.wires.wire import IsModel, Understood
 CLAUDE_PREFIX: Final = "claude-"
 """Clients of Anthropic's show and send only names that begin so."""
 _AUTO: Final = "auto"
-_SAME: Final = ("temperature", "top_p", "stream")
+_SAME: Final = frozenset({"temperature", "top_p", "stream"})
 """Fields that chat has under the same name, with the same meaning."""
 _READ: Final = frozenset(
     {"cache_control", "container", "inference_geo", "mcp_servers", "max_tokens", "messages", "metadata", "model", "output_config", "service_tier",
@@ -82,7 +83,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
         **own_fields_of(fields),
         "model": model,
         "messages": messages,
-        **{name: fields[name] for name in _SAME if fields.get(name) is not None},
+        **said(fields, _SAME),
         **_asked(fields),
     }
     # Anthropic's values mean an answer now, whichever of its own queues they choose.
@@ -93,6 +94,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
             chat |= chat_tool_choice(fields["tool_choice"])
     request = parse_chat(encoded(chat), headers)
     thinks = _thinks(fields.get("thinking"))
+    effort = {"reasoning_effort": _effort(fields)}
     return Understood(
         msgspec.structs.replace(
             request,
@@ -100,8 +102,8 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
             claudes_only=("thinking",) if thinks else (),
             left_out=unread(fields, _READ),
             session_id=request.session_id or _session(fields.get("metadata")),
-            for_engines=raw({**_for_engines(fields), "messages": with_system_first(messages)}),
-            for_reasoners=raw({"reasoning_effort": _effort(fields)}),
+            for_engines=raw({**_for_engines(fields), **effort, "messages": with_system_first(messages)}),
+            for_reasoners=raw(effort),
             for_anthropic=lambda: _for_anthropic(fields),
             as_written=message_as_written(body, headers, run) if run else None,
         ),
@@ -142,7 +144,6 @@ def _for_engines(fields: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if fields.get("top_k") is not None:
         found["top_k"] = whole_number(fields["top_k"], "top_k")
-    found["reasoning_effort"] = _effort(fields)
     return found
 
 

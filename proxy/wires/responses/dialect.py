@@ -13,6 +13,7 @@ from providers.wire import Event
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
 from proxy.wires.own_fields import own_fields
+from proxy.wires.reading import said
 from proxy.wires.responses.continuing import conversation_of
 from proxy.wires.responses.conversation import with_turn
 from proxy.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
@@ -132,7 +133,8 @@ class ResponsesDialect:
             "conversation": {"id": self._conversation} if self.keeps and self._conversation is not None else None,
             "error": None,
             "incomplete_details": None,
-            **{name: default if fields.get(name) is None else fields[name] for name, default in _ECHOED.items()},
+            **_ECHOED,
+            **said(fields, _ECHOED),
             "output": output,
             "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
             "store": self.keeps and self._stores,
@@ -298,8 +300,10 @@ class _EventWriter:
         if self._part != part:
             self._close_part(item, parts)
             self._part = part
-            self._tell("response.content_part.added", parts, **self._where(item), part=_part(part, "", []))
-            self._delta_head = _delta_head(part, self._where(item))
+            if self._tells:
+                where = self._where(item)
+                self._tell("response.content_part.added", parts, **where, part=_part(part, "", []))
+                self._delta_head = _delta_head(part, where)
         if part == "output_text" and not logprobs:
             self._write_text(words, parts)
             return
@@ -323,11 +327,13 @@ class _EventWriter:
             return
         kind, words = self._part, "".join(self._said)
         made = _part(kind, words, self._logprobs)
-        told: dict[str, Any] = {**self._where(item), ("refusal" if kind == "refusal" else "text"): words}
-        if kind == "output_text":
-            told["logprobs"] = self._logprobs
-        self._tell(f"response.{kind}.done", parts, **told)
-        self._tell("response.content_part.done", parts, **self._where(item), part=made)
+        if self._tells:
+            where = self._where(item)
+            told: dict[str, Any] = {**where, ("refusal" if kind == "refusal" else "text"): words}
+            if kind == "output_text":
+                told["logprobs"] = self._logprobs
+            self._tell(f"response.{kind}.done", parts, **told)
+            self._tell("response.content_part.done", parts, **where, part=made)
         item["content"].append(made)
         self._part, self._said, self._logprobs = None, [], []
 

@@ -13,6 +13,7 @@ from proxy.wires.reading import (
     object_of,
     own_fields_of,
     raw,
+    said,
     text,
     unread,
     unsupported,
@@ -27,16 +28,13 @@ from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, t
 from proxy.wires.system_turns import with_system_first
 from proxy.wires.wire import IsModel, Kept, Later, Understood
 
-_SAME: Final = ("temperature", "top_p", "stream", "parallel_tool_calls", "user")
+_SAME: Final = frozenset({"temperature", "top_p", "stream", "parallel_tool_calls", "user"})
 """Fields that chat has under the same name, with the same meaning."""
-_OPENAI_ONLY: Final = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier")
+_OPENAI_ONLY: Final = frozenset({"prompt_cache_key", "prompt_cache_retention", "safety_identifier"})
 _READ: Final = frozenset(
     {"background", "client_metadata", "conversation", "include", "input", "instructions", "max_output_tokens", "metadata", "model", "previous_response_id",
      "reasoning", "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", *_SAME, *_OPENAI_ONLY}
 )  # fmt: skip
-_ELSEWHERE: Final = {
-    "prompt": "Prompts are not kept here: send `instructions` and `input`",
-}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Efforts in the words that every engine knows."""
 _LOGPROBS: Final = "message.output_text.logprobs"
@@ -65,9 +63,8 @@ def _understood(
     fields = object_of(body)
     if streams:
         fields["stream"] = True
-    for name, why in _ELSEWHERE.items():
-        if fields.get(name):
-            raise unsupported(name, f"{why}.")
+    if fields.get("prompt"):
+        raise unsupported("prompt", "Prompts are not kept here: send `instructions` and `input`.")
     items = items_of(fields.get("input"))
     tools = fields.get("tools") or ()
     box = toolbox_of(tools) if tools else Toolbox([], {})
@@ -80,7 +77,7 @@ def _understood(
         **own_fields_of(fields),
         "model": text(fields.get("model"), "model"),
         "messages": messages,
-        **{name: fields[name] for name in _SAME if fields.get(name) is not None},
+        **said(fields, _SAME),
         **_asked(fields),
         **_tools(offered, choice),
     }
@@ -100,7 +97,7 @@ def _understood(
             translated=True,
             left_out=unread(fields, _READ),
             for_engines=raw({"reasoning_effort": _EFFORTS.get(effort or ""), "messages": with_system_first(messages)}),
-            for_openai=raw({name: fields.get(name) for name in _OPENAI_ONLY}),
+            for_openai=raw(said(fields, _OPENAI_ONLY)),
             for_reasoners=raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
             for_anthropic=lambda: _for_anthropic(instructions, items, effort),
             as_written=response_as_written(body, fields, items, run) if run else None,
