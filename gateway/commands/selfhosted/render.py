@@ -31,6 +31,10 @@ def render(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
     ] = None,
+    part: Annotated[
+        Literal["prefill", "decode"] | None,
+        typer.Option(help="k8s and command: this side of the plan, as `plan --split` divides it."),
+    ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, max=10_000, help="Instead of the plan's.")] = None,
     min_replicas: Annotated[int | None, typer.Option(min=0, max=10_000, help="Never fewer.")] = None,
     max_replicas: Annotated[int | None, typer.Option(min=1, max=10_000, help="Never more.")] = None,
@@ -83,6 +87,8 @@ def render(
 
     answer = None if plan is None else _read_plan(plan)
     found = _configured(config, pool) if answer is None else _planned(answer, pool)
+    if part is not None:
+        found = _side_of(what, plan, found, part)
     changes: dict[str, Any] = {
         "replicas": replicas,
         "min_replicas": min_replicas,
@@ -194,6 +200,28 @@ def _planned(answer: "Plan", pool: str) -> "Serving":
         weights_bytes=answer.memory.weight_bytes,
         running=None if answer.operation is None else answer.operation.running,
         place=Place(labels={PRODUCT: answer.gpu.product}),
+    )
+
+
+def _side_of(what: What, path: Path | None, whole: "Serving", part: str) -> "Serving":
+    """Prefill or decode, with all else as the whole plan has it. Raises PlanRefused."""
+    import msgspec
+
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from selfhosted.offline.plans.serving import of_side
+    from selfhosted.offline.plans.split import Split
+
+    class WithSplit(msgspec.Struct):
+        split: Split | None = None
+
+    if what not in ("k8s", "command"):
+        raise PlanRefused("prefill and decode are rendered for Kubernetes and as commands")
+    found = None if path is None else msgspec.json.decode(path.read_bytes(), type=WithSplit).split
+    if found is None:
+        raise PlanRefused("the plan has no sides: `weighbridge selfhosted plan … --split` tells why")
+    side = of_side(found.prefill if part == "prefill" else found.decode, whole.pool, part)
+    return msgspec.structs.replace(
+        side, gpu_title=whole.gpu_title, weights_bytes=whole.weights_bytes, place=whole.place
     )
 
 

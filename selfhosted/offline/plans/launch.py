@@ -18,6 +18,9 @@ VLLM_VERSION: Final = "0.32.0"
 """Version of vLLM, the same as in pyproject.toml's extra; a test keeps them together."""
 PORT: Final = 8_000
 SHUTDOWN_S: Final = 600
+SIDE_CHANNEL_PORT: Final = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+SIDE_CHANNEL_HOST: Final = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+"""Variables of NixlConnector: where others find an engine to hand over a KV cache."""
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9/._][A-Za-z0-9._/:@-]{0,254}")
 _SERVED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,127}")

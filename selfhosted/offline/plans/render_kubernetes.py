@@ -15,7 +15,7 @@ from selfhosted.offline.plans.render_pod import (
     selector,
     startup_s,
 )
-from selfhosted.offline.plans.serving import Serving, checked
+from selfhosted.offline.plans.serving import EXCHANGE, Serving, checked
 
 _GATEWAY: Final = {f"{PART}/name": "weighbridge"}
 _NAMESPACE: Final = "kubernetes.io/metadata.name"
@@ -36,7 +36,8 @@ def manifests(serving: Serving) -> list[dict[str, Any]]:
         _service(serving),
         _deployment(serving) if serving.nodes == 1 else _leader_worker_set(serving),
         _disruption_budget(serving),
-        _scaled_object(serving),
+        # The gateway knows the proxy in front of prefill and decode, and says no number of either.
+        *([_scaled_object(serving)] if serving.exchange is None else []),
         _service_monitor(serving),
     ]
 
@@ -90,6 +91,10 @@ def _network_policy(serving: Serving) -> dict[str, Any]:
     if serving.nodes > 1:
         incoming.append({"from": [own]})
         outgoing.append({"to": [own]})
+    if serving.exchange is not None:
+        # KV caches go over ports that nobody can list; who asks both sides has the label, too.
+        for way, rules in (("from", incoming), ("to", outgoing)):
+            rules.append({way: [{"podSelector": {"matchLabels": {EXCHANGE: serving.exchange}}}]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

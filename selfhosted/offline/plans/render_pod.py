@@ -3,7 +3,8 @@
 import math
 from typing import Any, Final, Literal
 
-from selfhosted.offline.plans.serving import Serving
+from selfhosted.offline.plans.launch import SIDE_CHANNEL_HOST, SIDE_CHANNEL_PORT
+from selfhosted.offline.plans.serving import EXCHANGE, Serving
 
 GPU: Final = "nvidia.com/gpu"
 PART: Final = "app.kubernetes.io"
@@ -27,7 +28,8 @@ Part = Literal["alone", "leader", "worker"]
 
 
 def pod_labels(serving: Serving) -> dict[str, str]:
-    return {f"{PART}/name": serving.name, f"{PART}/part-of": "weighbridge", f"{PART}/component": "engine"}
+    exchange = {} if serving.exchange is None else {EXCHANGE: serving.exchange}
+    return {f"{PART}/name": serving.name, f"{PART}/part-of": "weighbridge", f"{PART}/component": "engine", **exchange}
 
 
 def selector(serving: Serving) -> dict[str, str]:
@@ -158,6 +160,8 @@ def _container(serving: Serving, part: Part) -> dict[str, Any]:
     if serving.kv_events_port is not None:
         for name, port in (("kv-events", serving.kv_events_port), ("kv-replay", serving.kv_events_port + 1)):
             ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
+    if serving.exchange is not None:
+        ports.append({"name": "nixl", "containerPort": int(serving.environment[SIDE_CHANNEL_PORT]), "protocol": "TCP"})
     gpus = serving.gpus // serving.nodes
     offload = math.ceil(serving.kv_offload_gib / serving.nodes)
     found: dict[str, Any] = {
@@ -224,6 +228,8 @@ def _environment(serving: Serving, *, engine: bool) -> list[dict[str, Any]]:
     if serving.key_secret is not None:
         reference = {"name": serving.key_secret, "key": "api-key"}
         own.append({"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": reference}})
+    if serving.exchange is not None:
+        own.append({"name": SIDE_CHANNEL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     taken = {each["name"] for each in own}
     given = [{"name": name, "value": value} for name, value in serving.environment.items() if name not in taken]
     return own + given

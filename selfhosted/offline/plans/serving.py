@@ -15,6 +15,7 @@ import yaml
 from selfhosted.config import PoolConfig
 from selfhosted.offline.plans.launch import PORT, SHUTDOWN_S, VLLM_VERSION, Launch
 from selfhosted.offline.plans.plan_errors import PlanRefused
+from selfhosted.offline.plans.split import Side
 
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -25,6 +26,7 @@ _IMAGE: Final = re.compile(r"[a-z0-9][a-zA-Z0-9._/:@-]{0,254}")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MOST_LABEL: Final = 63
+EXCHANGE: Final = "weighbridge/exchange"
 IMAGE: Final = f"vllm/vllm-openai:v{VLLM_VERSION}"
 
 
@@ -82,6 +84,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     gpu_title: str | None = None
     kv_offload_gib: int = 0
     """Main memory of a replica for KV blocks that left its GPUs."""
+    exchange: str | None = None
+    """Label that pods of prefill and decode have in common, as they hand each other KV caches; None where replicas do both."""
     running: float | None = None
     """Requests that the plan has running in one replica; None where there is no plan."""
 
@@ -98,6 +102,7 @@ def checked(serving: Serving) -> Serving:
         ("the StorageClass", serving.weights_class),
         ("the gateway's namespace", serving.gateway_namespace),
         ("Prometheus's namespace", serving.monitoring_namespace),
+        ("the exchange", serving.exchange),
     ):
         if value is not None:
             _must(_LABEL, value, f"the name of {what} is lower-case letters, digits and dashes, at most 63 of them")
@@ -151,6 +156,15 @@ def warnings_of(serving: Serving) -> list[str]:
         )
     if not serving.place.labels:
         told.append("nothing says which GPU the nodes have: any will do; --gpu h100, or --node-label KEY=VALUE")
+    if serving.exchange is not None:
+        told.append(
+            f"a proxy asks prefill and then decode: a pod with the label {EXCHANGE}: {serving.exchange} reaches both, and the "
+            "gateway's pool has the proxy's address; nothing scales either side"
+        )
+        told.append(
+            "the image has to have NIXL, and without RDMA devices, which this asks for none of, KV caches go by TCP: slower "
+            "than planned"
+        )
     if serving.place.spot and serving.min_replicas > 0:
         told.append("spot nodes can all be taken back at once: batch work only, and --min-replicas 0 is cheaper")
     return told
@@ -177,6 +191,14 @@ def from_launch(
         port=launch.port,
         kv_events_port=_events_port(launch.arguments),
         kv_offload_gib=_offload_gib(launch.arguments),
+    )
+
+
+def of_side(side: Side, pool: str, part: str) -> Serving:
+    """Builds the description of the replicas that read prompts, or of those that answer."""
+    found = from_launch(side.launch, f"{pool}-{part}", replicas=side.replicas, max_replicas=side.replicas)
+    return msgspec.structs.replace(
+        found, min_replicas=side.replicas, exchange=label_of(pool), running=side.operation.running
     )
 
 

@@ -9,15 +9,15 @@ from typing import Final
 
 import msgspec
 
-from selfhosted.offline.plans.launch import Launch
+from selfhosted.offline.plans.launch import SIDE_CHANNEL_PORT, Launch
 from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.planning import Plan, Question, plan
 from selfhosted.offline.plans.roofline import NETWORK
 from selfhosted.offline.plans.sizing import Operation, Targets
 
 CONNECTOR: Final = "NixlConnector"
-_SIDE_CHANNEL: Final = "5600"
-"""Port of the connector's handshake, vLLM's own default."""
+_SIDE_CHANNELS: Final = {"kv_producer": "5600", "kv_consumer": "5601"}
+"""Port of the connector's handshake: vLLM's own default, and another one for who stands on the same machine."""
 _BUSY_LINK: Final = 0.5
 """Part of the network above which hand-overs wait for each other: an assumption."""
 
@@ -154,6 +154,6 @@ def _side(found: Plan, tp: int, role: str) -> Side:
         launch=msgspec.structs.replace(
             found.launch,
             arguments=(*found.launch.arguments, "--kv-transfer-config", connector),
-            environment={**found.launch.environment, "VLLM_NIXL_SIDE_CHANNEL_PORT": _SIDE_CHANNEL},
+            environment={**found.launch.environment, SIDE_CHANNEL_PORT: _SIDE_CHANNELS[role]},
         ),
     )

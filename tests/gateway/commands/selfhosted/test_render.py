@@ -131,3 +131,20 @@ def test_one_machine_is_rendered_with_its_gateway(plan_file: Path) -> None:
     services = yaml.safe_load(invoked("render", "compose", *words).stdout)["services"]
     (pool,) = yaml.safe_load(invoked("render", "gateway", *words, "--one-machine").stdout)["selfhosted"]["pools"]
     assert {each["name"] for each in pool["replicas"]} == set(services) - {"gateway"}
+
+
+def test_the_sides_of_a_divided_plan_are_rendered_one_by_one(tmp_path: Path) -> None:
+    """As many replicas as planned; a plan that cannot be divided, and what is not rendered so, are told."""
+    divided, whole = tmp_path / "divided.json", tmp_path / "whole.json"
+    load = ["--qps", "20", "--input-tokens", "2000", "--ttft-p99", "2", "--tpot-p99", "0.02"]
+    divided.write_text(invoked("plan", *load, "--json").stdout)
+    whole.write_text(invoked("plan", *load, "--kv-offload-gib", "10", "--json").stdout)
+    for part, replicas in (("prefill", 3), ("decode", 5)):
+        result = invoked("render", "k8s", "--plan", str(divided), "--pool", "h100", "--part", part)
+        (deployment,) = [each for each in yaml.safe_load_all(result.stdout) if each["kind"] == "Deployment"]
+        assert (deployment["metadata"]["name"], deployment["spec"]["replicas"]) == (f"h100-{part}", replicas)
+        command = invoked("render", "command", "--plan", str(divided), "--pool", "h100", "--part", part).stdout
+        assert "--kv-transfer-config" in command
+    for what, file in (("k8s", whole), ("ray", divided)):
+        refused = invoked("render", what, "--plan", str(file), "--pool", "h100", "--part", "decode")
+        assert refused.exit_code != 0

@@ -15,8 +15,18 @@ from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.planning import plan
 from selfhosted.offline.plans.render_kubernetes import manifests
 from selfhosted.offline.plans.render_pod import PRE_STOP_S, SPOT
-from selfhosted.offline.plans.serving import Place, as_yaml, from_launch, label_of, warnings_of
+from selfhosted.offline.plans.serving import (
+    EXCHANGE,
+    Place,
+    Serving,
+    as_yaml,
+    from_launch,
+    label_of,
+    of_side,
+    warnings_of,
+)
 from selfhosted.offline.plans.sizing import Targets
+from selfhosted.offline.plans.split import split_of
 from tests.selfhosted.offline.plans.questions import question
 from tests.selfhosted.offline.plans.test_serving import planned
 
@@ -327,3 +337,33 @@ def test_a_pod_asks_for_the_memory_that_its_offload_takes() -> None:
     plain = pod()["containers"][0]["resources"]
     for kind in ("requests", "limits"):
         assert int(resources[kind]["memory"][:-2]) == int(plain[kind]["memory"][:-2]) + 200
+
+
+def sides() -> dict[str, Serving]:
+    asked = question(targets=Targets(ttft_p99_s=1.0, tpot_p99_s=0.03))
+    found = split_of(asked, plan(asked))
+    return {part: of_side(getattr(found, part), "h100", part) for part in ("prefill", "decode")}
+
+
+def test_prefill_and_decode_reach_each_other_and_nobody_scales_them() -> None:
+    """They have a label of their own in common, which the proxy has, too; each tells its own address."""
+    for part, serving in sides().items():
+        documents = manifests(serving)
+        for each in documents:
+            if each["kind"] not in CUSTOM:
+                kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+        assert "&id" not in as_yaml(documents)
+        found = {each["kind"]: each for each in documents}
+        assert "ScaledObject" not in found
+        assert found["Deployment"]["metadata"]["name"] == f"h100-{part}"
+        pods = found["Deployment"]["spec"]["template"]
+        assert pods["metadata"]["labels"][EXCHANGE] == "h100"
+        reached = [{"podSelector": {"matchLabels": {EXCHANGE: "h100"}}}]
+        assert {"from": reached} in found["NetworkPolicy"]["spec"]["ingress"]
+        assert {"to": reached} in found["NetworkPolicy"]["spec"]["egress"]
+        (container,) = pods["spec"]["containers"]
+        told = {each["name"]: each for each in container["env"]}
+        assert told["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        assert str(ports["nixl"]) == told["VLLM_NIXL_SIDE_CHANNEL_PORT"]["value"]
+        assert any("proxy" in warning for warning in warnings_of(serving))

@@ -57,12 +57,12 @@ def test_what_is_handed_over_is_the_prompts_cache() -> None:
 def test_both_are_launched_with_the_connector() -> None:
     """Under the flags of that version; one hands over, the other takes."""
     found = split(work=LONG, targets=Targets(ttft_p99_s=2.0, tpot_p99_s=0.02))
-    for side, role in ((found.prefill, "kv_producer"), (found.decode, "kv_consumer")):
+    for side, role, port in ((found.prefill, "kv_producer", "5600"), (found.decode, "kv_consumer", "5601")):
         given = dict(pairwise(side.launch.arguments))
         assert json.loads(given["--kv-transfer-config"]) == {"kv_connector": "NixlConnector", "kv_role": role}
         assert {word for word in side.launch.arguments if word.startswith("--")} <= FLAGS
         assert "--speculative-config" not in given
-        assert side.launch.environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5600"
+        assert side.launch.environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] == port
 
 
 @pytest.mark.parametrize(
