@@ -47,7 +47,7 @@ from dashboards.requests.refused import (
     refused_row,
 )
 from dashboards.ui.tables import Column, Row, Table
-from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, outcome, reason_label
+from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
 from dashboards.web.forms import ungrouped
 from dashboards.web.gateway import Gateway
@@ -464,14 +464,14 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
             "target": each.target_id,
             "deployment": each.deployment_id,
             "why": reason_label(each.reason),
-            "ended": ended(each),
+            "ended": ended(each, goes_on=goes_on),
             "ttft": _seconds(each.ttft_us),
             "duration": _seconds(each.duration_us),
             "margin": each.margin_nanousd,
             "because": MARGIN_WORDS.get(each.margin_why, each.margin_why),
             "cost": each.cost_nanousd,
         }
-        for each in found.attempts
+        for each, goes_on in zip(found.attempts, going_on(found), strict=True)
     ]
     return Table.of(columns, rows, query, name="attempts", caption="Attempts")
 

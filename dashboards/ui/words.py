@@ -157,12 +157,23 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
 def decision(request: RecentRequest) -> tuple[str, ...]:
     """The request's story: two or three sentences for each attempt, and one on cost."""
     asked = _request_sentence(request.attempts[0])
-    told = [(because(entry), margin_words(entry), ended(entry)) for entry in request.attempts]
+    told = [
+        (because(entry), margin_words(entry), ended(entry, goes_on=goes_on))
+        for entry, goes_on in zip(request.attempts, going_on(request), strict=True)
+    ]
     return (asked, *(sentence for each in told for sentence in each if sentence), money_words(request))
 
 
-def ended(entry: Entry) -> str:
-    """One sentence on the end of an attempt."""
+def going_on(request: RecentRequest) -> tuple[bool, ...]:
+    """For each attempt whether a later one went on with the answer that it had begun."""
+    last = request.attempts[-1]
+    continued = last.served and "continued" in last.flags
+    broken = [continued and each.entry == "settle" and each.ttft_us is not None for each in request.attempts[:-1]]
+    return (*broken, False)
+
+
+def ended(entry: Entry, *, goes_on: bool = False) -> str:
+    """One sentence on the end of an attempt. `goes_on`: another one went on with its answer."""
     lasted = None if entry.duration_us is None else seconds(entry.duration_us / _US)
     after = f" after {lasted}" if lasted else ""
     if entry.entry == "void":
@@ -176,6 +187,8 @@ def ended(entry: Entry) -> str:
         return f"It answered{after}{first}, and the caller got that answer.{_flags_sentence(entry)}"
     if entry.status == _OK and entry.flags[:1] in {("escalated",), ("discarded",)}:
         return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_flags_sentence(entry, skip=1)}"
+    if goes_on:
+        return f"It broke off{_cause_clause(entry, after)}, and another replica went on with the answer; what was used is booked."
     if entry.flags[:1] == ("hedge_lost",):
         return f"It had not begun to answer{after}, and {flag_words('hedge_lost')}; what it used is booked.{_flags_sentence(entry, skip=1)}"
     return f"The caller got no whole answer{_cause_clause(entry, after)}; what was used is booked."

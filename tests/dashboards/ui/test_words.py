@@ -79,6 +79,21 @@ def test_each_attempt_has_its_part_of_the_story() -> None:
     assert outcome(request(failed, answered(attempt=2))) == ("Fell back", "info")
 
 
+def test_a_stream_that_another_replica_went_on_with_is_told_so() -> None:
+    """The first attempt broke off, and its caller got the whole answer all the same."""
+    broken = answered(served=False, flags=("stream_cut",), baseline_nanousd=None)
+    rest = answered(attempt=2, flags=("continued",))
+    told = decision(request(broken, rest))
+    assert told[2] == (
+        "It broke off after 900 ms: the answer broke off in the middle, and another replica went on with the answer; what was "
+        "used is booked."
+    )
+    assert "it went on with an answer" in told[4]
+    assert outcome(request(broken, rest)) == ("Continued", "info")
+    failed = answered(attempt=2, served=False, flags=("stream_cut", "continued"), baseline_nanousd=None)
+    assert "The caller got no whole answer" in decision(request(broken, failed))[2]
+
+
 def test_a_weak_answer_that_was_not_given_is_no_failure() -> None:
     """It answered, it cost, and another one's answer was given."""
     weak = answered(served=False, flags=("escalated", "usage_missing"), baseline_nanousd=None)
