@@ -417,6 +417,9 @@ class _Stream:
                 return events
         return None
 
+    def limit_silence(self, idle_s: float) -> None:
+        self._connection.limit_silence(idle_s)
+
     def unread(self) -> list[Event]:
         if self._ended or self._closed or self._failure is not None:
             return []

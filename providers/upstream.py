@@ -1,7 +1,7 @@
 """The interface to an upstream: open a call, read batches of events, close it once."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -91,6 +91,15 @@ class UpstreamStream(Protocol):
 
     async def aclose(self) -> None:
         """Returns the connection to the pool, or cuts it when the reply was not read to its end. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Impatient(Protocol):
+    """A stream over a connection of its own, whose silence can be limited while it is read."""
+
+    def limit_silence(self, idle_s: float) -> None:
+        """From now on a silence of so many seconds ends it, as UpstreamTimeout."""
         ...
 
 

@@ -67,6 +67,10 @@ class Lease(Protocol):
         """Marks the prompt as computed, and cached, on the replica."""
         ...
 
+    def watch(self, when_down: Callable[[], None]) -> None:
+        """Has `when_down` called if the replica is found dead before the lease ends."""
+        ...
+
     def end(
         self,
         *,

@@ -5,7 +5,7 @@ Bounded in bytes and in time: when a bound is reached the stream goes on as if i
 
 import asyncio
 
-from providers.upstream import UpstreamStream
+from providers.upstream import Impatient, UpstreamStream
 from providers.wire import Event
 from proxy.attempt import Attempt
 from proxy.routed_request import Hold
@@ -75,6 +75,10 @@ class HeldStream:
             if late is not None:
                 return late
         return await self._stream.read()
+
+    def limit_silence(self, idle_s: float) -> None:
+        if isinstance(self._stream, Impatient):
+            self._stream.limit_silence(idle_s)
 
     def unread(self) -> list[Event]:
         late, self._late = self._late, None

@@ -11,7 +11,7 @@ import msgspec
 
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from providers.errors import AnswerLost, StreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from providers.upstream import UpstreamStream
+from providers.upstream import Impatient, UpstreamStream
 from providers.wire import Event
 from proxy.attempt import Attempt, Settled
 from proxy.context import RequestContext
@@ -29,6 +29,8 @@ _FAILED: Final = frozenset({"error", "timeout", "cut"})
 _MOST_LOST: Final = 2
 """Replicas that one request may lose: it may be what kills them."""
 _MOST_SAID_CHARS: Final = 400_000
+_DOWN_SILENCE_S: Final = 1.0
+"""The longest silence of a stream whose replica is down."""
 _NOT_BEGUN: Final = (
     UpstreamError, Refused, BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget,
 )  # fmt: skip
@@ -92,6 +94,8 @@ class RelayedAnswer:
         if dispatcher is not None and not committed.whole and _is_wanted(committed.attempt):
             self._said = _Said()
             self._said.hear(committed.events)
+            if committed.attempt.lease is not None:
+                committed.attempt.lease.watch(self._hurry)
 
     async def read(self) -> list[Event] | None:
         """The next events to write, which may be none yet; None at the answer's end. Raises an UpstreamError."""
@@ -154,6 +158,13 @@ class RelayedAnswer:
             self.stream = _Over()
         said.hear(events)
         return events
+
+    def _hurry(self) -> None:
+        """The replica is down by its probes. A machine that is gone closes no connection, so its stream is not waited for as
+        long as another one that is silent; one that still speaks goes on.
+        """
+        if isinstance(self.stream, Impatient):
+            self.stream.limit_silence(_DOWN_SILENCE_S)
 
     def _may_go_on(self, said: _Said, error: UpstreamError) -> bool:
         attempt, now = self.attempt, self._context.reply.now

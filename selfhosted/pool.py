@@ -54,6 +54,8 @@ class Pool(JudgeObserver):
         self.unanswered: dict[str, dict[ReplicaLease, None]] = {}
         """Leases of requests that wait for their first token, by replica name; the inner dict is an ordered set, oldest
         first."""
+        self.watched: dict[str, dict[ReplicaLease, None]] = {}
+        """Leases of requests that want to know when their replica is down, by its name."""
         self.turned_away_tokens = 0
         """Counter: tokens of requests refused because every replica was full. The autoscaler reads it as demand."""
         self.recovered: Callable[[str], None] = lambda _name: None
@@ -81,6 +83,8 @@ class Pool(JudgeObserver):
         elif state == "down":
             for lease in tuple(self.unanswered.get(name, ())):
                 lease.lose()
+            for lease in tuple(self.watched.get(name, ())):
+                lease.found_down()
 
     def changed(self) -> None:
         self._changed()
@@ -195,6 +199,7 @@ class ReplicaLease:
         "other_version",
         "sample",
         "version",
+        "when_down",
         "when_lost",
     )
 
@@ -223,6 +228,7 @@ class ReplicaLease:
         self.other_version = other_version
         self.lost = False
         self.when_lost: Callable[[], None] | None = None
+        self.when_down: Callable[[], None] | None = None
         pool.sent.sent(load)
         waiting = pool.unanswered.get(self._name)
         if waiting is None:
@@ -255,6 +261,16 @@ class ReplicaLease:
         if self.when_lost is not None:
             self.when_lost()
 
+    def watch(self, when_down: Callable[[], None]) -> None:
+        """Has `when_down` called if the replica is down before the lease ends."""
+        self.when_down = when_down
+        self._pool.watched.setdefault(self._name, {})[self] = None
+
+    def found_down(self) -> None:
+        """Tells whoever watches that the replica is down."""
+        if self.when_down is not None:
+            self.when_down()
+
     def end(
         self,
         *,
@@ -273,6 +289,8 @@ class ReplicaLease:
             return
         self._ended = True
         self._stop_waiting()
+        if self.when_down is not None:
+            _forget(self._pool.watched, self._name, self)
         now, judge = self._clock(), self._pool.judge
         self._load.end(now, cached_tokens=cached_tokens, output_tokens=output_tokens)
         self._pool.sent.ended(self._load)
@@ -285,8 +303,12 @@ class ReplicaLease:
 
     def _stop_waiting(self) -> None:
         """Removes the lease from those that wait for a first token."""
-        waiting = self._pool.unanswered.get(self._name)
-        if waiting is not None:
-            waiting.pop(self, None)
-            if not waiting:
-                del self._pool.unanswered[self._name]
+        _forget(self._pool.unanswered, self._name, self)
+
+
+def _forget(leases: dict[str, dict[ReplicaLease, None]], name: str, lease: ReplicaLease) -> None:
+    found = leases.get(name)
+    if found is not None:
+        found.pop(lease, None)
+        if not found:
+            del leases[name]

@@ -1,8 +1,10 @@
 """A stream whose replica dies is continued by another one, for a team that wants it: its caller notices a delay at most."""
 
+import asyncio
 import contextlib
 import json
 import re
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,6 +35,8 @@ class Speaker(OddEngine):
         super().__init__(name)
         self.fates = fates
         self.thinks = False
+        self.vanishes = False
+        """Dies as a machine does that loses its network."""
 
     def app(self) -> web.Application:
         app = super().app()
@@ -65,6 +69,9 @@ class Speaker(OddEngine):
         longest = min(len(tokens), body.get("max_tokens") or len(tokens))
         for number, token in enumerate(tokens[:longest], 1):
             if number > survives:
+                if self.vanishes:
+                    self.healthy = False
+                    await asyncio.sleep(3_600)
                 return self._died(request)
             finish = None if number < longest else "stop" if longest == len(tokens) else "length"
             await self._tell(reply, body, number, {"content": token}, finish)
@@ -206,6 +213,18 @@ async def test_every_dialect_goes_on(tmp_path: Path) -> None:
             pieces = [each async for each in await other.completions.create(**asked)]
         assert "".join(piece.choices[0].text for piece in pieces) == TEXT
         assert len(await gateway.rows("flags LIKE '%continued%'")) == 3
+
+
+async def test_a_machine_that_is_gone_says_nothing(tmp_path: Path) -> None:
+    """Its connections stay open and its probes fail: the stream goes on elsewhere long before a minute of silence is over."""
+    async with house(tmp_path, 5) as (fleet, engines):
+        for engine in engines:
+            engine.vanishes = True
+        began = time.monotonic()
+        assert text(await told(fleet.gateway)) == TEXT
+        assert time.monotonic() - began < 30
+        _, rest = await fleet.gateway.rows("entry = 'settle'")
+        assert "continued" in rest["flags"]
 
 
 async def test_what_is_told_as_before(tmp_path: Path) -> None:
