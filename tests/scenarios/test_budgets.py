@@ -8,23 +8,25 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 import pytest
+from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.prices import nanousd
 from gateway.database import make_engine
+from providers.scripted import completion, script_named
 from tests.cost.ledger.verified import verify
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, start, until
 from tests.running_gateway import DEAR_PRICES, model, running_gateway
-from tests.scenarios.conftest import Upstream
 
 LIMIT_USD: Final = Decimal("0.03")
 SCRIPTS: Final = {
@@ -37,6 +39,7 @@ SCRIPTS: Final = {
 MAX_TOKENS: Final = 30
 CALLERS: Final = 24
 DAY_US: Final = 86_400_000_000
+_ANSWER: Final = script_named("tokens-5+prompt-tokens-10")
 
 
 async def _call_on(urls: list[str], key: str, chance: random.Random, statuses: Counter[int]) -> None:
@@ -139,12 +142,38 @@ async def test_a_hard_budget_outlives_a_kill(tmp_path: Path, postgres: Postgres)
         await engine.dispose()
 
 
+@contextlib.asynccontextmanager
+async def _answering_after(moment: asyncio.Event) -> AsyncIterator[str]:
+    """The address of an upstream that answers nobody before this moment."""
+
+    async def chat(_request: web.Request) -> web.Response:
+        await moment.wait()
+        return web.Response(body=completion(_ANSWER, "slow", ""), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1_024).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.timeout(180)
-async def test_of_a_thousand_at_once_exactly_as_many_pass_as_fit(tmp_path: Path, upstream: Upstream) -> None:
+async def test_of_a_thousand_at_once_exactly_as_many_pass_as_fit(tmp_path: Path) -> None:
     """All ask before the first is answered: each that is served was held, each other got 402, and nothing is overrun."""
-    slow = upstream.deployment("slow-first-token-8000ms+tokens-5+prompt-tokens-10")
+    all_asked = asyncio.Event()
     timeouts = {"first_token_interactive_s": 60}
-    async with running_gateway(tmp_path, [model("slow", [slow])], providers={"timeouts": timeouts}) as gateway:
+    async with (
+        _answering_after(all_asked) as address,
+        running_gateway(
+            tmp_path,
+            [model("slow", [{"name": "main", "kind": "openai", "base_url": address, "upstream_model": "slow"}])],
+            providers={"timeouts": timeouts},
+        ) as gateway,
+    ):
         limit = nanousd(Decimal("0.0500001"))
         budget = Budget(
             budget_id="b",
@@ -175,6 +204,7 @@ async def test_of_a_thousand_at_once_exactly_as_many_pass_as_fit(tmp_path: Path,
             assert len(amounts) == 1
             fit = limit // amounts.pop()
             assert len(holds._open) == fit
+            all_asked.set()
             statuses = Counter(await asyncio.gather(*asking))
         assert statuses == {200: fit, 402: 1_000 - fit}
         rows = await gateway.rows("entry = 'settle'")

@@ -29,8 +29,8 @@ async def ask(
 @pytest.mark.parametrize("stream", [True, False])
 async def test_who_else_could_not_answer_is_waited_for(tmp_path: Path, upstream: Upstream, *, stream: bool) -> None:
     """A first token that is later than the limit is given where there is no other deployment and no other candidate."""
-    slow = model("slow", [upstream.deployment("slow-first-token-3000ms")])
-    async with running_gateway(tmp_path, [slow], **QUICK) as gateway:
+    slow = model("slow", [upstream.deployment("slow-first-token-500ms")])
+    async with running_gateway(tmp_path, [slow], providers={"timeouts": {"first_token_interactive_s": 0.2}}) as gateway:
         status, text = await ask(gateway, "slow", stream=stream)
     assert (status, "word" in text or "content" in text) == (200, True)
     assert len(upstream.arrived()) == 1
@@ -78,24 +78,32 @@ async def test_what_is_later_than_usual_has_a_second_attempt_beside_it(
     assert "hedge_lost" in rows[0]["flags"]
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("headers", "answer_s", "told"),
+    ("answer_s", "cases"),
     [
-        ({"x-request-timeout-ms": "300"}, 60, "300 ms of `x-request-timeout-ms`"),
-        ({"x-stainless-read-timeout": "0.3"}, 60, "0.3 s of `x-stainless-read-timeout`"),
-        ({"x-stainless-timeout": "0.3"}, 60, "0.3 s of `x-stainless-timeout`"),
-        ({"x-stainless-read-timeout": "600"}, 0.3, "0.3 s of `deadlines.interactive.answer_s`"),
+        (
+            60,
+            [
+                ({"x-request-timeout-ms": "300"}, "300 ms of `x-request-timeout-ms`"),
+                ({"x-stainless-read-timeout": "0.3"}, "0.3 s of `x-stainless-read-timeout`"),
+                ({"x-stainless-timeout": "0.3"}, "0.3 s of `x-stainless-timeout`"),
+            ],
+        ),
+        (0.3, [({"x-stainless-read-timeout": "600"}, "0.3 s of `deadlines.interactive.answer_s`")]),
     ],
 )
 async def test_each_504_says_whose_limit_it_was(
-    tmp_path: Path, upstream: Upstream, headers: dict[str, str], answer_s: float, told: str, *, stream: bool
+    tmp_path: Path, upstream: Upstream, answer_s: float, cases: list[tuple[dict[str, str], str]]
 ) -> None:
-    """Its name, its value, and what to set for more."""
+    """Its name, its value, and what to set for more; of a stream and of a whole answer."""
     deadlines = {"interactive": {"first_token_s": None, "answer_s": answer_s}}
     silent = model("silent", [upstream.deployment("hang")])
+    asked = [(headers, told, stream) for headers, told in cases for stream in (True, False)]
     async with running_gateway(tmp_path, [silent], deadlines=deadlines) as gateway:
-        status, text = await ask(gateway, "silent", stream=stream, headers=headers)
-    assert status == 504
-    assert told in text
-    assert "x-request-timeout-ms" in text or "more time" in text
+        replies = await asyncio.gather(
+            *(ask(gateway, "silent", stream=stream, headers=headers) for headers, _, stream in asked)
+        )
+    for (headers, told, stream), (status, text) in zip(asked, replies, strict=True):
+        assert status == 504, (headers, stream)
+        assert told in text, (headers, stream)
+        assert "x-request-timeout-ms" in text or "more time" in text, (headers, stream)
