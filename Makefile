@@ -24,6 +24,9 @@ serve: $(VENV)/.demo  ## leave the demo's gateway running; prints its URL and a 
 dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; prints a link for each role
 	@$(BIN)/weighbridge serve --sample
 
+# Hundreds of processes are started: where this is set, each compiles anew all that it imports.
+test test-long: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready check  ## everything that a change must pass
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
@@ -48,7 +51,7 @@ test-clients: $(VENV)/.dev $(VENV)-clients/.ready $(VENV)-clients-older/.ready b
 check: $(VENV)/.dev  ## format, lint, types and import contracts
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/mypy --no-error-summary --num-workers 2
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}
 
 format: $(VENV)/.dev  ## format and mend what can be mended
