@@ -97,14 +97,17 @@ def _warm(balancer: Balancer, asks: list[ReplicaRequest], snapshot: PoolSnapshot
             lease.first_token(now + 0.5)
 
 
-def decision_us(policy: str, *, repeated: bool) -> dict[str, float]:
-    """`repeated`: prompts of conversations that are known; otherwise their system prompt alone is."""
+def decision_us(policy: str, *, repeated: bool, along_ring: bool = False) -> dict[str, float]:
+    """`repeated`: prompts of conversations that are known; otherwise their system prompt alone is. `along_ring`: by a process
+    that knows little of what others send.
+    """
     rng = random.Random(1)
     balancer = policy_of(policy, BalanceConfig(), RoomConfig(), rng)
     asks = _asks(rng)
     snapshot, names = _snapshot(0.0), frozenset(f"r{n:02d}" for n in range(_REPLICAS))
     known, unknown = asks[: _CONVERSATIONS // 2], asks[_CONVERSATIONS // 2 :]
     _warm(balancer, known, snapshot, names)
+    balancer.keeps_to_ring = along_ring
     turn = iter(range(10**9))
     chosen = known if repeated else unknown
 
@@ -253,6 +256,7 @@ def main() -> None:
         "prompt_tokens": _TOKENS,
         "known_conversation": {policy: decision_us(policy, repeated=True) for policy in POLICIES},
         "new_conversation": {policy: decision_us(policy, repeated=False) for policy in POLICIES},
+        "along_ring": decision_us("prefix", repeated=True, along_ring=True),
         "new_snapshot_us": snapshot_us(),
         "hashing_us": hashing_us(),
         "request_of_800_tokens_us": request_path_us(800),

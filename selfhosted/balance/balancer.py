@@ -5,17 +5,19 @@ Prefill counts more than waiting (`_WORK`): it also delays every later request, 
 something else from a cache; the longer everybody waits, the more it counts. Where all have long queues, prefixes stay
 together as far as queues stay even (`_saturated_scores`).
 
+A gateway of three hosts or more that do not hear of each other knows too little for that, and keeps to the ring.
+
 Replicas that are about equally good are told apart by consistent hashing, so that gateways that do not talk to each
 other send a new conversation to the same one. Its load is bounded: a home far above the mean is passed over for the
 next on the ring. Where that decides nothing either, two are drawn and the less loaded one is taken.
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, PrefillSpeed
+from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, PrefillSpeed, Sight
 from selfhosted.balance.ring import Ring
 from selfhosted.balance.room import pool_full, room_of
 from selfhosted.config import BalanceConfig, RoomConfig
@@ -41,6 +43,14 @@ _QUEUE_PART: Final = 2.0
 _KV_PART: Final = 2.0
 _NEAR_S: Final = 0.01
 """Replicas whose scores differ by less are equally good."""
+_KNOWN: Final = 0.42
+"""A process that knows of a smaller part of the pool's requests keeps to the ring: it is one of three hosts or more, and what it
+does not know outweighs what it knows. Of two each does better by its own knowledge."""
+_ON_RING: Final = 3
+"""Replicas along the ring, of those within the bound, among which such a process chooses. Simulated on ten traces with four and
+eight hosts, three give first tokens 11 % sooner than the first one alone, two 9 %."""
+_AT_HOME: Final = 0.9
+"""Part of what it does not know to be cached that it takes to be cached at the conversation's home."""
 _ADAPTER_S: Final = 1.5
 """Assumed time to load a LoRA adapter."""
 _ENDLESS: Final = float("inf")
@@ -48,7 +58,7 @@ _DECAY: Final = 0.98
 """Decay per request of the balancer's exponential means."""
 
 
-Matched = tuple[tuple[int, int], dict[int, int]]
+Matched = tuple[tuple[int, int], Mapping[int, float]]
 """Cached prefix lengths of a prompt, in blocks, as `PrefixIndex.match` returns them."""
 
 
@@ -66,8 +76,8 @@ class Rules(NamedTuple):
 class Balancer:
     """The balancer of one pool in one process.
 
-    It ignores how many gateways there are: trusting the ring more, the more there are, was tried, and made first tokens
-    later, since they know little of each other's load.
+    How many gateways there are is not configured: the engines' statistics show what part of the requests this process knows
+    of, its own and those that it is told of. One that knows little keeps to the ring (`choose_along_ring`).
     """
 
     def __init__(self, config: BalanceConfig, room: RoomConfig, *, rng: random.Random) -> None:
@@ -79,6 +89,10 @@ class Balancer:
         """Counter: prompt tokens that the index believed cached, over requests whose engine reported its hits;
         `found_tokens` counts the hits reported."""
         self.found_tokens = 0
+        self.keeps_to_ring = False
+        """True while gateways that this process does not hear of send most of the requests, and no engine tells what it has
+        cached."""
+        self._sight = Sight()
         self._speed = PrefillSpeed(config.prefill_tokens_per_s)
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
@@ -120,7 +134,10 @@ class Balancer:
         rules = self._rules
         if ask.adapter is not None or candidates is not self._taking:
             rules = Rules(self._ring, self.config.load_bound, None, self._lacking(ask, candidates))
-        return choose(ask, candidates, self.index.match(ask.blocks), rules, now, self.rng)
+        matched = self.index.match(ask.blocks)
+        if self.keeps_to_ring:
+            return choose_along_ring(ask, candidates, matched, rules, now)
+        return choose(ask, candidates, matched, rules, now, self.rng)
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
         """True when every replica that takes requests is full; False when there are none."""
@@ -207,8 +224,13 @@ class Balancer:
             if replica.state == "down" or _restarted(load.stats, replica.stats):
                 self.index.clear(replica.name)
             load.read(replica.stats, now)
+            if replica.stats is not None:
+                self._sight.saw(load.requests, replica.stats.running + replica.stats.waiting)
             self._size_cache(load)
         self._taking = [self.load(replica.name) for replica in snapshot.taking]
+        self.keeps_to_ring = self._sight.part < _KNOWN and not any(
+            self.index.is_exact(load.name) for load in self._taking
+        )
         if self._ring.names != tuple(self._replicas):
             self._ring = Ring(self._replicas)
         places = {load.name: at for at, load in enumerate(self._taking)}
@@ -236,12 +258,7 @@ def choose(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
 ) -> ReplicaChoice:
     """The decision itself; a pure function but for `rng`."""
-    cold, scores = _scores(ask, candidates, matched, now)
-    if rules.lacking:
-        scores = [
-            score + _ADAPTER_S if load.name in rules.lacking else score
-            for load, score in zip(candidates, scores, strict=True)
-        ]
+    cold, scores = _weighed(ask, candidates, matched, rules, now)
     near_s = min(scores) + _NEAR_S
     near = [at for at, score in enumerate(scores) if score <= near_s]
     chosen, ringed = near[0], False
@@ -255,6 +272,44 @@ def choose(
         why = "adapter"
     matched_tokens = int(ask.tokens - cold[chosen])
     return ReplicaChoice(replica=name, why=why, matched_tokens=max(0, min(ask.tokens, matched_tokens)))
+
+
+def choose_along_ring(
+    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float
+) -> ReplicaChoice:
+    """The decision of a gateway that knows little of what the others do: consistent hashing with bounded load, so that all
+    of them keep a conversation together, and of the first few on the ring the one that is expected soonest. The home is
+    taken to have most of the prompt, since the others send it there. Pure, and without dice.
+    """
+    places = rules.places
+    if places is None:
+        places = {load.name: at for at, load in enumerate(candidates)}
+    most = rules.load_bound * (sum([load.in_flight for load in candidates]) + 1) / len(candidates)
+    homes = [places[name] for name in rules.ring.first(ask.root) if name in places]
+    able = [at for at in homes if candidates[at].in_flight < most][:_ON_RING]
+    few = [candidates[at] for at in able] or list(candidates)
+    cold, scores = _weighed(ask, few, matched, rules, now)
+    if len(able) > 1:
+        (depth, bits), deeper = matched
+        cached = (ask.tokens - cold[0] * (1 - _AT_HOME)) / ask.block_tokens
+        scores = _weighed(ask, few, ((depth, bits), {**deeper, few[0].bit: cached}), rules, now)[1]
+    chosen = min(range(len(few)), key=scores.__getitem__)
+    why = _why(cold[chosen], cold, ask.tokens, ringed=bool(able))
+    matched_tokens = max(0, min(ask.tokens, int(ask.tokens - cold[chosen])))
+    return ReplicaChoice(replica=few[chosen].name, why=why, matched_tokens=matched_tokens)
+
+
+def _weighed(
+    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float
+) -> tuple[list[float], list[float]]:
+    """As `_scores`, with the time to load an adapter."""
+    cold, scores = _scores(ask, candidates, matched, now)
+    if rules.lacking:
+        scores = [
+            score + _ADAPTER_S if load.name in rules.lacking else score
+            for load, score in zip(candidates, scores, strict=True)
+        ]
+    return cold, scores
 
 
 def _scores(

@@ -35,6 +35,9 @@ _SCRAPE_GAP_S: Final = 1.0
 """About the time between two scrapes. Prefills that begin within it do not queue."""
 _ENDLESS: Final = float("inf")
 _MEAN_DECAY: Final = 0.95
+_SIGHT_PRIOR: Final = 16.0
+"""Requests that are taken to be known before anything was read."""
+_SIGHT_DECAY: Final = 0.99
 _MEAN_DURATION_S: Final = 5.0
 
 
@@ -63,6 +66,27 @@ def work_of(tokens: int, uncached: float) -> float:
     token dearer in proportion to those before it.
     """
     return uncached * (1 + (tokens - uncached / 2) / ATTENTION_TOKENS)
+
+
+class Sight:
+    """The part of a pool's requests that this process knows of: its own, and those that others tell it of. The rest was
+    sent by gateways that it does not hear, and shows only in the engines' statistics.
+    """
+
+    __slots__ = ("_known", "_there")
+
+    def __init__(self) -> None:
+        self._known = self._there = _SIGHT_PRIOR
+
+    def saw(self, known: int, there: int) -> None:
+        """An engine was read: so many requests there are known, and so many there are."""
+        self._known = self._known * _SIGHT_DECAY + known
+        self._there = self._there * _SIGHT_DECAY + there
+
+    @property
+    def part(self) -> float:
+        """1 where all are known."""
+        return self._known / self._there if self._there > self._known else 1.0
 
 
 class Lease:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfhosted.balance.balancer import Balancer, Rules, choose
+from selfhosted.balance.balancer import Balancer, Matched, Rules, choose, choose_along_ring
 from selfhosted.balance.load import Load, PrefillSpeed
 from selfhosted.balance.ring import Ring
 from selfhosted.config import RoomConfig
-from selfhosted.replica import PoolSnapshot, Replica, ReplicaChoice, ReplicaRequest
+from selfhosted.replica import PoolSnapshot, Replica, ReplicaRequest
 from tests.selfhosted.balance.pool import ask, balancer, pool, prompt, replica, stats
 
 STATES = st.sampled_from(["starting", "ready", "suspect", "draining", "down"])
@@ -238,30 +238,80 @@ def test_a_pool_of_suspects_has_no_more_room_than_another() -> None:
     assert not chosen.full(pool(crowded[0], replica("b", "suspect", stats=stats())), 0.0)
 
 
+def _waiting(*waiting: int) -> list[Load]:
+    """Replicas a, b, c with so long queues."""
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate("abc")]
+    for load, each in zip(loads, waiting, strict=True):
+        load.read(stats(running=8, waiting=each, kv_usage=0.9), 0.0)
+    return loads
+
+
 def test_a_full_fleet_keeps_prefixes_together_and_its_queues_even() -> None:
     """Where all wait long, a prompt goes where it is cached although that is not the shortest queue; the longest one by
     far gets nothing more, whatever it has cached.
     """
-    crowded = [stats(running=8, waiting=waiting, kv_usage=0.9) for waiting in (40, 44, 60)]
-    chosen = balancer()
-    lease = chosen.take(ReplicaChoice(replica="b", why="load", matched_tokens=0), ask(*prompt(1)), 0.0)
-    lease.first_token(1.0)
-    lease.end(2.0)
-    names = ("a", "b", "c")
-    snapshot = pool(*(replica(name, stats=each) for name, each in zip(names, crowded, strict=True)))
-    choice = chosen.pick(ask(*prompt(1)), snapshot, names, 3.0)
-    assert choice is not None
+    rules, rng = Rules(Ring("abc"), 1.25), random.Random(1)
+    at_b: Matched = ((20, 0b010), {})
+    choice = choose(ask(*prompt(1)), _waiting(40, 44, 60), at_b, rules, 3.0, rng)
     assert (choice.replica, choice.why) == ("b", "prefix")
-    other = chosen.pick(ask(*prompt(2)), snapshot, names, 3.0)
-    assert other is not None
-    assert other.replica == "a"
-    longest = pool(
-        *(
-            replica(n, stats=stats(running=8, waiting=w, kv_usage=0.9))
-            for n, w in zip(names, (40, 400, 60), strict=True)
-        )
-    )
-    half = ask(*prompt(1)[:10], *prompt(3))
-    there = chosen.pick(half, longest, names, 4.0)
-    assert there is not None
-    assert there.replica != "b"
+    assert choose(ask(*prompt(2)), _waiting(40, 44, 60), ((0, 0), {}), rules, 3.0, rng).replica == "a"
+    half: Matched = ((10, 0b010), {})
+    assert choose(ask(*prompt(1)), _waiting(40, 400, 60), half, rules, 3.0, rng).replica != "b"
+
+
+def _of_others(*running: int) -> PoolSnapshot:
+    """Engines with so many requests each, none of which this process knows."""
+    replicas = [replica(name, stats=stats(running=each)) for name, each in zip(NAMES, running, strict=False)]
+    return pool(*replicas)
+
+
+def test_who_knows_little_keeps_to_the_ring() -> None:
+    """Gateways that hear nothing of each other send a conversation to the same replica, whatever each saw before; one that
+    sees everything goes by what it knows.
+    """
+    first, second = balancer(1), balancer(2)
+    for now in range(5):
+        first.pick(ask(*prompt(1)), _of_others(*[9] * 8), NAMES, float(now))
+        second.pick(ask(*prompt(1)), _of_others(*[9] * 8), NAMES, float(now))
+    assert first.keeps_to_ring
+    assert second.keeps_to_ring
+    for root in range(30):
+        picks = [
+            chosen.pick(ask(*prompt(root), root=root), _of_others(*[9] * 8), NAMES, 9.0) for chosen in (first, second)
+        ]
+        assert len({pick.replica for pick in picks if pick is not None}) == 1
+    alone = balancer()
+    _go(alone, ask(*prompt(1)), pool(*NAMES))
+    assert not alone.keeps_to_ring
+
+
+def test_engines_that_tell_what_they_have_need_no_ring() -> None:
+    """Where KV events tell what is cached, it does not matter who sent it."""
+    chosen = balancer()
+    chosen.index.exact("a")
+    for now in range(5):
+        chosen.pick(ask(*prompt(1)), _of_others(*[9] * 8), NAMES, float(now))
+    assert not chosen.keeps_to_ring
+
+
+@given(
+    st.lists(st.integers(0, 200), min_size=1, max_size=8),
+    st.integers(0, 2**64 - 1),
+    st.lists(st.integers(0, 20), min_size=8, max_size=8),
+    st.floats(1, 3),
+)
+def test_the_ring_is_bounded_and_repeatable(running: list[int], root: int, depths: list[int], bound: float) -> None:
+    """Whoever is loaded beyond the bound gets nothing, so nobody's queue starves those behind it; somebody is always
+    chosen, the same one without dice; and nothing is said to be cached that is not.
+    """
+    names = NAMES[: len(running)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(names)]
+    for load, each in zip(loads, running, strict=True):
+        load.read(stats(running=each), 0.0)
+    matched = ((0, 0), {1 << at: depth for at, depth in enumerate(depths[: len(names)]) if depth})
+    rules = Rules(Ring(names), bound)
+    choice = choose_along_ring(ask(*prompt(1), root=root), loads, matched, rules, 1.0)
+    assert choice == choose_along_ring(ask(*prompt(1), root=root), loads, matched, rules, 1.0)
+    at = names.index(choice.replica)
+    assert running[at] < bound * (sum(running) + 1) / len(names)
+    assert choice.matched_tokens <= depths[at] * 128
