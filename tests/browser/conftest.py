@@ -11,7 +11,7 @@ from playwright.async_api import Browser, async_playwright
 from tests.browser.serving import copied, serving, write_history
 from tests.browser.site import AXE, CHROMIUM_FLAGS, Site, chromium
 
-_REQUESTS = 4_000
+_REQUESTS = 1_000
 
 
 def _missing() -> str | None:

@@ -126,6 +126,7 @@ def _number(custom_id: str) -> int:
     return int(custom_id[1:])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(14_400)
 async def test_kills_lose_no_line_and_answer_none_twice(tmp_path: Path) -> None:
     """On SQLite."""

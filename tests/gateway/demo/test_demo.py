@@ -169,6 +169,7 @@ def test_killed_it_takes_its_children_along(place: _Place) -> None:
     _until(lambda: not place.processes())
 
 
+@pytest.mark.long
 def test_serve_demo_serves_until_it_is_told_to_stop(place: _Place) -> None:
     """It prints a URL, a key and a link to the dashboard that work, and SIGTERM ends everything with status 0."""
     process = place.start("serve", "--demo", "--port", "0")
