@@ -13,7 +13,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("WB_EXAMPLES", "30")))
 settings.load_profile("suite")
 
-pytest_plugins = ["tests.compiled_statements", "tests.leaping_time", "tests.postgres", "tests.redis_server"]
+pytest_plugins = [
+    "tests.compiled_statements",
+    "tests.leaping_time",
+    "tests.object_store",
+    "tests.postgres",
+    "tests.redis_server",
+]
 
 
 def pytest_collection_finish() -> None:

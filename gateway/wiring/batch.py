@@ -1,6 +1,7 @@
 """Wiring of the batch tier: its parts for routes, and the runner that answers lines on this process's request line."""
 
 import contextlib
+import importlib.util
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from cost.times import wall_us
 from dashboards.webhooks.addresses import CallbackAddresses
 from dashboards.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
 from dashboards.webhooks.outbox import Outbox
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.settings import GatewayConfig, resolve_secret
 from providers.batch_apis.anthropic import AnthropicBatches
 from providers.batch_apis.batch_api import BatchHttp
 from providers.batch_apis.openai import OpenAiBatches
@@ -28,8 +29,10 @@ from proxy.background import background, every
 from proxy.batch.answering import Answered, Asked
 from proxy.batch.backlog import Backlog
 from proxy.batch.batch import Batch
+from proxy.batch.batch_config import BatchSection
+from proxy.batch.batch_errors import StoreUnusable
 from proxy.batch.batch_metrics import BatchMetrics
-from proxy.batch.blobs import LocalBlobs
+from proxy.batch.blobs import Blobs, LocalBlobs
 from proxy.batch.database_time import DatabaseTime
 from proxy.batch.files import FileStore
 from proxy.batch.handed_store import HandedStore
@@ -59,14 +62,14 @@ _FOLDER: Final = "files"
 def open_batch_tier(
     engine: AsyncEngine, config: GatewayConfig, data_dir: Path, rules: Callable[[], PipelineConfig]
 ) -> BatchTier | None:
-    """The tier's parts; None where it is turned off. `rules` are those that requests are planned by now."""
+    """The tier's parts; None where it is turned off. `rules` are those that requests are planned by now. Raises StoreUnusable."""
     section = config.batch
     if not section.enabled:
         return None
     shared = DatabaseTime(engine)
     files = FileStore(
         engine,
-        LocalBlobs(section.folder or data_dir / _FOLDER),
+        _blobs(section, data_dir),
         shared,
         max_file_bytes=section.max_file_bytes,
         max_stored_bytes=section.max_stored_bytes,
@@ -75,6 +78,18 @@ def open_batch_tier(
     batches = BatchStore(engine, shared)
     money = BatchMoney(batches, GrantStore(engine), lambda: (rules().policy, rules().catalog))
     return BatchTier(section, shared, files, batches, money)
+
+
+def _blobs(section: BatchSection, data_dir: Path) -> Blobs:
+    """Where files are kept. Raises StoreUnusable without the extra that an object store needs."""
+    if section.s3 is None:
+        return LocalBlobs(section.folder or data_dir / _FOLDER)
+    if importlib.util.find_spec("obstore") is None:
+        raise StoreUnusable("batch.s3 needs obstore: pip install 'weighbridge[s3]'")
+    from proxy.batch.s3_blobs import S3Blobs  # noqa: PLC0415 - an extra
+
+    key = (section.s3.access_key_id, section.s3.secret_access_key)
+    return S3Blobs(section.s3, *(None if each is None else resolve_secret(each) for each in key))
 
 
 def keep_batches_going(

@@ -1,10 +1,48 @@
 """The `batch` section of the configuration: what the batch tier accepts, keeps and does at once."""
 
 from pathlib import Path
+from typing import Annotated, Final, Self
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, model_validator
 
+from providers.config import SecretRef
 from settings.types import Finite, Section
+
+_ENDPOINT: Final = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"
+
+
+class S3Section(Section):
+    """An S3-compatible store for files, in place of a folder. It needs the extra `s3`."""
+
+    bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="The bucket, which has to be there.")
+    prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$", max_length=512)] = Field(
+        default="weighbridge/files",
+        description="What names of objects begin with. It belongs to one database alone: what no row of that database names is "
+        "deleted after a day.",
+    )
+    endpoint: str | None = Field(
+        default=None,
+        pattern=_ENDPOINT,
+        description="The store's address, such as `http://minio:9000`; AWS's of the region when not set. Buckets are named in the "
+        "path.",
+    )
+    region: str = Field(default="us-east-1", pattern=r"^[a-z0-9-]{1,64}$", description="The region.")
+    access_key_id: SecretRef | None = Field(
+        default=None,
+        description="Where the key's id is found, `env:NAME`. Without it, it is what `AWS_…` variables or the machine's role say.",
+    )
+    secret_access_key: SecretRef | None = Field(
+        default=None, description="Where the key's secret is found, `env:NAME`."
+    )
+    timeout_s: Finite = Field(
+        default=30.0, gt=0, le=600, description="How long one request to the store may take, its repeats included."
+    )
+
+    @model_validator(mode="after")
+    def _check_key(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key are given together, or neither is")
+        return self
 
 
 class BatchSection(Section):
@@ -17,6 +55,10 @@ class BatchSection(Section):
         default=None,
         description="Where files are kept; `files` in the data directory when not set. Hosts that share a database have to "
         "share this folder too.",
+    )
+    s3: S3Section | None = Field(
+        default=None,
+        description="An S3-compatible store in place of the folder, which hosts share. It needs the extra `s3`.",
     )
     max_file_bytes: int = Field(
         default=200_000_000, ge=1_000, le=1_000_000_000, description="The largest file, in bytes."
@@ -71,3 +113,9 @@ class BatchSection(Section):
         description="Private networks that callbacks may go to, such as `10.1.0.0/16`. Every other address that is not public is "
         "refused.",
     )
+
+    @model_validator(mode="after")
+    def _check_store(self) -> Self:
+        if self.folder is not None and self.s3 is not None:
+            raise ValueError("files are kept in `folder` or in `s3`, not in both")
+        return self

@@ -8,6 +8,10 @@ _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
 
 
+class StoreUnusable(Exception):
+    """The store of files that is configured cannot be used as this gateway is installed; it does not start."""
+
+
 class FileNotFound(Refused):
     """No such file, or another team's: the two must look the same."""
 

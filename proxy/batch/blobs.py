@@ -1,6 +1,6 @@
 """The one door to stored bytes: written whole or not at all, read in pieces, never executed.
 
-`LocalBlobs` keeps them in a folder. Another store has the same five methods.
+`LocalBlobs` keeps them in a folder, `s3_blobs` in an S3-compatible store.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ PIECE_BYTES: Final = 256 * 1024
 _PART: Final = ".part"
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
-_GONE: Final = "The content of this file is not there any more."
+GONE: Final = "The content of this file is not there any more."
 _FULL: Final = (
     "The file could not be written: the disk is full or does not answer. Nothing of it was kept; try again later."
 )
@@ -47,7 +47,7 @@ class Blobs(Protocol):
         ...
 
     def reading(self, name: str, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes from `start` to before `stop`, in pieces. Raises FileNotFound or StorageUnavailable."""
+        """The bytes from `start` to before `stop`, which lie within it, in pieces. Raises FileNotFound or StorageUnavailable."""
         ...
 
     async def remove(self, name: str) -> None:
@@ -138,10 +138,14 @@ class LocalBlobs:
         return os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "wb")
 
     def _path(self, name: str) -> Path:
-        # Names are ids of ours; whatever else comes may not lead out of the folder.
-        if not name or name.startswith(".") or "/" in name or "\x00" in name:
-            raise FileNotFound(_GONE)
+        if not is_name(name):
+            raise FileNotFound(GONE)
         return self._folder / name
+
+
+def is_name(name: str) -> bool:
+    """Whether a blob may have the name. Names are ids of ours; whatever else comes may not lead out of where blobs are."""
+    return bool(name) and not name.startswith(".") and "/" not in name and "\x00" not in name
 
 
 def _finish(file: BinaryIO, part: Path, final: Path) -> None:
@@ -157,6 +161,6 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise FileNotFound(_GONE) from error
+        raise FileNotFound(GONE) from error
     except OSError as error:
         raise StorageUnavailable("The file cannot be read now; try again shortly.", retry_after_s=10) from error
