@@ -116,7 +116,7 @@ soak-books: $(VENV)/.dev  ## 100,000 requests with random faults: the books agai
 	@WB_REQUESTS=100000 $(BIN)/python -m pytest tests/scenarios/test_books.py --log-cli-level=INFO
 
 soak-batch: $(VENV)/.dev  ## kill -9 the gateways KILLS times (200) during a batch of LINES lines (5,000), on SQLite and on PostgreSQL
-	@WB_READY_S=600 WB_BATCH_KILLS=$(or $(KILLS),200) WB_BATCH_LINES=$(or $(LINES),5000) $(BIN)/python -m pytest tests/scenarios/test_batch_kill.py --log-cli-level=INFO
+	@WB_BATCH_KILLS=$(or $(KILLS),200) WB_BATCH_LINES=$(or $(LINES),5000) $(BIN)/python -m pytest -n 0 -k "$(or $(ONLY),kills)" tests/scenarios/test_batch_kill.py --log-cli-level=INFO
 
 soak-steady: $(VENV)/.dev  ## an hour of mixed load (WB_MINUTES): memory and open files of each process
 	@$(BIN)/python -m benchmarks.steady

@@ -91,9 +91,12 @@ class Site(msgspec.Struct, frozen=True):
 
     async def rows(self, where: str = "1 = 1") -> list[dict[str, Any]]:
         """Ledger rows as the database has them now, oldest first."""
+        return await self.select(f"SELECT * FROM ledger_entry WHERE {where} ORDER BY at_us, attempt")  # noqa: S608
+
+    async def select(self, statement: str) -> list[dict[str, Any]]:
+        """What the database answers now."""
         async with _engine(self.database_url) as engine, engine.connect() as connection:
-            found = await connection.execute(text(f"SELECT * FROM ledger_entry WHERE {where} ORDER BY at_us, attempt"))  # noqa: S608
-            return [dict(row) for row in found.mappings()]
+            return [dict(row) for row in (await connection.execute(text(statement))).mappings()]
 
 
 async def make_site(

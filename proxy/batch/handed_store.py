@@ -147,10 +147,12 @@ class HandedStore:
             await self._ledger.insert_within(connection, [reserve_of(line) for line in lines])
         return lines
 
-    async def made(self, handed_id: str, upstream_id: str, look_us: int) -> None:
-        """The provider has it under this id."""
+    async def made(self, handed_id: str, upstream_id: str, look_us: int) -> bool:
+        """The provider has it under this id. False where it has come to its end meanwhile, which stays as it is."""
         values = {"state": "running", "upstream_id": upstream_id, "look_us": look_us, "held_until_us": 0}
-        await self._change(handed_id, values)
+        open_one = and_(col(HandedBatchRow.handed_id) == handed_id, col(HandedBatchRow.state) != "ended")
+        async with self._engine.begin() as connection:
+            return (await connection.execute(update(HandedBatchRow).where(open_one).values(**values))).rowcount == 1
 
     async def look_later(self, handed_id: str, look_us: int) -> None:
         """Nothing has changed."""

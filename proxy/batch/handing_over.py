@@ -53,8 +53,6 @@ _CANCEL_S: Final = 600.0
 """How long before its lines are taken back a batch is cancelled: a provider takes up to ten minutes to tell what it answered."""
 _TRIED_S: Final = 1_200.0
 """What batches of a deployment are taken to need while none has come to its end: then a few lines are tried."""
-_MAKING_S: Final = 900.0
-"""How long the one that hands over may take, the upload included, before another process takes it for dead."""
 _SETTLED_S: Final = 60.0
 """How long after it was begun a batch that cannot be found was never made."""
 _LOST_S: Final = 100_000.0
@@ -302,7 +300,7 @@ class Handover:
             list(handings),
             reserve_of,
             holder=self._holder,
-            lease_us=int(_MAKING_S * 1_000_000),
+            lease_us=self._lease_us,
         )
         if not lines:
             await self._money.free(handed_id)
@@ -314,6 +312,7 @@ class Handover:
     async def _send(self, handed_id: str, batch: Batch, first: Handing, calls: Sequence[BatchCall]) -> None:
         deployment = first.deployment
         api = self._apis[deployment.batch_api or ""]
+        keeping = asyncio.create_task(self._keep(handed_id))
         try:
             made = await api.create(deployment, handed_id, first.path, calls)
         except (ConnectFailed, RequestRejected, UpstreamRefusedUs, UpstreamRateLimited) as error:
@@ -340,7 +339,24 @@ class Handover:
             _log.warning("batch: %s did not say whether it took a batch: %s", deployment.deployment_id, error.public)
             await self._store.look_later(handed_id, self._next_look_us())
             return
-        await self._store.made(handed_id, made, self._next_look_us())
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        if not await self._store.made(handed_id, made, self._next_look_us()):
+            # This process stood still for so long that another one found no batch, and let its lines go other ways.
+            _log.error(
+                "batch: %s took a batch that nobody waits for any more; it is cancelled", deployment.deployment_id
+            )
+            await api.cancel(deployment, made)
+
+    async def _keep(self, handed_id: str) -> None:
+        """Keeps other processes from taking this one for dead while it hands over, however long the upload lasts."""
+        while True:
+            await asyncio.sleep(self._section.lease_s / 3)
+            try:
+                await self._store.hold(handed_id, self._holder, self._lease_us)
+            except _DATABASE_FAILS as error:
+                _log.warning("batch: a lease could not be renewed: %s", type(error).__name__)
 
     # Seeing to what is handed over.
 

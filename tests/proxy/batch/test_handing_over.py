@@ -252,6 +252,27 @@ async def test_a_process_that_dies_while_it_hands_over_loses_and_doubles_nothing
     assert not house.purse.held
 
 
+async def test_a_process_that_stood_still_leaves_no_batch_at_the_provider(house: House) -> None:
+    """Another one found none and let its lines go other ways; the one that is made after all is cancelled."""
+    house.line.script = lambda _number: "hang"
+    await house.batch(3)
+    create, made = house.api.create, []
+
+    async def stands_still(deployment: Deployment, name: str, path: str, calls: list[BatchCall]) -> str:
+        house.clock.passes(1_000)
+        await house.process().tend()
+        made.append((deployment, await create(deployment, name, path, calls)))
+        return made[0][1]
+
+    house.api.create = stands_still  # type: ignore[method-assign,assignment]
+    await house.handover.hand_over()
+    (row,) = await house.handed()
+    assert (row["state"], row["outcome"], row["upstream_id"]) == ("ended", "lost", "")
+    assert await house.states() == {WAITING: 3}
+    assert await house.entries() == {"reserve": 3, "void": 3}
+    assert (await house.api.look(*made[0])).outcome == "cancelled"
+
+
 async def test_a_process_that_dies_while_it_collects_books_nothing_twice(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
