@@ -7,12 +7,12 @@ from providers.target import Deployment
 from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.load import Lease as LoadLease
-from selfhosted.balance.room import full
+from selfhosted.balance.room import kv_tokens_of, pool_tokens
 from selfhosted.balance.sharing import SentPrompts, ToldPrompts
 from selfhosted.config import PoolConfig
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
-from selfhosted.replica import Address, PoolFullness, PoolSnapshot, Replica, ReplicaState
+from selfhosted.replica import Address, PoolFullness, PoolSnapshot, ReplicaState
 from selfhosted.rollouts.sides import PoolVersions
 from selfhosted.scale.reports import FirstTokenCounts, PoolReport, ttft_target_s
 from selfhosted.watch.judging import JudgeObserver, PoolJudge
@@ -129,19 +129,8 @@ class Pool(JudgeObserver):
         )
 
     def tokens(self) -> int:
-        """Tokens of requests that the replicas can carry now: of each full one what it has in use, of each other one
-        its KV capacity times `kv_high` times `overcommit`.
-        """
-        config, whole = self.config.room, 0.0
-        for replica in self.snapshot.taking:
-            holds = _kv_tokens(replica, config.tokens)
-            if full(replica, config, self.balancer.load(replica.name)):
-                stats = replica.stats
-                used = stats.kv_usage if stats is not None and stats.kv_usage is not None else 1.0
-                whole += holds * min(used, config.kv_high)
-            else:
-                whole += holds * config.kv_high * config.overcommit
-        return int(whole)
+        """Tokens of requests that the replicas can carry now."""
+        return pool_tokens(self.snapshot.taking, self.config.room, self.balancer.load)
 
     def crowd(self, now: float) -> PoolFullness | None:
         """The load of the pool when all its replicas are full, with the seconds to retry after; otherwise None."""
@@ -155,18 +144,13 @@ class Pool(JudgeObserver):
             pool=self.config.name,
             running=sum(stats.running for stats in known),
             waiting=waiting,
-            kv_tokens=sum(_kv_tokens(replica, self.config.room.tokens) for replica in taking),
+            kv_tokens=sum(kv_tokens_of(replica, self.config.room.tokens) for replica in taking),
             retry_after_s=self._retry_after_s(waiting, known_ttft_s(snapshot)),
         )
 
     @staticmethod
     def _retry_after_s(waiting: int, ttft_s: float | None) -> float:
         return min(_RETRY_MOST_S, max(_RETRY_LEAST_S, (ttft_s or 0.0) * (1 + waiting / _STARTED_TOGETHER)))
-
-
-def _kv_tokens(replica: Replica, otherwise: int) -> int:
-    stats = replica.stats
-    return otherwise if stats is None or stats.kv_tokens is None else stats.kv_tokens
 
 
 def known_ttft_s(snapshot: PoolSnapshot) -> float | None:

@@ -234,6 +234,12 @@ class Load:
         """Requests of this process whose first token has not come."""
         return len(self._pending)
 
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens that the prompts of known requests, once read, have beyond what is in use: they share their beginnings."""
+        read = self.prompt - sum([lease.ask.tokens for lease in self._pending])
+        return max(0, read - int(self.busy_tokens)) if self.known else 0
+
     def wait_s(self, now: float) -> float:
         """Expected seconds until a new prefill can begin."""
         wait_s, rest_s = self.clear_at - now, self.rest_s

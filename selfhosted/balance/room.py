@@ -1,7 +1,7 @@
 """Fullness of replicas and pools. Excess requests wait in the gateway's queue, from which they can still go elsewhere."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from selfhosted.balance.load import Load
@@ -42,6 +42,30 @@ def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
             # Mostly it is the first one that is asked.
             return False
     return known or (bool(unknown) and all(unknown))
+
+
+def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable[[str], Load | None]) -> int:
+    """Tokens of requests that the replicas can carry now: of each full one what it has in use, of each other one its KV
+    capacity times `kv_high` times `overcommit`. `load_of` returns a replica's load; None where only its engine's word is
+    known.
+    """
+    whole = 0.0
+    for replica in replicas:
+        holds, load = kv_tokens_of(replica, room.tokens), load_of(replica.name)
+        if full(replica, room, load):
+            stats = replica.stats
+            used = stats.kv_usage if stats is not None and stats.kv_usage is not None else 1.0
+            whole += holds * min(used, room.kv_high)
+        else:
+            whole += holds * room.kv_high * room.overcommit
+        whole += 0 if load is None else load.shared_tokens
+    return int(whole)
+
+
+def kv_tokens_of(replica: Replica, otherwise: int) -> int:
+    """Capacity of its KV cache in tokens; `otherwise` where it does not tell."""
+    stats = replica.stats
+    return otherwise if stats is None or stats.kv_tokens is None else stats.kv_tokens
 
 
 def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) -> PoolRoom | None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from selfhosted.balance.load import Load, PrefillSpeed
-from selfhosted.balance.room import full, pool_full, room_of
+from selfhosted.balance.load import Lease, Load, PrefillSpeed
+from selfhosted.balance.room import full, pool_full, pool_tokens, room_of
 from selfhosted.config import RoomConfig
 from selfhosted.replica import EngineStats
-from tests.selfhosted.balance.pool import replica, stats
+from tests.selfhosted.balance.pool import ask, prompt, replica, stats
 
 ROOM = RoomConfig(kv_high=0.9, max_waiting=3)
 
@@ -57,3 +57,25 @@ def test_the_room_for_one_more_is_the_best_replicas() -> None:
     assert best(busy, unknown) == (0.0, pytest.approx(0.9))
     assert best(_load(stats(waiting=4))) == (pytest.approx(4.0), 1.0)
     assert best(unknown) is best() is None
+
+
+def test_prompts_that_share_their_beginning_share_its_place() -> None:
+    """What they have beyond what is in use is room for others, once they are read; a full replica carries what it has."""
+    load = _load(stats())
+    leases = [Lease(load, ask(*prompt(1), tokens=10_000), 0, 0.0, lambda _lease: None) for _ in range(6)]
+    for lease in leases:
+        load.take(lease, 0.0)
+
+    def carried(kv_usage: float) -> int:
+        told = replica("a", stats=stats(kv_usage=kv_usage))
+        load.read(told.stats, 1.0)
+        return pool_tokens([told], ROOM, lambda _name: load)
+
+    assert carried(0.2) == 90_000, "what is not read yet is not known to share anything"
+    for lease in leases:
+        lease.first_token(1.0)
+    assert carried(0.2) == 90_000 + 60_000 - 20_000
+    assert carried(0.7) == 90_000
+    assert carried(0.95) == 90_000
+    assert pool_tokens([replica("b", stats=stats(kv_usage=0.95, waiting=9))], ROOM, lambda _name: None) == 90_000
+    assert pool_tokens([replica("c")], ROOM, lambda _name: None) == int(ROOM.tokens * 0.9)
