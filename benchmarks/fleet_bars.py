@@ -1,26 +1,28 @@
 """The balancer against the best of the usual ones, over fleets, loads and gateways, in simulated time:
-`python -m benchmarks.fleet_bars [--traces FOLDER] [--limit 1500]`.
+`python -m benchmarks.fleet_bars [--traces FOLDER | --kind chats --seed 1] [--limit 1500] [--apart] [--queue]`.
 
 Bars: mean and p99 of the time to the first token no later than the best of round robin, consistent hashing with bounded
 loads, vLLM's cache-aware router and llm-d's scorers, and, where the trace takes longer than it was recorded in, throughput within
 3 % of the best. Load 1 x is the trace's rate for eight replicas. FOLDER has mooncake_conversation.jsonl; without one a
-small made-up trace is used. The same figures on any machine. Writes fleet_bars.json and fleet_bars.png.
+made-up trace is used (benchmarks/made_up_traces.py). Gateways are of one host, with `--apart` each of its own, which tells nobody. With
+`--queue` the gateways' queue stands before ours. The same figures on any machine. Writes fleet_bars.json and fleet_bars.png.
 """
 
 import argparse
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from benchmarks.made_up_traces import KINDS, made_up
+from gateway.commands.selfhosted.simulated_queue import SimulatedQueue
 from selfhosted.offline.simulate.fleet import Fleet, FleetSpec
 from selfhosted.offline.simulate.machines import Machine, machine_of
 from selfhosted.offline.simulate.plots import figure_maker
 from selfhosted.offline.simulate.report import report_of
 from selfhosted.offline.simulate.simulation_errors import PlotsUnavailable
-from selfhosted.offline.simulate.traces import Trace, TraceRequest, read_trace, sped_up
+from selfhosted.offline.simulate.traces import Trace, read_trace, sped_up
 
 OURS: Final = "prefix"
 OTHERS: Final = ("round-robin", "consistent-hash", "vllm-cache-aware", "llm-d")
@@ -73,35 +75,24 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def made_up(rng: random.Random, *, conversations: int = 120, turns: int = 6, every_s: float = 20.0) -> Trace:
-    """Conversations that grow turn by turn and share one of four system prompts."""
-    found = []
-    for number in range(conversations):
-        at_s, length = rng.uniform(0.0, turns * every_s), rng.randint(4, 24)
-        for _ in range(turns):
-            blocks = (number % 4, *(4 + number * 1_000 + index for index in range(length - 1)))
-            found.append(TraceRequest(at_s, length * 512 - rng.randint(1, 200), rng.randint(50, 500), blocks))
-            at_s += rng.expovariate(1 / every_s)
-            length += rng.randint(1, 4)
-    found.sort(key=lambda each: each.at_s)
-    first = found[0].at_s
-    moved = tuple(msgspec.structs.replace(each, at_s=each.at_s - first) for each in found)
-    return Trace("made up", "mooncake", moved)
-
-
-def cells(machine: Machine, trace: Trace) -> Iterator[Cell]:
+def cells(machine: Machine, trace: Trace, *, apart: bool, queue: bool) -> Iterator[Cell]:
     """Every place of the grid."""
     for replicas in REPLICAS:
         for load in LOADS:
             faster = sped_up(trace, load * replicas / _AS_RECORDED)
             for gateways in GATEWAYS:
-                runs = tuple(_run(machine, faster, policy, replicas, gateways) for policy in (OURS, *OTHERS))
+                runs = tuple(
+                    _run(machine, faster, policy, replicas, gateways, apart=apart, queue=queue and policy == OURS)
+                    for policy in (OURS, *OTHERS)
+                )
                 yield Cell(replicas=replicas, load=load, gateways=gateways, runs=runs)
 
 
-def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: int) -> Run:
-    spec = FleetSpec(replicas=replicas, engine=machine.engine, policy=policy, gateways=gateways)
-    report = report_of(Fleet(spec, machine.steps, trace).run(), machine, trace)
+def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: int, *, apart: bool, queue: bool) -> Run:
+    hosts = gateways if apart else 1
+    spec = FleetSpec(replicas=replicas, engine=machine.engine, policy=policy, gateways=gateways, hosts=hosts)
+    gate = SimulatedQueue(gateways) if queue else None
+    report = report_of(Fleet(spec, machine.steps, trace, gate=gate).run(), machine, trace)
     return Run(
         policy=policy,
         mean_s=report.ttft_s.mean or 0.0,
@@ -146,16 +137,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--limit", type=int, default=1_500, help="the first so many requests")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="chats", help="of a made-up trace")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--apart", action="store_true", help="each gateway on a host of its own, that tells nobody")
+    parser.add_argument("--queue", action="store_true", help="with the gateways' queue before ours")
     parser.add_argument("--out", type=Path, default=Path("build"))
     options = parser.parse_args()
     trace = (
-        made_up(random.Random(1))
+        made_up(options.kind, options.seed, options.limit)
         if options.traces is None
         else read_trace(options.traces / "mooncake_conversation.jsonl", limit=options.limit)
     )
     print(heading())
     found: list[Cell] = []
-    for cell in cells(machine_of(), trace):
+    for cell in cells(machine_of(), trace, apart=options.apart, queue=options.queue):
         found.append(cell)
         print(row(cell), flush=True)
     missed = [cell for cell in found if cell.misses()]

@@ -22,7 +22,7 @@ _SETTLE_S: Final = 2.0
 """Seconds after Redis returns in which a process asks for no more than an equal part, as others may still work
 uncounted without Redis.
 """
-_HEADROOM: Final = 1.25
+HEADROOM: Final = 1.25
 """The factor by which the demand exceeds present use, so that the next requests need not wait for the next division."""
 
 
@@ -218,7 +218,7 @@ class Capacity:
         use, whole = self._use(name), share.config.tokens_in_flight
         held = max(share.limit, use.in_flight)
         most = self._equal(share.config) if self._clock() < self._settled_at else whole
-        record = (min(whole, math.ceil(use.wanted * _HEADROOM)), held, use.large, round(use.waited_s * 1000))
+        record = (min(whole, math.ceil(use.wanted * HEADROOM)), held, use.large, round(use.waited_s * 1000))
         limit = int(await link.call(_DIVIDE, _keys(link, name), (link.holder, whole, *record, most)))
         if epoch != self._epoch:
             return False

@@ -35,6 +35,12 @@ def simulate(
     kv_events: Annotated[
         bool, typer.Option("--kv-events", help="Engines tell the gateways what they have cached.")
     ] = False,
+    queue: Annotated[
+        bool,
+        typer.Option(
+            "--queue", help="The gateways' queue stands before the pool; its callers wait as long as it takes."
+        ),
+    ] = False,
     speed: Annotated[float, typer.Option(min=0.001, max=1_000, help="Requests come so many times as fast.")] = 1.0,
     users: Annotated[int, typer.Option(min=1, max=1_000, help="So many times the users, sharing nothing.")] = 1,
     days: Annotated[
@@ -117,7 +123,7 @@ def simulate(
         raise SimulationRefused(f"{len(runs)} combinations of policies and scalings are more than {_MOST_RUNS}")
     reports = [
         report_of(
-            _run(spec, machine, replayed), machine, replayed, comparator=comparator,
+            _run(spec, machine, replayed, queue=queue), machine, replayed, comparator=comparator,
             target_requests_per_s=target_rps,
         )
         for spec in runs
@@ -142,7 +148,7 @@ def _trace(path: Path, limit: int | None, speed: float, users: int, days: int, s
     return traces.sped_up(found, speed)
 
 
-def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace") -> Any:
+def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) -> Any:
     from selfhosted.offline.simulate.fleet import Fleet
 
     shown = sys.stderr.isatty()
@@ -151,7 +157,12 @@ def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace") -> Any:
         if shown:
             typer.echo(f"\r{spec.policy}, {spec.scaler}: {part:4.0%}", nl=False, err=True)
 
-    measured = Fleet(spec, machine.steps, trace, progress).run()
+    gate = None
+    if queue:
+        from gateway.commands.selfhosted.simulated_queue import SimulatedQueue
+
+        gate = SimulatedQueue(spec.gateways)
+    measured = Fleet(spec, machine.steps, trace, progress, gate=gate).run()
     if shown:
         typer.echo("\r" + " " * 60 + "\r", nl=False, err=True)
     return measured

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.load import Lease
 from selfhosted.balance.policies import ConsistentHash, LeastLoaded, RandomTwo, RoundRobin
+from selfhosted.balance.room import pool_tokens
 from selfhosted.config import BalanceConfig, RoomConfig
 from selfhosted.offline.simulate.engine import Engine, Happening, Job
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
@@ -30,6 +31,10 @@ class Chooser(Protocol):
 
     def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
         """The room for one more request with a prompt of so many tokens; None when it is not known."""
+        ...
+
+    def tokens(self, snapshot: PoolSnapshot) -> int:
+        """Tokens of requests that the fleet can carry now, which is how large a queue before it is."""
         ...
 
     def first_token(self, job: Job, at: float) -> None: ...
@@ -70,6 +75,9 @@ class Balanced:
 
     def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
         return self._balancer.free(snapshot, tokens, now)
+
+    def tokens(self, snapshot: PoolSnapshot) -> int:
+        return pool_tokens(snapshot.taking, self._balancer.room, self._balancer.load)
 
     def first_token(self, job: Job, at: float) -> None:
         self._leases[job].first_token(at)
@@ -118,6 +126,9 @@ class _BaselineChooser:
     def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
         del snapshot, tokens, now
         return None
+
+    def tokens(self, snapshot: PoolSnapshot) -> int:
+        return pool_tokens(snapshot.taking, RoomConfig(), lambda _name: None)
 
     def first_token(self, job: Job, at: float) -> None: ...
 

@@ -21,7 +21,7 @@ from selfhosted.offline.simulate.choosers import Chooser, chooser_of
 from selfhosted.offline.simulate.engine import Engine, EngineSpec, Happening, Job
 from selfhosted.offline.simulate.scaling import rule_of
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
-from selfhosted.offline.simulate.traces import Trace, TraceRequest, family
+from selfhosted.offline.simulate.traces import Trace, TraceRequest, root, shared_beginnings
 from selfhosted.replica import Address, PoolRoom, PoolSnapshot, Replica, ReplicaRequest
 from selfhosted.scale.policy import ScaleRule
 from selfhosted.scale.signals import FirstTokens, SignalReader, Signals
@@ -50,6 +50,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The gateways are dealt out to so many hosts; those of one host tell each other what they send where."""
     told_after_s: float = 0.02
     """How long that takes."""
+    divide_s: float = 0.25
+    """How often the gateways divide the room that a queue before the pool lets in."""
     seed: int = 0
     balance: BalanceConfig = BalanceConfig()
     room: RoomConfig = RoomConfig()
@@ -73,6 +75,37 @@ class Planner(Protocol):
 
     def overflows(self, request: TraceRequest, room: PoolRoom | None) -> bool:
         """True when it goes elsewhere, given the room of the fleet as its gateway knows it; None: not known."""
+        ...
+
+
+class Gate(Protocol):
+    """The queue before the pool, in all gateways: what the engines have no room for waits there. It is given the same
+    simulated clock, and gateways by their numbers.
+    """
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, in all gateways."""
+        ...
+
+    def enter(self, gateway: int, job: Job, tokens: int, now: float) -> bool:
+        """True when the request, of so many tokens, may be sent at once; otherwise it waits."""
+        ...
+
+    def ended(self, job: Job, now: float) -> None:
+        """A request that was let in has ended."""
+        ...
+
+    def let_in(self, gateway: int) -> list[Job]:
+        """The requests that waited, and may be sent now. Each is told of once."""
+        ...
+
+    def resize(self, gateway: int, tokens: int, now: float) -> None:
+        """The pool carries so many tokens, as that gateway knows it."""
+        ...
+
+    def divide(self, now: float) -> None:
+        """The gateways divide what the pool carries; called every `divide_s`."""
         ...
 
 
@@ -120,6 +153,10 @@ class Measured(msgspec.Struct, kw_only=True):
     tpot_s: "array[float]" = msgspec.field(default_factory=lambda: array("d"))
     duration_each_s: "array[float]" = msgspec.field(default_factory=lambda: array("d"))
     samples: list[Sample] = msgspec.field(default_factory=list)
+
+
+def _ends(engine: Engine) -> float:
+    return engine.ends
 
 
 def node_name(number: int) -> str:
@@ -171,17 +208,21 @@ class Fleet:
         *,
         rule: ScaleRule | None = None,
         planner: Planner | None = None,
+        gate: Gate | None = None,
         arrived: Callable[[Job], None] = lambda _job: None,
     ) -> None:
         """`progress` is called now and then with the arrived fraction of the trace. `rule` scales in place of the spec's
-        scaler, `planner` sends requests elsewhere before the balancer sees them, and `arrived` is called with each job,
-        whose fields tell afterwards what became of it. Raises SimulationRefused.
+        scaler, `planner` sends requests elsewhere before the balancer sees them, `gate` is a queue before the pool, and
+        `arrived` is called with each job, whose fields tell afterwards what became of it. Raises SimulationRefused.
         """
+        if gate is not None and spec.spill:
+            raise SimulationRefused("what overflows does not wait: simulate a queue, or a price for what has no room")
         if spec.replicas == 0 and spec.scaler == "fixed" and rule is None:
             raise SimulationRefused("there is no replica, and nothing would ever start one")
         self._spec = spec
         self._steps = steps
         self._trace = trace
+        self._shared = shared_beginnings(trace)
         self._progress = progress
         self._rng = random.Random(spec.seed)  # noqa: S311 - repeatable, and nothing is kept secret by it
         self._nodes: dict[str, Node] = {}
@@ -203,6 +244,9 @@ class Fleet:
             for index in range(spec.gateways)
         ]
         self._planner = planner
+        self._gate = gate
+        self._freed: set[int] = set()
+        """Gateways with a request that has just ended."""
         self._arrived = arrived
         self._rule: ScaleRule | None = rule or rule_of(
             spec.scaler, spec.scale, trace, spec.engine, steps, spec.usd_per_replica_hour
@@ -240,7 +284,11 @@ class Fleet:
         for index, gateway in enumerate(self._gateways):
             gateway.snapshot = self._snapshot(0.0)
             offset = self._spec.watch_s * (index + 1) / len(self._gateways)
-            self._every(offset, self._spec.watch_s, partial(self._scrape, gateway))
+            self._every(offset, self._spec.watch_s, partial(self._scrape, index))
+        if self._gate is not None:
+            for index in range(len(self._gateways)):
+                self._resize(self._gate, index, 0.0)
+            self._every(0.0, self._spec.divide_s, self._divide)
         if self._rule is not None:
             self._every(self._spec.decide_s, self._spec.decide_s, self._decide)
         self._every(0.0, max(self._spec.watch_s, self._trace.duration_s / _SAMPLES), self._sample)
@@ -267,9 +315,24 @@ class Fleet:
         act(now)
 
     def _work(self, now: float) -> None:
+        if self._gate is not None:
+            self._work_in_order(self._gate, now)
+            return
         for node in self._nodes.values():
             if node.engine.ends <= now:
                 node.engine.advance(now)
+
+    def _work_in_order(self, gate: Gate, now: float) -> None:
+        """As `_work`, step by step in the order of time: each end may let somebody in at any engine."""
+        while self._nodes:
+            engine = min([node.engine for node in self._nodes.values()], key=_ends)
+            at = engine.ends
+            if at > now:
+                return
+            engine.advance(at)
+            freed, self._freed = self._freed, set()
+            for index in sorted(freed):
+                self._let_in(gate, index, at)
 
     def _idle(self) -> bool:
         return all(node.engine.empty for node in self._nodes.values())
@@ -292,15 +355,21 @@ class Fleet:
             blocks=request.blocks,
             priority=request.priority,
         )
-        job.root = family(request)
+        job.root = root(request, self._shared)
         job.bound = request.bound
         job.gateway = self._rng.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
         self._open += 1
         self._arrived(job)
         if self._planner is not None and self._planned_elsewhere(self._planner, job, request):
             self._overflow(job)
-        else:
+        elif self._gate is None:
             self._send(job, request.at_s)
+        elif self._fits(job):
+            tokens = job.prompt_tokens + self._expected_output
+            if self._gate.enter(job.gateway, job, tokens, request.at_s):
+                self._send(job, request.at_s)
+            else:
+                self._let_in(self._gate, job.gateway, request.at_s)
 
     def _planned_elsewhere(self, planner: Planner, job: Job, request: TraceRequest) -> bool:
         gateway, now = self._gateways[job.gateway], request.at_s
@@ -369,6 +438,9 @@ class Fleet:
             self._first_tokens.saw(at - job.arrived_at, at)
             return
         chooser.done(job, at)
+        if self._gate is not None:
+            self._gate.ended(job, at)
+            self._freed.add(job.gateway)
         self._open -= 1
         self._record(job, at)
 
@@ -403,16 +475,37 @@ class Fleet:
     def _snapshot(self, now: float) -> PoolSnapshot:
         return PoolSnapshot(pool=_POOL, at=now, replicas=tuple(node.seen(now) for node in self._nodes.values()))
 
-    def _scrape(self, gateway: _Gateway, now: float) -> None:
+    def _scrape(self, index: int, now: float) -> None:
         self._reap(now)
+        gateway = self._gateways[index]
         gateway.snapshot = self._snapshot(now)
         waiting = sum(node.engine.waiting for node in self._nodes.values())
         self.measured.peak_waiting = max(self.measured.peak_waiting, waiting + self._at_gates())
         for _ in range(len(gateway.queue)):
             self._send(gateway.queue.popleft(), now)
+        if self._gate is not None:
+            self._resize(self._gate, index, now)
+            self._let_in(self._gate, index, now)
+
+    # The queue before the pool
+
+    def _resize(self, gate: Gate, index: int, now: float) -> None:
+        gateway = self._gateways[index]
+        gate.resize(index, gateway.chooser.tokens(gateway.snapshot), now)
+
+    def _divide(self, now: float) -> None:
+        if self._gate is not None:
+            self._gate.divide(now)
+            for index in range(len(self._gateways)):
+                self._let_in(self._gate, index, now)
+
+    def _let_in(self, gate: Gate, index: int, now: float) -> None:
+        for job in gate.let_in(index):
+            self._send(job, now)
 
     def _at_gates(self) -> int:
-        return sum(len(gateway.queue) for gateway in self._gateways)
+        waiting = 0 if self._gate is None else self._gate.waiting
+        return waiting + sum(len(gateway.queue) for gateway in self._gateways)
 
     def _sample(self, now: float) -> None:
         states = self._states()

@@ -29,6 +29,10 @@ MAX_TOKENS: Final = 10_000_000
 _MAX_SECONDS: Final = 366 * 86_400
 _APART_S: Final = 10.0
 _LAST_S: Final = 1e11
+_LOOKED_AT: Final = 20_000
+_DEEPEST: Final = 128
+_MANY_WAYS: Final = 8
+"""Ways to go on. A conversation has few: its next turn, and what was asked again."""
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 DAY_PROFILE: Final = (
@@ -252,6 +256,26 @@ def family(request: TraceRequest) -> int:
     """Id of a conversation: its second block, as the first is often a system prompt that all share."""
     blocks = request.blocks
     return blocks[1] if len(blocks) > 1 else blocks[0] if blocks else 0
+
+
+def shared_beginnings(trace: Trace) -> frozenset[int]:
+    """Blocks after which prompts go on in many ways: those of system prompts and tools, which are no conversation's own.
+    Looked for in the first requests, which is enough for what many share.
+    """
+    follow: dict[int, set[int]] = {}
+    for request in trace.requests[:_LOOKED_AT]:
+        for block, after in pairwise(request.blocks[:_DEEPEST]):
+            follow.setdefault(block, set()).add(after)
+    return frozenset(block for block, after in follow.items() if len(after) >= _MANY_WAYS)
+
+
+def root(request: TraceRequest, shared: frozenset[int]) -> int:
+    """Id of a conversation as gateways have it, who know its instructions and first message: the first block behind
+    the last of `shared_beginnings`, its second one at least.
+    """
+    blocks = request.blocks
+    own = max((at + 1 for at, block in enumerate(blocks[:_DEEPEST]) if block in shared), default=1)
+    return blocks[min(own, len(blocks) - 1)] if blocks else 0
 
 
 def tiled(trace: Trace, days: int, rng: random.Random) -> Trace:

@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 from selfhosted.offline.simulate.simulation_errors import TraceUnreadable
-from selfhosted.offline.simulate.traces import multiplied, read_trace, sped_up, spread, tiled
+from selfhosted.offline.simulate.traces import (
+    Trace,
+    TraceRequest,
+    multiplied,
+    read_trace,
+    root,
+    shared_beginnings,
+    sped_up,
+    spread,
+    tiled,
+)
 
 DATA = Path(__file__).parent / "data"
 CHAT, CODE = DATA / "conversation.jsonl", DATA / "coding.csv"
@@ -126,3 +136,19 @@ def test_too_many() -> None:
     """What would become too long is refused, not begun."""
     with pytest.raises(TraceUnreadable, match="more than 5,000,000 requests"):
         multiplied(read_trace(CHAT), 1_000_001, random.Random(1))
+
+
+def test_a_conversations_root_lies_behind_what_all_share() -> None:
+    """Neither tools and system prompt nor the turn that it is at tell a conversation; its first own block does."""
+    tools = (1, 2, 3)
+    asked = [
+        TraceRequest(0.0, 9_000, 1, (*tools, 100 * user, *range(100 * user + 1, 100 * user + turn)))
+        for user in range(1, 13)
+        for turn in (1, 3, 5)
+    ]
+    trace = Trace("t", "mooncake", tuple(asked))
+    shared = shared_beginnings(trace)
+    assert {root(each, shared) for each in asked} == {100 * user for user in range(1, 13)}
+    assert root(TraceRequest(0.0, 1, 1, ()), shared) == 0
+    assert root(TraceRequest(0.0, 1, 1, (7,)), shared) == 7
+    assert root(TraceRequest(0.0, 1_536, 1, tools), shared) == 3
