@@ -6,6 +6,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+import pytest_asyncio
 
 from accounts.people.oidc_config import OidcSection
 from cost.times import wall_us
@@ -13,6 +14,8 @@ from dashboards.openid.oidc import OidcProvider, SignInResult
 from dashboards.openid.openid_errors import SignInStopped, TokenUnsound
 from dashboards.openid.pending import PendingSignIns
 from tests.oidc.real import PUBLIC_URL, RealProvider, browser, client, real_provider
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SECRET: Final = "a secret + of/the tests%, 32 bytes and more"
 ALICE: Final[dict[str, Any]] = {
@@ -64,7 +67,7 @@ async def sign_in(provider: OidcProvider, login: str = "alice") -> SignInResult:
     return await provider.finish(begun.cookie, parse_qsl(urlsplit(came.address).query))
 
 
-@pytest.fixture(params=[True, False], ids=["thin", "fat"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[True, False], ids=["thin", "fat"])
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[RealProvider]:
     async with real_provider(CLIENTS, {"alice": ALICE}, thin=request.param) as running:
         yield running

@@ -9,6 +9,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 import pytest
+import pytest_asyncio
 
 from accounts.audit.log import AuditLog, Scope
 from accounts.people.people import PeopleStore
@@ -16,6 +17,8 @@ from dashboards.sign_in.openid_page import BEGUN_COOKIE
 from dashboards.web.cookie import COOKIE
 from tests.oidc.real import PUBLIC_URL, Browser, RealProvider, browser, client, real_provider
 from tests.running_gateway import Running, model, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ACCOUNTS: Final[dict[str, dict[str, Any]]] = {
     "alice": {"email": "alice@example.com", "email_verified": True, "name": "Alice", "groups": ["team-a-admins"]},
@@ -85,10 +88,17 @@ class Site(msgspec.Struct, frozen=True):
     people: PeopleStore
 
 
-@pytest.fixture
-async def real() -> AsyncIterator[RealProvider]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def provider() -> AsyncIterator[RealProvider]:
     async with real_provider([client("weighbridge", "idp")], ACCOUNTS) as running:
         yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def real(provider: RealProvider) -> RealProvider:
+    """One for all tests, which each begin with the same accounts."""
+    await provider.know(ACCOUNTS)
+    return provider
 
 
 @contextlib.asynccontextmanager
@@ -111,7 +121,7 @@ async def opened(folder: Path, real: RealProvider, **fields: Any) -> AsyncIterat
         yield Site(gateway, real, PeopleStore(gateway.engine))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def site(tmp_path: Path, real: RealProvider) -> AsyncIterator[Site]:
     async with opened(tmp_path, real) as made:
         yield made
