@@ -362,7 +362,7 @@ async def test_nobody_waits_for_a_database_that_hangs(tmp_path: Path, postgres: 
     """A key that is known is looked up for no request, though it is believed for less long than the database hangs."""
     url = await postgres.database()
     with oracle(tmp_path) as upstream:
-        accounts = {"fresh_s": 4, "lookup_timeout_s": 0.5}
+        accounts = {"fresh_s": 2, "lookup_timeout_s": 0.5}
         models = [model("only", [upstream.deployment("ok")])]
         site = await make_site(tmp_path, models, database_url=url, accounts=accounts)
         async with serving(site) as server, caller(server, site.key) as session:
