@@ -34,6 +34,8 @@ SEARCHED: Final = 5_000
 """Most ends of attempts that a filtered page searches; beyond them there is a next page, not a longer wait."""
 _ATTEMPTS: Final = 5
 """Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
+CONTINUED: Final = "continued"
+"""Flag of an attempt that went on with an answer of which the attempt before gave the beginning."""
 _FAILED_FROM: Final = 400
 _NO_FALLBACKS: Final = ("escalated", "hedge")
 """Reasons of further attempts that were not made because one had failed."""
@@ -168,8 +170,10 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_token_us(self) -> int | None:
-        """Time from the first attempt's start to the first token given, of a streamed answer; else None."""
-        told = self.served
+        """Time from the first attempt's start to the first token given, of a streamed answer; else None. Of a continued one
+        the first token is that of the attempt that broke off.
+        """
+        told = self._opening
         if told is None or not told.stream or told.ttft_us is None or told.duration_us is None or self.took_us is None:
             return None
         begun_us = self._begun_us
@@ -177,6 +181,15 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
             return told.at_us - told.duration_us + told.ttft_us - begun_us
         before = [each.duration_us or 0 for each in self.attempts if each.attempt < told.attempt]
         return sum(before) + told.ttft_us
+
+    @property
+    def _opening(self) -> Entry | None:
+        """The attempt that gave the first token of the served answer; None without one."""
+        told = self.served
+        if told is None or CONTINUED not in told.flags:
+            return told
+        began = (each for each in self.attempts if each.ttft_us is not None and "hedge_lost" not in each.flags)
+        return next(began, told)
 
     @property
     def was_hedged(self) -> bool:

@@ -20,6 +20,7 @@ from classifier.prediction import Prompt
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
 from cost.reports.recent import (
+    CONTINUED,
     MAX_PAGE,
     MAX_ROWS,
     ORDERS,
@@ -463,7 +464,7 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
             "attempt": each.attempt,
             "target": each.target_id,
             "deployment": each.deployment_id,
-            "why": reason_label(each.reason),
+            "why": "Went on" if CONTINUED in each.flags else reason_label(each.reason),
             "ended": ended(each, goes_on=goes_on),
             "ttft": _seconds(each.ttft_us),
             "duration": _seconds(each.duration_us),

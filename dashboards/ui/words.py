@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cost.ledger.entries import Entry
-from cost.reports.recent import RecentRequest
+from cost.reports.recent import CONTINUED, RecentRequest
 from cost.reports.shown import nano_money, percent
 from dashboards.ui.formats import seconds
 
@@ -113,6 +113,8 @@ def reason_label(reason: str) -> str:
 
 def because(entry: Entry) -> str:
     """One sentence with the reason for this target."""
+    if CONTINUED in entry.flags:
+        return f"An answer that breaks off is continued for this team, so another replica of {entry.target_id} was asked for the rest."
     prompt = "this prompt" if entry.complexity is None else f"a prompt of complexity {entry.complexity:.2f}"
     if entry.reason not in _REASONS:
         return f"{entry.target_id} was asked ({entry.reason or 'no reason is known'})."
@@ -146,7 +148,7 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
             return "Escalated", "info"
         if len(request.attempts) == 1:
             return "Answered", "good"
-        return ("Hedged" if request.was_hedged else "Continued" if "continued" in told.flags else "Fell back"), "info"
+        return ("Hedged" if request.was_hedged else "Continued" if CONTINUED in told.flags else "Fell back"), "info"
     if told.entry == "expire" or told.status == 0:
         return "Unknown", "warn"
     if told.status == CALLER_GONE:
@@ -167,7 +169,7 @@ def decision(request: RecentRequest) -> tuple[str, ...]:
 def going_on(request: RecentRequest) -> tuple[bool, ...]:
     """For each attempt whether a later one went on with the answer that it had begun."""
     last = request.attempts[-1]
-    continued = last.served and "continued" in last.flags
+    continued = last.served and CONTINUED in last.flags
     broken = [continued and each.entry == "settle" and each.ttft_us is not None for each in request.attempts[:-1]]
     return (*broken, False)
 

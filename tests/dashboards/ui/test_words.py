@@ -82,12 +82,14 @@ def test_each_attempt_has_its_part_of_the_story() -> None:
 def test_a_stream_that_another_replica_went_on_with_is_told_so() -> None:
     """The first attempt broke off, and its caller got the whole answer all the same."""
     broken = answered(served=False, flags=("stream_cut",), baseline_nanousd=None)
-    rest = answered(attempt=2, flags=("continued",))
+    rest = answered(attempt=2, flags=("continued",), ttft_us=5_000)
+    assert request(broken, rest).first_token_us == 120_000, "the caller's first token was the first attempt's"
     told = decision(request(broken, rest))
     assert told[2] == (
         "It broke off after 900 ms: the answer broke off in the middle, and another replica went on with the answer; what was "
         "used is booked."
     )
+    assert "another replica of llama was asked for the rest" in told[3]
     assert "it went on with an answer" in told[4]
     assert outcome(request(broken, rest)) == ("Continued", "info")
     failed = answered(attempt=2, served=False, flags=("stream_cut", "continued"), baseline_nanousd=None)
