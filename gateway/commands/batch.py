@@ -68,7 +68,9 @@ def submit(
     window: Annotated[str, typer.Option(help="`24h`, `1h`, or `background` without a promise.")] = "24h",
     priority: Annotated[str, typer.Option(help="`low`, `normal` or `high`, among your team's batches.")] = "normal",
     callback_url: Annotated[str | None, typer.Option(help="Where the end is told, as a signed webhook.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay until it has ended.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay until it has ended; exit status 1 unless it is completed then.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Upload a file and make a batch of it."""
@@ -83,6 +85,7 @@ def submit(
     }
     batch = asyncio.run(_submitted(site, file, asked, follow=follow))
     _tell(batch, as_json=as_json)
+    _fail_unless_completed(batch, follow=follow)
 
 
 @batch_app.command("list")
@@ -113,13 +116,16 @@ def show(
     batch: IdArgument,
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay until it has ended.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay until it has ended; exit status 1 unless it is completed then.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show how far a batch is, and what was wrong with its file."""
     site = _Site(url, key_file)
     found = asyncio.run(_followed(site, _sound(batch)) if follow else site.ask(f"/v1/batches/{_sound(batch)}"))
     _tell(found, as_json=as_json)
+    _fail_unless_completed(found, follow=follow)
 
 
 @batch_app.command("cancel")
@@ -239,6 +245,12 @@ def _tell(batch: dict[str, Any], *, as_json: bool) -> None:
     for each in (batch["errors"] or {"data": []})["data"]:
         where = "the file" if each["line"] is None else f"line {each['line']}"
         typer.echo(f"{where}: {each['message']} ({each['code']})")
+
+
+def _fail_unless_completed(batch: dict[str, Any], *, follow: bool) -> None:
+    """Who waited for the end learns from the exit status whether there are results."""
+    if follow and batch["status"] != "completed":
+        raise typer.Exit(FAILED)
 
 
 def _counts(batch: dict[str, Any]) -> list[str]:

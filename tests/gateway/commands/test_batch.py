@@ -73,7 +73,7 @@ async def test_what_is_wrong_with_a_file_is_told_by_line(tmp_path: Path) -> None
     async with gateway(tmp_path) as (running, key):
         asked = requests(tmp_path, line("a", "m"), line("a", "m"))
         status, out = await run(running, key, "submit", asked, "--follow")
-        assert status == 0
+        assert status == 1
         assert "failed" in out
         assert "line 2: `custom_id` stands already on line 1" in out
         batch_id = out.split()[0]
