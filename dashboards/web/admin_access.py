@@ -108,6 +108,32 @@ def admin(right: Right, *, makes_team: bool = False) -> Admin:
     return Admin(right, makes_team=makes_team)
 
 
+def _allowed(kind: type[Any], told: str, param: str | None) -> str:
+    """What would have been right, as a sentence behind msgspec's own: the fields that there are, or the words that a field
+    of a few may have. Empty where neither is the matter, or the fault lies deeper than the body's own fields.
+    """
+    described = msgspec.inspect.type_info(kind)
+    if not isinstance(described, msgspec.inspect.StructType):
+        return ""
+    if told.startswith("Object contains unknown field") and param not in {
+        each.encode_name for each in described.fields
+    }:
+        return f" There are {', '.join(f'`{each.encode_name}`' for each in described.fields)}."
+    if not told.startswith("Invalid enum value"):
+        return ""
+    words = [word for each in described.fields if each.encode_name == param for word in _words(each.type)]
+    return f" It is one of {', '.join(f'`{word}`' for word in words)}." if words else ""
+
+
+def _words(kind: msgspec.inspect.Type) -> list[str]:
+    """The words of a Literal, within a union and under a description too; none where it has others."""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _words(kind.type)
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return [word for each in kind.types for word in _words(each)]
+    return [str(word) for word in kind.values] if isinstance(kind, msgspec.inspect.LiteralType) else []
+
+
 def parsed(body: bytes, kind: type[Body]) -> Body:
     """A JSON body decoded as `kind`. Raises BadRequest, which names the field."""
     try:
@@ -117,6 +143,6 @@ def parsed(body: bytes, kind: type[Body]) -> Body:
         named = _FIELD.fullmatch(told)
         param = place.strip("`.").split(".")[0].split("[")[0] or (named[1] if named else None)
         where = f"`{param}` is not valid: " if param else "The body is not valid: "
-        raise BadRequest(f"{where}{told[:300]}.", param=param) from error
+        raise BadRequest(f"{where}{told[:300]}.{_allowed(kind, told, param)}", param=param) from error
     except msgspec.DecodeError as error:
         raise BadRequest(f"The body is no JSON: {str(error)[:200]}.") from error

@@ -187,6 +187,16 @@ async def test_what_is_wrong_is_refused_in_words(gateway: Running, method: str, 
     assert await actions(gateway) == []
 
 
+async def test_what_would_be_right_is_told(gateway: Running) -> None:
+    """The fields that there are, and a field's few words: nobody need guess a second time."""
+    admin = await key_of(gateway, "admin")
+    told = await call(gateway, "PUT", "/teams/team_a/policy", admin, {"continue_stream": True})
+    assert "There are `reason`, `quality_floor`, " in told.body["error"]["message"]
+    assert "`continue_streams`" in told.body["error"]["message"]
+    told = await call(gateway, "PUT", "/teams/team_a/policy", admin, {"escalation": "maybe", "reason": "why"})
+    assert "Invalid enum value 'maybe'. It is one of `all`, `off`, `whole`." in told.body["error"]["message"], told.body
+
+
 async def test_who_may_not_is_refused(gateway: Running) -> None:
     """A member reads its own team; finance reads all; neither changes anything; another team looks like none."""
     await gateway.accounts.create_team("red")
