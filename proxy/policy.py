@@ -371,7 +371,9 @@ def _named_targets(
     """
     if facts.alias == AUTO:
         names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
-        return [catalog.targets[name] for name in names], "auto"
+        pool = [catalog.targets[name] for name in names]
+        # What embeds, draws or speaks was never meant by `auto`; no refusal or explanation need tell of it.
+        return [each for each in pool if each.capabilities.isdisjoint(NOT_CHAT)] or pool, "auto"
     kind: _Kind = "alias" if facts.alias in policy.aliases else "named"
     names = names_behind(facts.alias, policy)
     pool = [catalog.targets[name] for name in names if name in catalog.targets]

@@ -88,7 +88,7 @@ class PolicyConfig(Section):
     """Routing policy: the targets behind each name, and the strictness of `auto`."""
 
     auto: tuple[str, ...] | None = Field(
-        default=None, min_length=1, description="The targets that `auto` chooses from; all of them when not set."
+        default=None, min_length=1, description="The targets that `auto` chooses from; all that chat when not set."
     )
     aliases: dict[str, str | tuple[str, ...] | AutoAlias] = Field(
         default_factory=dict,
