@@ -65,7 +65,7 @@ MODELS: Final = (
     Column("pool", "Pool"),
     Column("state", "State", "badge"),
     Column("stable", "Stable version"),
-    Column("candidate", "On trial"),
+    Column("candidate", "New version"),
     Column("share", "Its share", "share", "Of conversations"),
     Column("since", "Since", "time"),
     Column("by", "By"),

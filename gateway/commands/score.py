@@ -82,10 +82,12 @@ def _print_for_people(found: "list[Score]") -> None:
     from gateway.table import print_table
 
     good = [each for each in found if each.complexity is not None]
+    if not found:
+        typer.echo("the file has no lines", err=True)
     if not good:
         return
     known = [each.complexity for each in good if each.complexity is not None]
-    typer.echo(f"{len(good)} prompts, mean complexity {sum(known) / len(known):.2f}\n")
+    typer.echo(f"{len(good)} prompt{'' if len(good) == 1 else 's'}, mean complexity {sum(known) / len(known):.2f}\n")
     counts = histogram(known)
     for at, count in enumerate(counts):
         low, high = at / BINS, (at + 1) / BINS
