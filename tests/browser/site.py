@@ -18,6 +18,7 @@ from playwright.async_api import (
     Page,
     Request,
     Response,
+    StorageState,
     expect,
 )
 from playwright.async_api import Error as PlaywrightError
@@ -55,6 +56,8 @@ _SETTLED: Final = """
   && document.getAnimations().every((each) => each.playState !== "running")
 """
 _SERIOUS: Final = frozenset({"serious", "critical"})
+_SESSIONS: Final[dict[tuple[str, str], StorageState]] = {}
+"""Cookies of those who signed in to a site, by its address and their e-mail."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -212,8 +215,13 @@ async def visiting(
     dark: bool = False,
     calm: bool = False,
 ) -> AsyncIterator[Visitor]:
-    """A tab of its own, signed in when an e-mail is given. On the way out nothing may have gone wrong in it."""
+    """A tab of its own, signed in when an e-mail is given. On the way out nothing may have gone wrong in it.
+
+    Whoever signed in to this site before has the same session in the next tab.
+    """
+    known = _SESSIONS.get((site.url, email or ""))
     context = await browser.new_context(
+        storage_state=known,
         viewport=PHONE if phone else DESKTOP,  # type: ignore[arg-type]
         color_scheme="dark" if dark else "light",
         reduced_motion="reduce" if calm else "no-preference",
@@ -223,8 +231,9 @@ async def visiting(
     try:
         await context.add_init_script(_VIOLATIONS)
         visitor = Visitor(site, context, await context.new_page())
-        if email is not None:
+        if email is not None and known is None:
             await visitor.sign_in(email)
+            _SESSIONS[site.url, email] = await context.storage_state()
         yield visitor
         assert not visitor.wrong, "\n".join(visitor.wrong)
     finally:
