@@ -10,6 +10,7 @@ import argparse
 import heapq
 import math
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, get_args
 
@@ -17,16 +18,20 @@ import msgspec
 
 from benchmarks.figures import percentile
 from proxy.batch.answering import WayName
-from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, laxities, left_until_due_s, shares
+from proxy.batch.room import BESIDE
+from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, Turns, laxities, left_until_due_s, shares
 from proxy.batch.speed import Speed
 from proxy.batch.ways import Times, Way, cheapest_way, needed_s, times
 from selfhosted.offline.simulate.engine import Engine, Happening, Job
 from selfhosted.offline.simulate.machines import Machine, machine_of
+from selfhosted.replica import PoolReading
 
 Policy = Literal["none", "rule", "own", "provider", "calls"]
 """`none` has no batches at all; the last three take one way for every line."""
 
 _POLL_S: Final = 1.0
+_TICK_S: Final = 0.02
+_LOOK_S: Final = 0.5
 _INTERACTIVE_SHARE: Final = 0.1
 _PROMPT: Final = 800
 _ANSWER: Final = 200
@@ -54,6 +59,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int = 256
     turnaround_s: float = 2_700.0
     """The median of a provider's turnarounds, which are log-normal."""
+    beside: float = BESIDE
+    """What interactive work takes from batches, as `proxy.batch.room` has it."""
+    one_by_one: bool = True
+    """Whether lines take turns at the engine; without, they are begun together and at any moment, as far as there is room."""
     spread: float = 0.6
     seed: int = 1
 
@@ -83,7 +92,7 @@ class _Batch(msgspec.Struct, kw_only=True):
     order: int
     begins_s: float
     window_s: float
-    waiting: list[tuple[int, int]]
+    waiting: deque[tuple[int, int]]
     total: int
     tokens_left: int
     tokens_total: int
@@ -112,15 +121,23 @@ class _House:
         self.per_s = per_s
         spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, prefix_caching=False)
         self.engine = Engine(spec, machine.steps, self._told)
-        # What runs at one moment is longer than the mean: answers twice as long stay twice as long.
-        self.capacity = spec.max_num_seqs * (_PROMPT + 2 * _ANSWER)
+        self.capacity = spec.max_num_seqs * (_PROMPT + _ANSWER)
         self.day = Day(policy=policy)
         self.now = 0.0
         self.speed = Speed(lambda: self.now)
         self.batches = [] if policy == "none" else list(_batches(plan, per_s))
         self.day.lines = sum(each.total for each in self.batches)
         self.turnarounds: list[float] = []
-        self._in_flight = 0
+        self._in_flight_batch = self._in_flight_interactive = self._seen = 0
+        self._round_at = 0.0
+        self._woken = False
+        self._turns = Turns(lambda: self.now)
+        self._read_at = 0.0
+        # As the balancer measures it: prompts of a usual length, beside what half of the places generate.
+        reads_s = machine.steps.step_s(
+            prefill_tokens=_PROMPT, batch=spec.max_num_seqs / 2, kv_tokens=spec.max_num_seqs / 2 * (_PROMPT + _ANSWER)
+        )
+        self._reads_per_s = _PROMPT / reads_s
         self._interactive_waiting = 0
         self._of_job: dict[int, _Batch] = {}
         self._later: list[tuple[float, int, str, _Batch, list[tuple[int, int]]]] = []
@@ -131,8 +148,11 @@ class _House:
     def run(self) -> Day:
         arrivals = _interactive(self.plan, self.per_s)
         coming = next(arrivals, None)
+        second, before = 0.0, (0, 0)
+        look_at = 0.0
+        waits = False
         while self.now < self.length_s:
-            self.now += _POLL_S
+            self.now += _TICK_S
             while coming is not None and coming[0] <= self.now:
                 self.engine.advance(coming[0])
                 self._enqueue(coming[0], coming[1], coming[2], 0)
@@ -142,14 +162,21 @@ class _House:
             while self._later and self._later[0][0] <= self.now:
                 _, _, what, batch, lines = heapq.heappop(self._later)
                 self._over(what, batch, lines)
-            before = (self._interactive_done, self._batch_done)
-            waits = self._decide()
-            if waits:
-                # The next second is one of those in which a line could have been answered.
-                self.engine.advance(self.now + _POLL_S * 0.999)
-                interactive, batch_lines = self._interactive_done - before[0], self._batch_done - before[1]
-                self.day.idle += max(0.0, (1 - _INTERACTIVE_SHARE) * self.per_s * _POLL_S - interactive)
-                self.day.used += batch_lines
+            if self.now >= look_at:
+                look_at = self.now + _LOOK_S
+                self._seen = self._in_flight_interactive
+            if self.now >= second:
+                second = self.now + 1.0
+                if waits:
+                    interactive, batch_lines = self._interactive_done - before[0], self._batch_done - before[1]
+                    self.day.idle += max(0.0, (1 - _INTERACTIVE_SHARE) * self.per_s - interactive)
+                    self.day.used += batch_lines
+                before = (self._interactive_done, self._batch_done)
+            if self.now >= self._round_at or self._woken:
+                self._woken = False
+                self._turns.begin_round()
+                waits = self._decide()
+                self._round_at = self.now + min(_POLL_S, self._turns.look_in_s)
         return self.day
 
     # One second's decisions.
@@ -176,9 +203,12 @@ class _House:
         if self.policy == "calls":
             self._call(batch, batch.here)
             return
-        room = math.floor(self._idle() * self.plan.at_once)
+        # How many shall run is decided by then; the queue lets them through as far as it has room.
+        room = math.floor(self._queued() * self.plan.at_once)
         for _ in range(min(more, batch.here)):
             if room > 0:
+                if self.plan.one_by_one and not self._turns.may_begin(self._reading(), 1, laxity.pressure):
+                    break
                 room -= 1
                 self._own(batch)
             elif laxity.pressure >= 1 and self.policy == "rule":
@@ -201,8 +231,7 @@ class _House:
         most = _GROUP if self.policy == "rule" else len(batch.waiting)
         if self.policy == "rule" and told is None:
             most = math.ceil(batch.total * UNKNOWN)
-        lines = batch.waiting[-most:]
-        del batch.waiting[-most:]
+        lines = [batch.waiting.pop() for _ in range(min(most, len(batch.waiting)))]
         batch.tokens_out += _tokens(lines)
         takes_s = self._draws.lognormvariate(math.log(self.plan.turnaround_s), self.plan.spread)
         gives_up_s = max(0.0, left_s - (taken.turn_back_s if self.policy == "rule" else _CANCEL_S))
@@ -237,7 +266,9 @@ class _House:
     def _own(self, batch: _Batch) -> None:
         prompt, answer = self._take(batch)
         batch.running += 1
-        self._of_job[self._enqueue(self.now, prompt, answer, _BATCH)] = batch
+        named = self._enqueue(self.now, prompt, answer, _BATCH)
+        self._of_job[named] = batch
+        self._read_at = self.now + prompt / self._reads_per_s
 
     def _call(self, batch: _Batch, lines: int) -> None:
         taken = [self._take(batch) for _ in range(min(lines, batch.here))]
@@ -246,7 +277,7 @@ class _House:
             self._at(self.now + _CALL_S, "called", batch, taken)
 
     def _take(self, batch: _Batch) -> tuple[int, int]:
-        return batch.failed.pop() if batch.failed else batch.waiting.pop(0)
+        return batch.failed.pop() if batch.failed else batch.waiting.popleft()
 
     def _over(self, what: str, batch: _Batch, lines: list[tuple[int, int]]) -> None:
         if what.startswith("took "):
@@ -278,7 +309,10 @@ class _House:
 
     def _enqueue(self, at: float, prompt: int, answer: int, priority: int) -> int:
         job = Job(arrived_at=at, prompt_tokens=prompt, output_tokens=answer, blocks=(), priority=priority)
-        self._in_flight += prompt + answer
+        if priority:
+            self._in_flight_batch += prompt + _ANSWER
+        else:
+            self._in_flight_interactive += prompt + _ANSWER
         self.engine.enqueue(job, at)
         return id(self._kept(job))
 
@@ -298,21 +332,35 @@ class _House:
                 self._interactive_waiting -= 1
                 self.day.first_tokens_s.append(at - job.arrived_at)
             return
-        self._in_flight -= job.prompt_tokens + job.output_tokens
+        if job.priority:
+            self._in_flight_batch -= job.prompt_tokens + _ANSWER
+        else:
+            self._in_flight_interactive -= job.prompt_tokens + _ANSWER
         self._jobs.pop(id(job), None)
         batch = self._of_job.pop(id(job), None)
         if batch is None:
             self._interactive_done += 1
             return
         self._batch_done += 1
+        self._woken = True
         batch.running -= 1
         self._answered(batch, [(job.prompt_tokens, job.output_tokens)], "own")
 
     def _idle(self) -> float:
-        """The idle share of the engine, as a queue before it tells it: none while somebody waits for a first token."""
-        if self._interactive_waiting > 1:
-            return 0.0
-        return max(0.0, 1.0 - _INTERACTIVE_SHARE - self._in_flight / self.capacity)
+        """The idle share of the engine, as the queues before it tell it: of other processes as it was at the last look."""
+        left = 1.0 - (self._in_flight_batch + self.plan.beside * self._seen) / self.capacity
+        return max(0.0, min(left, self._queued()))
+
+    def _queued(self) -> float:
+        """The share of the engine that the queue before it gives to batches beside what runs."""
+        return max(
+            0.0, 1.0 - _INTERACTIVE_SHARE - (self._in_flight_batch + self._in_flight_interactive) / self.capacity
+        )
+
+    def _reading(self) -> PoolReading:
+        """Until when the engine reads prompts, as the gateway reckons: it is told first tokens of streams, and knows the speed."""
+        wait_s = max(_TICK_S if self._interactive_waiting else 0.0, self._read_at - self.now)
+        return PoolReading(int(wait_s <= 0), wait_s)
 
     def _standing(self, batch: _Batch) -> Standing:
         return Standing(
@@ -371,7 +419,7 @@ def _batches(plan: Plan, per_s: float) -> Iterator[_Batch]:
 
 def _new(name: str, order: int, begins_s: float, window_s: float, lines: list[tuple[int, int]]) -> _Batch:
     return _Batch(
-        name=name, order=order, begins_s=begins_s, window_s=window_s, waiting=lines, total=len(lines),
+        name=name, order=order, begins_s=begins_s, window_s=window_s, waiting=deque(lines), total=len(lines),
         tokens_left=_tokens(lines),
         tokens_total=_tokens(lines),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from selfhosted.kv_events.sampling import Sample, tokenize_body
 from selfhosted.messages import ToFleet, ToHost
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
-from selfhosted.replica import PoolFullness, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
+from selfhosted.replica import PoolFullness, PoolReading, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
 from selfhosted.rollouts.versions import RolloutTold
 from selfhosted.scale.reports import FleetReport
 from selfhosted.watch.messages import ReplicaObserved
@@ -145,6 +145,11 @@ class Fleet:
         """
         pool = self._pool_of(target)
         return None if pool is None else pool.balancer.free(pool.snapshot, tokens, self._clock())
+
+    def reading(self, target: Target) -> PoolReading | None:
+        """Whose prompts the replicas of the target's pool still read; None when it is not known, or no pool serves the target."""
+        pool = self._pool_of(target)
+        return None if pool is None else pool.balancer.reading(pool.snapshot, self._clock())
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller

@@ -163,6 +163,15 @@ class PoolRoom(msgspec.Struct, frozen=True):
     """The share of the room that is taken at the replica that has most; from 1 on all are full."""
 
 
+class PoolReading(msgspec.Struct, frozen=True):
+    """Whose prompts a pool's replicas still read."""
+
+    clear: int
+    """Replicas that have read all that they have."""
+    wait_s: float
+    """Expected seconds until the first replica has; 0 where one has already."""
+
+
 class PoolFullness(msgspec.Struct, frozen=True, kw_only=True):
     """The load of a pool whose replicas are all full, for the refusal sent to the caller."""
 

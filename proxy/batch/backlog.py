@@ -1,7 +1,7 @@
 """The backlog of batches as demand with a deadline: how much faster it has to be worked off than it is. Pure but for its keeper.
 
-Own engines are sized so that idle time alone would do the work in half of the time left, which is as long as lines only fill it
-(`scheduler`). Batches without a deadline ask for nothing: they take what is there.
+Own engines are sized so that idle time alone would do the work in half of the time left (`scheduler.EASY`). Batches
+without a deadline ask for nothing: they take what is there.
 """
 
 from collections.abc import Collection, Iterable, Mapping

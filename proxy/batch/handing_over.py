@@ -192,7 +192,7 @@ class Handover:
             window_s = (WINDOW_US[batch.completion_window] or 0) / 1_000_000
             if laxity.laxity_s is None and left_s < window_s / 2:
                 return None
-            if laxity.laxity_s is not None and laxity.pressure > 0:
+            if laxity.laxity_s is not None and not laxity.is_easy:
                 return None
         looked = self._looked.get(batch.batch_id)
         return -1 if looked is None else looked.decided

@@ -1,14 +1,19 @@
 """What interactive work leaves for batches, from the queues of all processes of this host and the engines behind them."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from providers.catalog import Catalog
 from providers.target import Target
 from proxy.queues.work import QueueSnapshot
-from selfhosted.replica import PoolRoom
+from selfhosted.replica import PoolReading, PoolRoom
 
 _TYPICAL_TOKENS: Final = 1_000
+BESIDE: Final = 1.8
+"""How much of a queue's capacity a token of interactive work takes from batches. More than its own: the busier engines are with
+what somebody waits for, the more first tokens a line beside it delays, and the less idle time is lost by leaving it out.
+"""
 
 
 class QueueLooks(Protocol):
@@ -26,12 +31,17 @@ class PoolLooks(Protocol):
         """The room of the target's pool for a prompt of so many tokens; None when it is not known."""
         ...
 
+    def reading(self, target: Target) -> PoolReading | None:
+        """Whose prompts the replicas of the target's pool still read; None when it is not known."""
+        ...
+
 
 class IdleRoom:
     """The idle share of a model's targets.
 
-    Behind a queue it is what all processes together leave of its capacity, and nothing while work waits there. Of a pool
-    without a queue it is what its engines say, and nothing where they do not say. What is bought has no idle engines to fill, and no interactive work beside it suffers.
+    Behind a queue it is what all processes together leave of its capacity, less for what other processes run, which is mostly
+    interactive, and nothing while work waits there. Of a pool without a queue it is what its engines say, and nothing where they do
+    not say. What is bought has no idle engines to fill, and no interactive work beside it suffers.
     """
 
     def __init__(
@@ -49,10 +59,24 @@ class IdleRoom:
 
     def idle(self, model: str | None) -> float:
         """The idle share, from 0 to 1, of what serves a model; of anything, for `auto`, an alias or several models."""
+        return max((self._idle(target) for target in self._targets(model)), default=0.0)
+
+    def reading(self, model: str | None) -> PoolReading | None:
+        """Whose prompts the own engines that serve a model still read; None where something serves it that is bought, or that
+        nothing is known of.
+        """
+        clear, wait_s = 0, math.inf
+        for target in self._targets(model):
+            known = None if target.pool is None or self._pools is None else self._pools.reading(target)
+            if known is None:
+                return None
+            clear, wait_s = clear + known.clear, min(wait_s, known.wait_s)
+        return None if wait_s == math.inf else PoolReading(clear, wait_s)
+
+    def _targets(self, model: str | None) -> Iterable[Target]:
         catalog = self._catalog()
         named = None if model is None else catalog.targets.get(model)
-        targets: Iterable[Target] = catalog if named is None else (named,)
-        return max((self._idle(target) for target in targets), default=0.0)
+        return catalog if named is None else (named,)
 
     def _idle(self, target: Target) -> float:
         name = self._queues.queue_of(target.target_id)
@@ -62,11 +86,12 @@ class IdleRoom:
         if others is None:
             # Unknown is not idle.
             return 0.0
-        looks = [self._queues.snapshot(name), *others]
-        capacity = looks[0].whole_capacity_tokens
-        if capacity <= 0 or any(each.waiting_interactive or each.waiting_batch for each in looks):
+        own = self._queues.snapshot(name)
+        capacity = own.whole_capacity_tokens
+        if capacity <= 0 or any(each.waiting_interactive or each.waiting_batch for each in (own, *others)):
             return 0.0
-        return max(0.0, 1.0 - sum(each.state.in_flight_tokens for each in looks) / capacity)
+        beside = sum(each.state.in_flight_tokens for each in others)
+        return max(0.0, 1.0 - (own.state.in_flight_tokens + BESIDE * beside) / capacity)
 
     def _idle_engines(self, target: Target) -> float:
         room = None if self._pools is None else self._pools.free(target, _TYPICAL_TOKENS)

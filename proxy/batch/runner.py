@@ -29,12 +29,13 @@ from proxy.batch.handed_store import NOTHING_OUT, Out
 from proxy.batch.lines import meaning_of, request_id, result_of, wait_s
 from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
-from proxy.batch.scheduler import Laxity, Standing, laxities, left_s_of, shares
+from proxy.batch.scheduler import Laxity, Standing, Turns, laxities, left_s_of, shares
 from proxy.batch.speed import Speed
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
 from proxy.batch.ways import in_flex, takes_flex
 from proxy.errors import NotAuthenticated, Refused, error_reply
+from selfhosted.replica import PoolReading
 
 _log: Final = logging.getLogger("weighbridge.batch")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
@@ -56,6 +57,10 @@ class Room(Protocol):
 
     def idle(self, model: str | None) -> float:
         """The idle share, from 0 to 1, of what serves a model; of anything, where lines name several."""
+        ...
+
+    def reading(self, model: str | None) -> PoolReading | None:
+        """Whose prompts the own engines that serve a model still read; None where something else may serve it, too."""
         ...
 
 
@@ -157,6 +162,7 @@ class BatchRunner:
         self._duty_at = 0.0
         self._has_answered_all = False
         """Nothing runs here any more, so that a batch may have come to its end."""
+        self._turns = Turns(clock)
         self._is_draining: Callable[[], bool] = lambda: False
         self.speed = Speed(clock)
         self.laxities: Mapping[str, Laxity] = {}
@@ -200,7 +206,7 @@ class BatchRunner:
         self._wake.clear()
         await asyncio.sleep(max(_LEAST_PAUSE_S, took_s))
         try:
-            async with asyncio.timeout(self._section.poll_s):
+            async with asyncio.timeout(min(self._section.poll_s, self._turns.look_in_s)):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -240,9 +246,12 @@ class BatchRunner:
         self._backlog.note(lacking(due, self.speed.tokens_per_s))
         wanted = shares(standings, found, self._section.at_once)
         free = self._section.at_once - len(self._running)
+        self._turns.begin_round()
         for batch in live:
-            more = min(free, wanted[batch.batch_id] - running.get(batch.batch_id, 0))
             laxity = found[batch.batch_id]
+            more = min(free, wanted[batch.batch_id] - running.get(batch.batch_id, 0))
+            if more > 0:
+                more = self._turns.may_begin(self._room.reading(batch.model), more, laxity.pressure)
             for line in await self._claimed(batch, more):
                 free -= 1
                 task = asyncio.create_task(self._answer(batch, line, laxity))

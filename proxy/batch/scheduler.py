@@ -3,7 +3,7 @@
 The laxity of a batch is the time to its deadline, less the time that its work takes at the measured speed; work that is due
 earlier goes before, so it counts too. With much laxity lines only fill what interactive work leaves idle. As it shrinks,
 the share that is taken without asking whether anything is idle grows, up to all there is. Shares are divided between
-teams by their weights, and within a team the earliest deadline comes first.
+teams by their weights, and within a team the earliest deadline comes first. At own engines lines are begun one by one.
 """
 
 import heapq
@@ -14,15 +14,25 @@ from typing import Final
 import msgspec
 
 from proxy.batch.batch import WINDOW_US, Batch
+from selfhosted.replica import PoolReading
 
 EASY: Final = 0.5
-"""Up to this share of the time left being needed, a batch waits for idle engines."""
+"""Idle time, which may end, is counted on for this part of the time left where there is a choice of ways."""
 TIGHT: Final = 0.9
-"""From this share on it takes everything that it may."""
+"""And plain calls for this part."""
+_PRESSES: Final = 0.75
+"""Up to this share of the time left being needed, lines only fill what is idle."""
+_PRESSES_ALL: Final = 0.95
+"""From this share on a batch takes everything that it may."""
 UNKNOWN: Final = 0.1
 """What is taken of a speed that was never measured, so that it can be."""
 SPARED: Final = 0.05
 """The part of a window that is kept free at its end, for what could not be foreseen."""
+_LONGEST_TURN_S: Final = 0.1
+"""How long lines whose time is over wait for engines to have read what they have."""
+_LONGER_S: Final = 1.0
+"""How much longer those wait that hardly press."""
+_LOOK_SOON_S: Final = 0.02
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +65,13 @@ class Laxity(msgspec.Struct, frozen=True, kw_only=True):
 
     laxity_s: float | None
     pressure: float
+    needed: float | None = None
+    """The share of the time left that its work needs; None where `laxity_s` is."""
+
+    @property
+    def is_easy(self) -> bool:
+        """Whether there is time enough to go a way that may fail."""
+        return self.pressure <= 0 and (self.needed is None or self.needed <= EASY)
 
 
 _RELAXED: Final = Laxity(laxity_s=None, pressure=0.0)
@@ -87,7 +104,9 @@ def laxities(standings: Iterable[Standing], tokens_per_s: float | None) -> dict[
             found[each.batch_id] = Laxity(laxity_s=None, pressure=UNKNOWN if each.left_s > 0 else 1.0)
         else:
             needed_s = tokens / tokens_per_s
-            found[each.batch_id] = Laxity(laxity_s=each.left_s - needed_s, pressure=_pressure(needed_s, each.left_s))
+            needed = needed_s / each.left_s if each.left_s > 0 else math.inf
+            pressure = min(1.0, max(0.0, (needed - _PRESSES) / (_PRESSES_ALL - _PRESSES)))
+            found[each.batch_id] = Laxity(laxity_s=each.left_s - needed_s, pressure=pressure, needed=needed)
     return found
 
 
@@ -109,10 +128,41 @@ def shares(standings: Sequence[Standing], found: Mapping[str, Laxity], at_once: 
     return {batch_id: given[batch_id] + more[batch_id] for batch_id in given}
 
 
-def _pressure(needed_s: float, left_s: float) -> float:
-    if left_s <= 0:
-        return 1.0
-    return min(1.0, max(0.0, (needed_s / left_s - EASY) / (TIGHT - EASY)))
+class Turns:
+    """Turns at own engines: a line is begun for each that has read the prompts of all requests that it has.
+
+    An engine does not interrupt the reading of a prompt for somebody who comes meanwhile. So lines are not begun together, nor while
+    somebody waits for a first token: whoever comes then waits for the prompt of one line at most.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._begun_at = -math.inf
+        self._taken = 0
+        self.look_in_s = math.inf
+        """Seconds until a line may be begun that waits for its turn; infinite where none does."""
+
+    def begin_round(self) -> None:
+        """Lines are about to be begun. In one round each engine gives one turn."""
+        self._taken = 0
+        self.look_in_s = math.inf
+
+    def may_begin(self, reading: PoolReading | None, more: int, pressure: float) -> int:
+        """How many of `more` lines may be begun now; `reading` is None where own engines alone do not answer them.
+
+        Lines that press are held for a second at most, and the more they press the shorter.
+        """
+        if reading is None or more < 1:
+            return more
+        held_s = self._clock() - self._begun_at
+        is_long = pressure > 0 and held_s >= _LONGEST_TURN_S + (1 - pressure) * _LONGER_S
+        turns = more if is_long else min(more, max(0, reading.clear - self._taken))
+        if turns:
+            self._taken += turns
+            self._begun_at = self._clock()
+        if turns < more:
+            self.look_in_s = min(self.look_in_s, max(_LOOK_SOON_S, reading.wait_s))
+        return turns
 
 
 def _by_deadline(each: Standing) -> tuple[float, float, int]:

@@ -87,8 +87,7 @@ def takes_flex(laxity: Laxity, line: ClaimedLine, endpoint: str) -> bool:
     Only while its batch has time to spare, so never where the speed is not known yet, and only while the line has not failed
     and was not begun often: what flex does not answer is asked in the usual tier with the time that is left.
     """
-    relaxed = laxity.pressure == 0
-    return relaxed and line.failures == 0 and line.generation <= MOST_FLEX and endpoint in _SOLD_FOR
+    return laxity.is_easy and line.failures == 0 and line.generation <= MOST_FLEX and endpoint in _SOLD_FOR
 
 
 def in_flex(body: bytes) -> bytes:

@@ -19,9 +19,18 @@ from typing import Final, NamedTuple
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, PrefillSpeed, Sight
 from selfhosted.balance.ring import Ring
-from selfhosted.balance.room import pool_full, room_of
+from selfhosted.balance.room import pool_full, reading_of, room_of
 from selfhosted.config import BalanceConfig, RoomConfig
-from selfhosted.replica import EngineStats, PoolRoom, PoolSnapshot, Replica, ReplicaChoice, ReplicaRequest, Why
+from selfhosted.replica import (
+    EngineStats,
+    PoolReading,
+    PoolRoom,
+    PoolSnapshot,
+    Replica,
+    ReplicaChoice,
+    ReplicaRequest,
+    Why,
+)
 
 _WORK: Final = 2.0
 """Weight of a second of the request's own prefill against a second of waiting. On the conversation trace, simulated, 1
@@ -157,6 +166,12 @@ class Balancer:
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         return room_of(self._taking, self.room, tokens, now)
+
+    def reading(self, snapshot: PoolSnapshot, now: float) -> PoolReading | None:
+        """Which replicas have read the prompts of all requests that they have; None when none with statistics takes requests."""
+        if snapshot is not self._snapshot:
+            self._adopt_snapshot(snapshot, now)
+        return reading_of(self._taking, now)
 
     def take(self, choice: ReplicaChoice, ask: ReplicaRequest, now: float) -> Lease:
         """Counts the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""

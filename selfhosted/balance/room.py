@@ -6,7 +6,7 @@ from typing import Final
 
 from selfhosted.balance.load import Load
 from selfhosted.config import RoomConfig
-from selfhosted.replica import PoolRoom, Replica
+from selfhosted.replica import PoolReading, PoolRoom, Replica
 
 _ROOMY: Final = 0.75
 """A fill at which nobody minds how much less there could be."""
@@ -91,3 +91,9 @@ def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) ->
             # Mostly it is the first one that is asked, and another with more room would change nothing.
             break
     return None if fill == math.inf else PoolRoom(wait_s, fill)
+
+
+def reading_of(loads: Iterable[Load], now: float) -> PoolReading | None:
+    """Which replicas have read the prompts of all requests that they have; None where none has statistics."""
+    waits = [max(load.wait_s(now), 0.0) for load in loads if load.known]
+    return PoolReading(sum(wait_s <= 0 for wait_s in waits), min(waits)) if waits else None

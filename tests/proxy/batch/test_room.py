@@ -9,12 +9,12 @@ import pytest
 from providers.catalog import Catalog, build_catalog
 from providers.config import ProvidersSection
 from providers.target import Target
-from proxy.batch.room import IdleRoom
+from proxy.batch.room import BESIDE, IdleRoom
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
 from proxy.queues.queues_config import QueueConfig
 from proxy.queues.work import QueueSnapshot, Slot, Work
-from selfhosted.replica import PoolRoom
+from selfhosted.replica import PoolReading, PoolRoom
 from tests.running_gateway import model
 
 
@@ -34,6 +34,9 @@ class Pools:
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
         return self.room
+
+    def reading(self, target: Target) -> PoolReading | None:
+        return None if self.room is None else PoolReading(int(self.room.wait_s <= 0), self.room.wait_s)
 
 
 def queues(**given: Any) -> Queues:
@@ -65,12 +68,12 @@ async def test_what_other_processes_use_counts_too() -> None:
     own = queues(light_share=0.0, interactive_share=0.0)
     other = queues(light_share=0.0, interactive_share=0.0)
     await begin(own, 200, "batch")
-    await begin(other, 500)
+    await begin(other, 250)
     said: list[QueueSnapshot] | None = None
     room = IdleRoom(lambda: catalog("own"), own, None, lambda _name: said)
     assert room.idle("own") == 0.0
     said = [other.snapshot("q")]
-    assert room.idle("own") == pytest.approx(0.3)
+    assert room.idle("own") == pytest.approx(0.8 - BESIDE * 0.25), "what others run counts for more than it is"
     waits = asyncio.ensure_future(begin(other, 900))
     await asyncio.sleep(0)
     said = [other.snapshot("q")]
@@ -93,3 +96,15 @@ def test_a_pool_without_a_queue_says_itself(told: PoolRoom | None, idle: float) 
     """Unknown is not idle."""
     none = Queues({}, Capacity(lambda: 1, clock=lambda: 0.0), lambda: 0.0)
     assert IdleRoom(lambda: catalog("m", pool="p"), none, Pools(told)).idle("m") == idle
+
+
+def test_what_own_engines_still_read() -> None:
+    """Of all that may serve a model; where something is bought, nothing waits for engines."""
+    none = Queues({}, Capacity(lambda: 1, clock=lambda: 0.0), lambda: 0.0)
+    own = IdleRoom(lambda: catalog("m", "n", pool="p"), none, Pools(PoolRoom(0.5, 0.1)))
+    assert own.reading("m") == PoolReading(0, 0.5)
+    assert IdleRoom(lambda: catalog("m", "n", pool="p"), none, Pools(PoolRoom(0.0, 0.1))).reading(None) == PoolReading(
+        2, 0.0
+    )
+    assert IdleRoom(lambda: catalog("m", pool="p"), none, Pools(None)).reading("m") is None
+    assert IdleRoom(lambda: catalog("m"), none, Pools(PoolRoom(0.5, 0.1))).reading("m") is None

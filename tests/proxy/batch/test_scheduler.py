@@ -7,8 +7,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.batch.scheduler import Standing, laxities, left_until_due_s, shares
+from proxy.batch.scheduler import Standing, Turns, laxities, left_until_due_s, shares
 from proxy.batch.speed import Speed
+from selfhosted.replica import PoolReading
 
 _standings = st.lists(
     st.builds(
@@ -67,13 +68,14 @@ def test_what_is_late_takes_everything(standings: list[Standing], at_once: int) 
 
 @given(needed=st.floats(0.01, 10), more=st.floats(1, 5))
 def test_pressure_grows_as_time_goes(needed: float, more: float) -> None:
-    """Of the same work, less time never presses less; half of the time needed does not press, nine tenths press fully."""
+    """Of the same work, less time never presses less; three quarters of the time needed do not press, 95 % press fully."""
     speed = 36_000 / 3_600 / needed
     now = laxities([standing()], speed)["b"]
     later = laxities([standing(left_s=3_600 / more)], speed)["b"]
     assert later.pressure >= now.pressure
-    assert (now.pressure > 0) == (needed > 0.5 + 1e-9) or math.isclose(needed, 0.5, rel_tol=1e-6)
-    assert now.pressure == 1.0 or needed < 0.9 + 1e-9
+    assert (now.pressure > 0) == (needed > 0.75 + 1e-9) or math.isclose(needed, 0.75, rel_tol=1e-6)
+    assert math.isclose(now.pressure, 1.0) or needed < 0.95 + 1e-9
+    assert now.is_easy == (needed <= 0.5) or math.isclose(needed, 0.5, rel_tol=1e-6)
     assert now.laxity_s is not None
     assert math.isclose(now.laxity_s, 3_600 - 3_600 * needed, abs_tol=0.01)
 
@@ -127,7 +129,7 @@ def test_sustained_interactive_load_does_not_make_a_batch_late() -> None:
         tokens -= lines * per_line
         now, left = now + 1, left - 1
     assert tokens <= 0
-    assert left > 0
+    assert left >= 0, "which is before the part that is spared"
     # And it was no burden as long as it could wait.
     assert min(ran) < at_once / 2
 
@@ -149,6 +151,29 @@ def test_two_teams_at_one_deadline_are_both_in_time() -> None:
         tokens = {name: max(0.0, left - given_[name] * per_line) for name, left in tokens.items()}
         now += 1
     assert tokens == {"x": 0.0, "y": 0.0}
+
+
+def test_lines_take_turns_at_own_engines() -> None:
+    """One for each engine that has read its prompts, in a round; whatever presses is held for a second at most, and nothing that
+    others answer is held.
+    """
+    now = 100.0
+    turns = Turns(lambda: now)
+    turns.begin_round()
+    assert turns.may_begin(None, 7, 0.0) == 7
+    assert turns.look_in_s == math.inf
+    assert turns.may_begin(PoolReading(2, 0.0), 5, 0.0) == 2
+    assert turns.may_begin(PoolReading(2, 0.0), 5, 0.0) == 0
+    assert turns.look_in_s < 0.1
+    turns.begin_round()
+    assert turns.may_begin(PoolReading(0, 0.3), 5, 0.0) == 0
+    assert turns.look_in_s == 0.3
+    now += 0.5
+    assert turns.may_begin(PoolReading(0, 0.3), 5, 0.0) == 0, "what does not press waits"
+    assert turns.may_begin(PoolReading(0, 0.3), 5, 0.5) == 0
+    assert turns.may_begin(PoolReading(0, 0.3), 5, 1.0) == 5
+    now += 0.7
+    assert turns.may_begin(PoolReading(0, 0.3), 5, 0.5) == 5
 
 
 def test_a_part_of_each_window_is_spared() -> None:

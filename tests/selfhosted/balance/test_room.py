@@ -3,9 +3,9 @@
 import pytest
 
 from selfhosted.balance.load import Lease, Load, PrefillSpeed
-from selfhosted.balance.room import full, pool_full, pool_tokens, room_of
+from selfhosted.balance.room import full, pool_full, pool_tokens, reading_of, room_of
 from selfhosted.config import RoomConfig
-from selfhosted.replica import EngineStats
+from selfhosted.replica import EngineStats, PoolReading
 from tests.selfhosted.balance.pool import ask, prompt, replica, stats
 
 ROOM = RoomConfig(kv_high=0.9, max_waiting=3)
@@ -79,3 +79,14 @@ def test_prompts_that_share_their_beginning_share_its_place() -> None:
     assert carried(0.95) == 90_000
     assert pool_tokens([replica("b", stats=stats(kv_usage=0.95, waiting=9))], ROOM, lambda _name: None) == 90_000
     assert pool_tokens([replica("c")], ROOM, lambda _name: None) == int(ROOM.tokens * 0.9)
+
+
+def test_which_replicas_have_read_all_that_they_have() -> None:
+    """Those with nothing in their queues; of one that is unknown nothing is said."""
+    idle, reading, unknown = _load(stats()), _load(stats(waiting=4)), _load(None)
+    assert reading_of([idle, reading, unknown, idle], 0.0) == PoolReading(2, 0.0)
+    found = reading_of([reading], 0.0)
+    assert found is not None
+    assert found.clear == 0
+    assert found.wait_s == pytest.approx(4.0)
+    assert reading_of([unknown], 0.0) is reading_of([], 0.0) is None
