@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from classifier.features import SHORT_WORDS, extract
 from classifier.prediction import Prompt
@@ -17,7 +17,6 @@ from tests.classifier import made_up
 from tests.classifier.test_features import PROMPTS
 
 
-@settings(deadline=None, max_examples=60)
 @given(PROMPTS)
 def test_any_prompt_has_a_finite_gist(known_everyday: Everyday, prompt: Prompt) -> None:
     """Of any text, empty, huge or strange, the gist is of one length and finite, and so is the complexity in [0, 1]."""

@@ -340,7 +340,8 @@ def _played(play: Callable[[World], Any]) -> None:
 _crash = st.none() | st.integers(0, 9)
 _turn = st.tuples(st.sampled_from(("witness", "other", "both", "nobody")), _crash, st.booleans(), st.booleans())
 Turn = tuple[str, int | None, bool, bool]
-_quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Each example is a life of many turns in a database.
+_quick = settings(max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.too_slow])
 
 
 @_quick
