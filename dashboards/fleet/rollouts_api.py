@@ -19,13 +19,13 @@ from dashboards.fleet.rollouts import (
     version_as_json,
 )
 from dashboards.web.actor import actor_of
+from dashboards.web.admin_access import parsed
 from dashboards.web.changing import checked_reason, looking
 from dashboards.web.gateway import Gateway, OperatorCaller, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameters, text
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
-from proxy.errors import BadRequest
 from selfhosted.config import PoolConfig
 from selfhosted.rollouts.reading import VersionReader
 from selfhosted.rollouts.store import RolloutStore
@@ -239,8 +239,4 @@ def _pools(gateway: Gateway) -> list[PoolConfig]:
 
 async def _body(request: Request, kind: type[Any]) -> Any:
     timeout_s = gateway_of(request).rules().body_timeout_s
-    body = await read_body(request, timeout_s=timeout_s, most_bytes=MAX_BODY_BYTES)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"The body cannot be used: {error}.") from error
+    return parsed(await read_body(request, timeout_s=timeout_s, most_bytes=MAX_BODY_BYTES), kind)

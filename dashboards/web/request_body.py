@@ -1,4 +1,4 @@
-"""Reading of small request bodies, within limits of time and size."""
+"""Reading of JSON request bodies, within limits of time and size."""
 
 import asyncio
 
@@ -6,10 +6,13 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
+from proxy.request import not_json
 
 
 async def read_body(request: Request, *, timeout_s: float, most_bytes: int) -> bytes:
-    """The whole body. Raises BodyTooLarge, UploadTimeout, or BadRequest when the client disconnects."""
+    """The whole body, in UTF-8. Raises BodyTooLarge, UploadTimeout, or BadRequest when it is in another encoding or the client
+    disconnects.
+    """
     body = b""
     try:
         async with asyncio.timeout(timeout_s):
@@ -22,4 +25,9 @@ async def read_body(request: Request, *, timeout_s: float, most_bytes: int) -> b
     except ClientDisconnect as error:
         # The client is gone, so nobody reads this error.
         raise BadRequest("The connection was closed before the body was complete.") from error
+    try:
+        # Here and not where it is decoded: a decoder looks only at the texts that it keeps, and what is kept unread is stored.
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise not_json(body, error) from error
     return body

@@ -51,7 +51,7 @@ class Told:
 
 async def call(gateway: Running, method: str, path: str, key: str, body: Any = None) -> Told:
     """Numbers are read as they are written."""
-    data = body if isinstance(body, str) or body is None else json.dumps(body)
+    data = body if isinstance(body, str | bytes) or body is None else json.dumps(body)
     headers = {"authorization": f"Bearer {key}"}
     async with (
         aiohttp.ClientSession() as session,

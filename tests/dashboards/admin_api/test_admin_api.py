@@ -166,6 +166,7 @@ async def test_budgets_and_limits_are_put(gateway: Running) -> None:
         ("PUT", "/teams/team_a", {"name": 5}),
         ("PUT", "/teams/team_a", "[]"),
         ("PUT", "/teams/team_a", "{"),
+        ("PUT", "/teams/team_a", '{"name": "M\xfcller"}'.encode("latin-1")),
         ("PUT", "/teams/team_a/keys/ci", {"role": "owner"}),
         ("PUT", "/teams/team_a/keys/ci", {"expires_at": "2020-01-01T00:00:00Z"}),
         ("PUT", "/teams/team_a/keys/ci", {"expires_at": "2090-01-01"}),
