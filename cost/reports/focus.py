@@ -394,9 +394,14 @@ def _unit(group: Row, meter: str) -> str:
 
 def _label(group: Row, meter: str) -> str:
     if meter == "request" and group["unit"]:
-        _, _, kind = group["unit"].partition("/")
-        return _UNITS[_kind(group)][1] + (f" ({kind})" if kind else "")
+        return unit_label(group["unit"])
     return _LABELS[meter]
+
+
+def unit_label(unit: str) -> str:
+    """What a unit of the ledger counts, in words: `image/hd` is `Images (hd)`."""
+    name, _, kind = unit.partition("/")
+    return _UNITS[name][1] + (f" ({kind})" if kind else "")
 
 
 def _kind(group: Row) -> str:

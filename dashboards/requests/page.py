@@ -19,6 +19,7 @@ from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
+from cost.reports.focus import unit_label
 from cost.reports.recent import (
     CONTINUED,
     MAX_PAGE,
@@ -488,8 +489,8 @@ _METER_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | None, int]]:
-    """Tokens and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
+def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, int]]:
+    """Tokens, or units, and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
     sums = {name: sum(getattr(each, name) for each in attempts) for name in (*TOKEN_COLUMNS, *METER_COLUMNS)}
     used: tuple[int | None, ...] = (
         sums["input_tokens"] - sums["cached_input_tokens"] - sums["cache_write_tokens"],
@@ -501,14 +502,14 @@ def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | None, int]]:
         None,
     )
     rows = zip(METERS, used, METER_COLUMNS, strict=True)
-    found = [
+    found: list[tuple[str, int | Decimal | None, int]] = [
         (_METER_WORDS.get(name, name), tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
     ]
     units = {each.unit for each in attempts if each.unit}
     if len(units) == 1 and found and found[-1][0] == _METER_WORDS["request"]:
-        # What is billed by another unit stands under the request: told in whole units.
-        quantity = sum(each.quantity_milli for each in attempts)
-        found[-1] = (units.pop().capitalize(), -(-quantity // 1_000), found[-1][2])
+        # What is billed by another unit stands under the request: told as exactly as the books and the usage API tell it.
+        quantity = Decimal(sum(each.quantity_milli for each in attempts)) / 1_000
+        found[-1] = (unit_label(units.pop()), quantity, found[-1][2])
     return found
 
 

@@ -129,7 +129,10 @@ async def test_a_request_tells_its_story_and_what_it_would_have_cost(running: Ru
     entry = asked(
         "r", cheapest_nanousd=2_000_000, cheapest_price="mini@1", hosted_nanousd=3_000_000, hosted_price="h@1"
     )
-    await keep(running, [entry])
+    heard = asked("heard", unit="second", quantity_milli=501, request_nanousd=50_100, input_nanousd=0, output_nanousd=0)
+    await keep(running, [entry, heard])
+    metered = (await member.get(f"{LIST}/heard")).text
+    assert '<th scope="row">Audio Seconds</th><td class="numeric"><span class="figure-text">0.501</span>' in metered
     page = (await member.get(f"{LIST}/r")).text
     for part in (
         "small was the cheapest model expected",
