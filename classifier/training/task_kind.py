@@ -14,14 +14,19 @@ GROUPS: Final[dict[str, str]] = {
     member: kind
     for kind, members in {
         "everyday": "greeting followup-talk clinc_oos advice cooking household sport-and-games lookup travel-facts "
-        "history-and-arts",
-        "text": "creative brainstorm translate language-and-translation extract classify summarise",
+        "history-and-arts chitchat family garden-and-pets travel events agentic-home agentic-everyday tech-everyday "
+        "conversation-openers people-and-feelings",
+        "text": "creative brainstorm translate language-and-translation extract classify summarise culture language-learning "
+        "philosophy media-and-design",
         "business": "business marketing-and-sales customer-support logistics-and-manufacturing public-policy finance "
-        "accounting-and-investing analysis",
+        "accounting-and-investing analysis hr insurance procurement compliance product agentic-support agentic-sales "
+        "money-and-banking workday-requests",
         "code": "code everyday-code agentic-code web backend systems algorithms embedded ops design networks security data databases "
-        "machine-learning",
+        "machine-learning followup-code spreadsheets testing agentic-data agentic-servers "
+        "coding-requests systems-and-theory",
         "maths": "math proof puzzle arithmetic geometry calculus number-theory optimisation logic statistics",
-        "science": "science physics chemistry biology earth-and-space medical medicine-and-psychology",
+        "science": "science physics chemistry biology earth-and-space medical medicine-and-psychology engineering economics "
+        "building-and-energy health-and-body nature-and-places",
     }.items()
     for member in members.split()
 }
