@@ -56,6 +56,7 @@ _MODEL_NUMBERS: Final = (
     "tools_at",
     "short_words",
     "context_words",
+    "first_words",
 )
 
 

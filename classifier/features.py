@@ -24,7 +24,7 @@ from classifier.compiled import LIBRARY, CompiledWords, Request, load
 from classifier.prediction import Prompt
 from classifier.tuning import SKETCH
 
-FEATURE_VERSION: Final = 4
+FEATURE_VERSION: Final = 5
 BUCKET_BITS: Final = 17
 """Hashed words and word pairs share 2**17 buckets."""
 WORD_BITS: Final = 18
@@ -39,6 +39,9 @@ SHORT_WORDS: Final = 8
 """Number of words below which a message is read with the one before it."""
 HALF_READ: Final = 8.0
 """Words at which a message counts about half as much as a long one, in the second reading."""
+READINGS: Final = 5
+FIRST_WORDS: Final = 6
+"""Words of a message's start that are read by themselves, for there most requests say what they ask for."""
 HEAD_BYTES: Final = 1536
 TAIL_BYTES: Final = 768
 """Bytes read of a longer text's end, after the first HEAD_BYTES, which bounds the time. Reading five times as many moves no
@@ -197,10 +200,21 @@ _KIND: Final = _byte_kinds()
 _IDEOGRAPH_BYTES: Final = 3
 # U+3000 to U+DFFF: Chinese, Japanese and Korean characters, each of three bytes that begin with one of these.
 _LEADS_IDEOGRAPH: Final = np.isin(np.arange(256), np.arange(0xE3, 0xEE))
-_WIDE: Final = "\uff0c\u3002\uff1b\uff1a\uff1f\uff01\u3001\uff08\uff09"
-_WIDE_MARKS: Final = tuple((wide.encode(), narrow.encode()) for wide, narrow in zip(_WIDE, ",.;:?!,()", strict=True))
-_WIDE_LEADS: Final = (b"\xe3", b"\xef")
-"""One of these bytes begins each. One byte is found much faster than two."""
+_PLAIN_MARKS: Final = {
+    **dict(zip("\uff0c\u3002\uff1b\uff1a\uff1f\uff01\u3001\uff08\uff09", ",.;:?!,()", strict=True)),
+    **dict.fromkeys("\u00ab\u00bb\u2018\u201a\u201c\u201d\u201e\u2039\u203a", '"'),
+    **dict.fromkeys("\u00bf\u00a1\u00a0\u2013\u2014\u2026\u202f", " "),
+    "\u2019": "'",
+}
+"""Signs beyond ASCII and what they are read as; they would be read as parts of the words beside them."""
+_MARKS_BY_LEAD: Final = tuple(
+    (
+        bytes([lead]),
+        tuple((mark.encode(), plain.encode()) for mark, plain in _PLAIN_MARKS.items() if mark.encode()[0] == lead),
+    )
+    for lead in sorted({mark.encode()[0] for mark in _PLAIN_MARKS})
+)
+"""The same by their first byte. One byte is found much faster than two."""
 _VALUE: Final = _byte_values()
 _UNBASE: Final = pow(_BASE, -1, 2**64)
 _POWER: Final = _powers(_BASE, _UNBASE)
@@ -299,7 +313,7 @@ class Features(msgspec.Struct, frozen=True):
 
     @property
     def readings(self) -> Values:
-        """(4, words + before): how much each word counts. See `_readings`."""
+        """(READINGS, words + before): how much each word counts. See `_readings`."""
         return _readings(len(self.words), len(self.before))
 
     @property
@@ -318,15 +332,17 @@ _FLAG_VALUES: Final = {
 
 @functools.lru_cache(maxsize=1024)
 def _readings(words: int, before: int) -> Values:
-    """Weights of a message's words and of those before it, in four readings: the mean of the message's, their sum as it
-    grows with its length, the mean of those before, and the same again where the message is short.
+    """Weights of a message's words and of those before it, in five readings: the mean of the message's, their sum as it
+    grows with its length, the mean of those before, the same again where the message is short, and the mean of the first ones.
     """
-    weights = np.zeros((4, words + before), np.float32)
+    weights = np.zeros((READINGS, words + before), np.float32)
     weights[0, :words] = 1 / (1 + words)
     weights[1, :words] = 1 / math.sqrt(HALF_READ + words)
     weights[2, words:] = 1 / (1 + before)
     if words < SHORT_WORDS:
         weights[3] = weights[2]
+    first = min(words, FIRST_WORDS)
+    weights[4, :first] = 1 / (1 + first)
     return weights
 
 
@@ -347,9 +363,15 @@ def _as_bytes(text: str, head: int, tail: int) -> bytes:
         data = text.encode("utf-8", "replace")
         if len(data) > head + tail + 1:
             data = b"%b\n%b" % (data[:head], data[-tail:])
-    if not text.isascii() and (_WIDE_LEADS[0] in data or _WIDE_LEADS[1] in data):
-        for wide, narrow in _WIDE_MARKS:
-            data = data.replace(wide, narrow)
+    return data if text.isascii() else _with_plain_marks(data)
+
+
+def _with_plain_marks(data: bytes) -> bytes:
+    """The text with ASCII signs in place of others, so that none is read as a part of a word."""
+    for lead, marks in _MARKS_BY_LEAD:
+        if lead in data:
+            for mark, plain in marks:
+                data = data.replace(mark, plain)
     return data
 
 
@@ -416,7 +438,7 @@ def meaning_of(word: str) -> Indices:
 
 def words_of(text: str) -> list[str]:
     """A text's words as they are hashed: lower case, and every digit a 0."""
-    folded = text.encode("utf-8", "replace").lower().translate(_DIGITS_ALIKE)
+    folded = _with_plain_marks(text.encode("utf-8", "replace")).lower().translate(_DIGITS_ALIKE)
     return [word.decode("utf-8", "replace") for word in _WORD.findall(folded)]
 
 
@@ -549,6 +571,7 @@ def feature_hash() -> str:
         BUCKET_BITS,
         WORD_BITS,
         HALF_READ,
+        FIRST_WORDS,
         STRUCTURE,
         CUES,
         SHAPES,

@@ -20,9 +20,11 @@ from classifier.features import (
     BUCKET_BITS,
     COMPILED,
     CONTEXT_WORDS,
+    FIRST_WORDS,
     FLAGS,
     HALF_READ,
     PROBES,
+    READINGS,
     SHORT_WORDS,
     STRUCTURE,
     WORD_BITS,
@@ -42,7 +44,6 @@ BLOCK: Final = 16
 """Tables are widened to a multiple of so many columns, which the compiled loop adds up at once."""
 _WIDEST: Final = 256
 _MOST_LOADS: Final = 64
-_READINGS: Final = 4
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")
 _FACTS: Final = len(STRUCTURE)
 _TOOLS_FLAG: Final = slice(FLAGS.index("tools"), FLAGS.index("tools") + 1)
@@ -72,7 +73,7 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     meanings: NDArray[np.int8]
     """(rows, columns)"""
     needed: NDArray[np.int32]
-    """(gist,): which numbers the small networks read, of the meanings in four readings, STRUCTURE and FLAGS."""
+    """(gist,): which numbers the small networks read, of the meanings in five readings, STRUCTURE and FLAGS."""
     gist_bounds: Values
     """(2, gist): to what these are held."""
     fact_bounds: Values
@@ -248,6 +249,7 @@ def _with_library(tables: Tables, compiled: CompiledWords) -> CompiledInputs:
             "short_words": SHORT_WORDS,
             "context_words": CONTEXT_WORDS,
             "half_read": HALF_READ,
+            "first_words": FIRST_WORDS,
         },
     )
 
@@ -336,7 +338,7 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
         (
             lambda: (
                 int(tables.needed.min()) >= 0
-                and int(tables.needed.max()) < _READINGS * shapes["meanings"][1] + _FACTS + len(FLAGS)
+                and int(tables.needed.max()) < READINGS * shapes["meanings"][1] + _FACTS + len(FLAGS)
             ),
             "each number of the gist is known",
         ),

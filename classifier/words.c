@@ -260,11 +260,11 @@ struct model {
     const uint16_t *meaning_at;
     const int32_t *own_first, *own_shift, *needed;
     const float *gate, *gist_bounds, *fact_bounds;
-    int32_t terms_width, own_width, meanings_width, loads, summed, kinds, gist, tools_at, short_words, context_words;
+    int32_t terms_width, own_width, meanings_width, loads, summed, kinds, gist, tools_at, short_words, context_words, first_words;
     double half_read;
 };
 
-enum { BLOCK = 16, WIDEST = 256, MOST_MEANT = 256, AHEAD = 16, READINGS = 4, FLAGS = 3, FACTS = SKETCH_AT - FACTS_AT };
+enum { BLOCK = 16, WIDEST = 256, MOST_MEANT = 256, AHEAD = 16, READINGS = 5, FLAGS = 3, FACTS = SKETCH_AT - FACTS_AT };
 
 /* The weighed sum of rows. The columns of one block are added up where the processor keeps them at hand. */
 static void weighed(const int8_t *table, int32_t width, const int32_t *rows, const float *weights, int32_t size, float *out) {
@@ -296,19 +296,23 @@ static void meant(const struct model *m, const int32_t *words, int32_t size, flo
 
 static float within(float value, float low, float high) { return value < low ? low : value > high ? high : value; }
 
-/* What the small networks read: the meanings in their four readings, facts and flags, of these the ones that are needed. */
+/* What the small networks read: the meanings in their five readings, facts and flags, of these the ones that are needed. */
 static void gist_of(const struct model *m, const int32_t *words, int32_t size, const int32_t *before, int32_t before_size,
                     const float *facts, float *out) {
-    float known[READINGS * WIDEST + FACTS + FLAGS], of_words[WIDEST], of_before[WIDEST];
+    float known[READINGS * WIDEST + FACTS + FLAGS], of_words[WIDEST], of_before[WIDEST], of_first[WIDEST];
     int32_t width = m->meanings_width, is_short = size < m->short_words;
     meant(m, words, size, of_words);
     meant(m, before, before_size, of_before);
+    int32_t first = size < m->first_words ? size : m->first_words;
+    meant(m, words, first, of_first);
     float mean = (float)(1.0 / (1 + size)), grown = (float)(1.0 / sqrt(m->half_read + size)), then = (float)(1.0 / (1 + before_size));
+    float begun = (float)(1.0 / (1 + first));
     for (int32_t at = 0; at < width; at++) {
         known[at] = mean * of_words[at];
         known[width + at] = grown * of_words[at];
         known[2 * width + at] = then * of_before[at];
         known[3 * width + at] = is_short ? then * of_before[at] : 0;
+        known[4 * width + at] = begun * of_first[at];
     }
     float *rest = known + READINGS * width;
     memcpy(rest, facts, FACTS * sizeof(float));

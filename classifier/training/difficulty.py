@@ -1,9 +1,11 @@
 """The ordinal difficulty model: P(tier ≥ 1), P(tier ≥ 2) and P(tier ≥ 3) of a prompt, whatever its topic.
 
-Two models of about equal strength are averaged. One is a logistic regression on hashed words and word pairs, which
-learns how a demand is put. The other is a small network on the *gist*: the mean meaning of the words, how hard they are
-rated, plain facts of form, and the words of the user message before. It carries over to words and languages that no
-training prompt had. Complexity is the mean of the three probabilities, which is the expected tier / 3.
+Two models of about equal strength are joined. One is a logistic regression on hashed words and word pairs, which
+learns how a demand is put. The other are small networks on the *gist*: the mean meaning of the words and of the first
+ones, how hard they are rated, plain facts of form, and the words of the user message before. It carries over to words and
+languages that no training prompt had. For each threshold the logit is a weighted sum of both, which orders unseen kinds
+better than the mean of their probabilities: the networks are surer of themselves than they are right. Complexity is the
+mean of the three probabilities, which is the expected tier / 3.
 """
 
 import random
@@ -36,11 +38,20 @@ OF_THE_REQUEST: Final = frozenset(
 """Facts that do not tell a task's difficulty: tools on offer, or the length of what came before."""
 FACTS: Final = tuple(at for at, name in enumerate(STRUCTURE) if name not in OF_THE_REQUEST)
 FLAGS_READ: Final = (FLAGS.index("follows"), FLAGS.index("follows_short"))
+MEANT: Final = (0, 4)
+"""Of the readings of features.py those of which the networks take all: the whole message's, and its first words'."""
+RATED: Final = (1, 2, 3)
+"""Those of which they take the ratings alone."""
 WORDS_STRENGTH: Final = 10.0
+JOINED: Final = ((0.8, 0.5, -0.5), (1.0, 0.65, 0.2), (0.95, 0.45, 1.0))
+"""For each threshold how much the words' logit and the gist's count, and what is added: by a logistic regression on the logits
+of models that had not seen the prompt's kind, over the kinds that may be learned from.
+"""
+OF_WORDS, OF_GIST, MORE = np.array(JOINED).T
 HIDDEN: Final = 64
 NETWORKS: Final = 3
-"""Networks of different seeds, whose probabilities are averaged."""
-EPOCHS: Final = 18
+"""Networks of different seeds, whose logits are averaged."""
+EPOCHS: Final = 12
 DECAY: Final = 0.3
 CLAMP: Final = 4.0
 """Standard deviations to which each number of the gist is held."""
@@ -55,7 +66,7 @@ class GistNetwork(msgspec.Struct, frozen=True):
     """(gist, NETWORKS * HIDDEN)"""
     hidden_bias: Floats
     out: Floats
-    """(NETWORKS * HIDDEN, NETWORKS * thresholds), 0 between different networks."""
+    """(NETWORKS * HIDDEN, thresholds): the mean of the networks' logits."""
     out_bias: Floats
 
     def standardised(self, gists: Floats) -> Floats:
@@ -63,11 +74,11 @@ class GistNetwork(msgspec.Struct, frozen=True):
         found: Floats = np.clip((gists - self.mean) * self.scale, -CLAMP, CLAMP)
         return found
 
-    def tiers(self, gists: Floats) -> Floats:
-        """(prompts, thresholds): the mean of the networks' probabilities."""
+    def logits(self, gists: Floats) -> Floats:
+        """(prompts, thresholds): the mean of the networks' logits."""
         inner = np.maximum(0, self.standardised(gists) @ self.hidden + self.hidden_bias)
-        each = _logistic(inner @ self.out + self.out_bias).reshape(len(gists), NETWORKS, len(THRESHOLDS))
-        return np.asarray(each.mean(axis=1))
+        found: Floats = inner @ self.out + self.out_bias
+        return found
 
 
 class Difficulty(msgspec.Struct, frozen=True):
@@ -80,14 +91,19 @@ class Difficulty(msgspec.Struct, frozen=True):
     gist: GistNetwork
 
     def parts(self, rows: Rows, gists: Floats) -> tuple[Floats, Floats]:
-        """(prompts, thresholds) each: the probabilities by words, and by gist."""
-        terms = weighed(rows.counts, self.idf)
-        return _logistic(terms @ self.words + self.words_bias), self.gist.tiers(gists)
+        """(prompts, thresholds) each: the logits by words, and by gist."""
+        by_words: Floats = weighed(rows.counts, self.idf) @ self.words + self.words_bias
+        return by_words, self.gist.logits(gists)
 
     def complexity(self, rows: Rows, gists: Floats) -> Floats:
         """(prompts,): the expected tier / 3."""
         by_words, by_gist = self.parts(rows, gists)
-        return np.asarray((by_words + by_gist).mean(axis=1) / 2)
+        return expected(OF_WORDS * by_words + OF_GIST * by_gist + MORE)
+
+
+def expected(logits: Floats) -> Floats:
+    """(prompts,): the expected tier / 3 by the logits of the thresholds."""
+    return np.asarray(_logistic(logits).mean(axis=1))
 
 
 def _logistic(values: Floats) -> Floats:
@@ -100,7 +116,8 @@ def gist_of(features: Features, table: WordTable) -> Floats:
     read = np.concatenate([features.words, features.before])
     meant = features.readings.astype(np.float64) @ table.rows[table.index[read]]
     facts = [features.structure[list(FACTS)], features.flags[list(FLAGS_READ)]]
-    return np.concatenate([meant[0], meant[1], *meant[2:, -GRADED - 1 : -1], *facts]).astype(np.float64)
+    rated = [meant[reading, -GRADED - 1 : -1] for reading in RATED]
+    return np.concatenate([*(meant[reading] for reading in MEANT), *rated, *facts]).astype(np.float64)
 
 
 def gists_of(features: Sequence[Features], table: WordTable) -> Floats:
@@ -156,17 +173,13 @@ def fit_gist(lesson: Lesson, seed: int = 0) -> GistNetwork:
     scaler = StandardScaler().fit(lesson.gists)
     inputs = np.clip(scaler.transform(lesson.gists), -CLAMP, CLAMP)
     networks = [_network(inputs, _above(lesson), lesson.weights, seed + number) for number in range(NETWORKS)]
-    out = np.zeros((NETWORKS * HIDDEN, NETWORKS * len(THRESHOLDS)))
-    for number, each in enumerate(networks):
-        rows, columns = number * HIDDEN, number * len(THRESHOLDS)
-        out[rows : rows + HIDDEN, columns : columns + len(THRESHOLDS)] = each.coefs_[1]
     return GistNetwork(
         mean=scaler.mean_,
         scale=1 / scaler.scale_,
         hidden=np.concatenate([each.coefs_[0] for each in networks], axis=1),
         hidden_bias=np.concatenate([each.intercepts_[0] for each in networks]),
-        out=out,
-        out_bias=np.concatenate([each.intercepts_[1] for each in networks]),
+        out=np.concatenate([each.coefs_[1] for each in networks]) / NETWORKS,
+        out_bias=np.mean([each.intercepts_[1] for each in networks], axis=0),
     )
 
 

@@ -23,8 +23,8 @@ WORDS_STRENGTH: Final = 10.0
 GIST_STRENGTH: Final = 0.1
 SHARPNESS: Final = 3.0
 """Factor of the logit. Half-trusted loads order prompts worse than either kind alone: 1 costs tool calls .05 of APGR."""
-ONE_CALL: Final = 0.45
-AN_AGENTS_JOB: Final = 0.65
+ONE_CALL: Final = 0.43
+AN_AGENTS_JOB: Final = 0.73
 """Complexities between which a request with tools ceases to be like the tool calls that were learned from."""
 MOST_OF_A_SOURCE: Final = 1_500
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")

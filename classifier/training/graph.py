@@ -13,12 +13,23 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from classifier.features import STRUCTURE
+from classifier.features import READINGS, STRUCTURE
 from classifier.heuristic import TOKENS_AT_EASIEST, TOKENS_BY_COMPLEXITY
 from classifier.manifest import Trust
 from classifier.tables import Tables, widened
 from classifier.training.blend import Blend
-from classifier.training.difficulty import CLAMP, FACTS, FLAGS_READ, NETWORKS, THRESHOLDS, Difficulty
+from classifier.training.difficulty import (
+    CLAMP,
+    FACTS,
+    FLAGS_READ,
+    MEANT,
+    MORE,
+    OF_GIST,
+    OF_WORDS,
+    RATED,
+    THRESHOLDS,
+    Difficulty,
+)
 from classifier.training.domain import AN_AGENTS_JOB, ONE_CALL, Domain
 from classifier.training.network import GATE_SHARPNESS, IDF_STEP, Fitted, Scale, column_scale
 from classifier.training.task_kind import TaskKinds
@@ -113,10 +124,10 @@ def _needed(columns: int) -> list[int]:
     """The numbers of difficulty.gist_of among those that Tables.needed names, where a meaning is as wide as is stored."""
     width = widened(np.zeros((1, columns), np.int8)).shape[1]
     graded = range(columns - GRADED - 1, columns - 1)
-    structure = 4 * width
+    structure = READINGS * width
     return [
-        *(reading * width + at for reading in range(2) for at in range(columns)),
-        *(reading * width + at for reading in (2, 3) for at in graded),
+        *(reading * width + at for reading in MEANT for at in range(columns)),
+        *(reading * width + at for reading in RATED for at in graded),
         *(structure + at for at in FACTS),
         *(structure + len(STRUCTURE) + at for at in FLAGS_READ),
     ]
@@ -155,9 +166,8 @@ class _Columns:
         self.loads = slice(1, 1 + loads)
         self.length = 1 + loads
         self.kinds = slice(2 + loads, 2 + loads + kinds)
-        self.by_words = slice(self.kinds.stop, self.kinds.stop + tiers)
-        self.by_gist = slice(self.by_words.stop, self.by_words.stop + NETWORKS * tiers)
-        self.all = self.by_gist.stop
+        self.tiers = slice(self.kinds.stop, self.kinds.stop + tiers)
+        self.all = self.tiers.stop
 
 
 def to_onnx(model: Whole) -> bytes:
@@ -170,10 +180,9 @@ def to_onnx(model: Whole) -> bytes:
     graph.node("Relu", ["before_relu"], "inner")
     graph.node("Gemm", ["inner", graph.constant("out", after), "straight"], "scores")
     graph.node("Sigmoid", ["scores"], "chances")
-    # Each network of the gist has an equal part in one half, the words the other half; thresholds count the same.
     parts = np.zeros((at.all, 1))
-    parts[at.by_words], parts[at.by_gist] = 1, 1 / NETWORKS
-    graph.node("MatMul", ["chances", graph.constant("parts", parts / (2 * len(THRESHOLDS)))], "complexity")
+    parts[at.tiers] = 1 / len(THRESHOLDS)
+    graph.node("MatMul", ["chances", graph.constant("parts", parts)], "complexity")
     graph.node("Concat", ["complexity", "scores"], "said", axis=1)
     return _proto(graph, at)
 
@@ -189,7 +198,7 @@ def _by_gist(model: Whole, at: _Columns) -> tuple[Floats, Floats, Floats]:
     bias = np.r_[gist.hidden_bias, told, -told] - gist.mean @ before
     hidden = gist.hidden.shape[1]
     after = np.zeros((before.shape[1], at.all))
-    after[:hidden, at.by_gist] = gist.out
+    after[:hidden, at.tiers] = gist.out * OF_GIST
     through = np.zeros((linear.shape[1], at.all))
     through[:-1, at.kinds] = np.eye(len(model.task_kinds.names))
     through[-1, at.domain] = 1
@@ -202,8 +211,9 @@ def _by_sums(model: Whole, at: _Columns) -> tuple[Floats, Floats]:
     network, facts, (_, steps) = model.network, len(STRUCTURE), _terms(model)
     loads, summed, each = network.loads, _summed(model), network.loads + facts + 1
     weights, constant = np.zeros((summed + facts + 1 + len(network.kinds) * each, at.all)), np.zeros(at.all)
-    told = [*range(at.loads.start, at.loads.stop), *range(at.by_words.start, at.by_words.stop), at.domain]
+    told = [*range(at.loads.start, at.loads.stop), *range(at.tiers.start, at.tiers.stop), at.domain]
     weights[np.arange(summed), told] = steps[:summed]
+    weights[:summed, at.tiers] *= OF_WORDS
     of_facts = _unscaled(network.facts[:, :loads], network.scale, network.bias[:loads])
     of_length = _unscaled(network.length[:, None], network.scale, np.array([network.length_bias]))[:, 0]
     weights[summed : summed + facts, at.loads], constant[at.loads] = of_facts[:-1], of_facts[-1]
@@ -213,7 +223,8 @@ def _by_sums(model: Whole, at: _Columns) -> tuple[Floats, Floats]:
         begin = summed + facts + 1 + number * each
         own = np.r_[np.diag(_table(head.words)[1]), _unscaled(head.facts, head.scale, head.bias)]
         weights[begin : begin + each, at.loads] = own
-    constant[at.by_words], constant[at.by_gist] = model.difficulty.words_bias, model.difficulty.gist.out_bias
+    difficulty = model.difficulty
+    constant[at.tiers] = OF_WORDS * difficulty.words_bias + OF_GIST * difficulty.gist.out_bias + MORE
     return weights, constant
 
 

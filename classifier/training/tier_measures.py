@@ -17,7 +17,7 @@ from classifier.training.difficulty import Lesson, gists_of, lessons
 from classifier.training.network import idf_of, rows_of
 from classifier.training.rewording import CHANGES
 from classifier.training.tier_set import HELD_KINDS, LANGUAGES, Tiered, ladders, second_labels, written
-from classifier.training.word_table import WordTable
+from classifier.training.word_table import GRADED, WordTable
 
 Floats = NDArray[np.float64]
 Complexity = Callable[[Sequence[Prompt]], Floats]
@@ -148,22 +148,22 @@ def _by_parts(lesson: Lesson, kept: Sequence[Tiered], table: WordTable, seed: in
     features = [extract(row.prompt) for row in kept]
     rows, gists = rows_of(features), gists_of(features, table)
     whole = difficulty.fit(lesson, idf_of(lesson.rows.counts), seed)
-    by_words, by_gist = (part.mean(axis=1) for part in whole.parts(rows, gists))
+    by_words, by_gist = (difficulty.expected(part) for part in whole.parts(rows, gists))
     form = msgspec.structs.replace(lesson, gists=_without_meaning(lesson.gists, table))
     plain = difficulty.fit_gist(form, seed)
     return {
         "length alone": np.array([float(len(row.prompt.text)) for row in kept]),
-        "form alone": plain.tiers(_without_meaning(gists, table)).mean(axis=1),
+        "form alone": difficulty.expected(plain.logits(_without_meaning(gists, table))),
         "hashed words": by_words,
         "embedding and form": by_gist,
-        "both": (by_words + by_gist) / 2,
+        "both": whole.complexity(rows, gists),
     }
 
 
 def _without_meaning(gists: Floats, table: WordTable) -> Floats:
     """Gists with the meaning of the words left out: facts of form alone."""
     found = gists.copy()
-    found[:, : 2 * (table.columns - 1)] = 0.0
+    found[:, : len(difficulty.MEANT) * table.columns + GRADED] = 0.0
     return found
 
 

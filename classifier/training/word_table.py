@@ -101,13 +101,19 @@ def built(texts: Iterable[str], *, components: int = COMPONENTS, rated: bool = T
         documents += 1
     graded = ratings() if rated else {}
     whole, _ = embedding()
-    foreign = {word: english for word, english in lexicon().items() if word not in graded}
+    foreign = _capital_too({word: english for word, english in lexicon().items() if word not in graded})
     known = {word for word, count in counts.items() if count >= FEWEST_TEXTS} | set(whole) | graded.keys()
     known.update(*foreign.values())
     # The vector of a word that the lexicons know says little, for the embedding is of English.
     words = sorted(word for word in known - foreign.keys() if word and len(word) < LONGEST)
     share = np.array([counts[word] for word in words]) / max(1, documents)
     return _table(words, _meaning(words, share, components, graded), foreign, _order(words, foreign, graded, counts))
+
+
+def _capital_too(foreign: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The words and, where the first letter is none of ASCII, how they stand at a sentence's start: features fold ASCII alone."""
+    capital = {word[0].upper() + word[1:]: english for word, english in foreign.items() if not word[0].isascii()}
+    return {**capital, **foreign}
 
 
 def _order(

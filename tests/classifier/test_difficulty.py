@@ -9,7 +9,17 @@ from hypothesis import given
 
 from classifier.features import SHORT_WORDS, extract
 from classifier.prediction import Prompt
-from classifier.training.difficulty import FACTS, THRESHOLDS, gist_of, gists_of, lesson_of, lessons
+from classifier.training.difficulty import (
+    FACTS,
+    JOINED,
+    MEANT,
+    RATED,
+    THRESHOLDS,
+    gist_of,
+    gists_of,
+    lesson_of,
+    lessons,
+)
 from classifier.training.network import rows_of
 from classifier.training.train import Everyday
 from classifier.training.word_table import GRADED
@@ -22,24 +32,27 @@ def test_any_prompt_has_a_finite_gist(known_everyday: Everyday, prompt: Prompt) 
     """Of any text, empty, huge or strange, the gist is of one length and finite, and so is the complexity in [0, 1]."""
     features = extract(prompt)
     gist = gist_of(features, known_everyday.table)
-    assert gist.shape == (2 * known_everyday.table.columns + len(FACTS) + 2 * GRADED + 2,)
+    assert gist.shape == (len(MEANT) * known_everyday.table.columns + len(FACTS) + len(RATED) * GRADED + 2,)
     assert np.isfinite(gist).all()
     (found,) = known_everyday.difficulty.complexity(rows_of([features]), gist[None])
     assert 0 <= found <= 1
 
 
-def test_complexity_is_the_mean_of_all_probabilities(known_everyday: Everyday) -> None:
-    """Both halves say a probability for each threshold; the higher the tier, the less likely, on the average."""
+def test_complexity_is_the_mean_of_joined_probabilities(known_everyday: Everyday) -> None:
+    """Both halves say a logit for each threshold; the higher the tier, the less likely, on the average."""
     prompts = [row.prompt for row in made_up.tiered(4)]
     features = [extract(prompt) for prompt in prompts]
     rows, gists = rows_of(features), gists_of(features, known_everyday.table)
-    parts = known_everyday.difficulty.parts(rows, gists)
-    for part in parts:
+    by_words, by_gist = known_everyday.difficulty.parts(rows, gists)
+    for part in (by_words, by_gist):
         assert part.shape == (len(prompts), len(THRESHOLDS))
-        assert ((part >= 0) & (part <= 1)).all()
         assert all(low > high for low, high in itertools.pairwise(part.mean(axis=0)))
+    joined = [
+        words * of_words + gist * of_gist + more
+        for words, gist, (of_words, of_gist, more) in zip(by_words.T, by_gist.T, JOINED, strict=True)
+    ]
     complexity = known_everyday.difficulty.complexity(rows, gists)
-    assert complexity == pytest.approx(np.mean(parts, axis=(0, 2)))
+    assert complexity == pytest.approx(np.mean([1 / (1 + np.exp(-each)) for each in joined], axis=0))
 
 
 def test_harder_tiers_are_more_complex(known_everyday: Everyday) -> None:
@@ -62,7 +75,7 @@ def test_a_message_before_tells_only_of_a_short_one(known_everyday: Everyday) ->
     assert gist_of(extract(short), table)[-2:].tolist() == [1, 1]
     assert gist_of(extract(long), table)[-2:].tolist() == [1, 0]
     assert gist_of(extract(alone), table)[-2:].tolist() == [0, 0]
-    begin = 2 * table.columns + GRADED
+    begin = len(MEANT) * table.columns + 2 * GRADED
     context = slice(begin, begin + GRADED)
     assert gist_of(extract(short), table)[context].any()
     assert not gist_of(extract(long), table)[context].any()

@@ -55,6 +55,7 @@ PROMPTS = st.builds(
 
 WIDE = str.maketrans(
     {"，": ",", "。": ".", "；": ";", "：": ":", "？": "?", "！": "!", "、": ",", "（": "(", "）": ")"}
+    | dict.fromkeys("«»\u2018\u2019\u201a“”„‹›¿¡\u00a0\u2013—…\u202f", " ")
 )
 IDEOGRAPHS = range(0x3000, 0xE000)
 
@@ -187,6 +188,12 @@ def test_an_ideograph_is_a_word_and_two_neighbours_have_a_meaning() -> None:
     # Whoever writes a blank or a wide comma between them parts the pair.
     assert len(extract(Prompt(text="证明，定理")).words) == 4 + 2
     assert len(extract(Prompt(text="prove it 证")).words) == 3
+
+
+@pytest.mark.parametrize("text", ["¿word?", "«word»", "„word“", "a – word…", "a\u00a0word"])
+def test_a_sign_beside_a_word_is_no_part_of_it(text: str) -> None:
+    """Quotation marks, inverted ones, dashes and blanks that do not break part words as ASCII's do."""
+    assert meaning_of("word")[0] in extract(Prompt(text=text)).words
 
 
 def test_of_a_long_message_head_and_tail_are_looked_up() -> None:
