@@ -44,6 +44,8 @@ ABSURD: Final = "absurd_usage"
 MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
 REASONING_ADDED: Final = "reasoning_added"
+CONTINUED: Final = "continued"
+"""Flag of an attempt that went on with an answer whose replica was lost."""
 UNPRICED_CALLS: Final = "tool_calls_unpriced"
 """The cost is without calls of tools that the provider ran, whose price is not known."""
 MOST_TOKENS: Final = 1_000_000_000

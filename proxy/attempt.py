@@ -8,7 +8,7 @@ import msgspec
 from cost.claim.comparators import NO_BASELINES
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
-from cost.usage import Usage
+from cost.usage import CONTINUED, Usage
 from providers.breaker import Permit
 from providers.errors import (
     CannotCarry,
@@ -305,7 +305,7 @@ class Attempt:
             baselines = NO_BASELINES
         flags = flags_of(ending, error) if self.unused is None else (self.unused,)
         if self.routed.before is not None and self.token_events:
-            flags = (*flags, "continued")
+            flags = (*flags, CONTINUED)
         return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines, money.batch_saved_nanousd)
 
     @property

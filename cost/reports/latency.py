@@ -16,6 +16,7 @@ from sqlmodel import col
 from cost.ledger.entries import TERMINAL
 from cost.reports.scope import ReadScope
 from cost.tables import LedgerEntry
+from cost.usage import CONTINUED
 
 LATEST: Final = 2_000
 BINS: Final = 20
@@ -64,8 +65,12 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds to the first token of a served streamed answer, else None: unstreamed, it comes with the last."""
-        return self.ttft_us / _US if self.served and self.stream and self.ttft_us is not None else None
+        """Seconds to the first token of a served streamed answer, else None: unstreamed, it comes with the last, and of an
+        answer that was gone on with it is that of the rest, which no caller waited for.
+        """
+        if self.ttft_us is None or not (self.served and self.stream) or CONTINUED in self.flags:
+            return None
+        return self.ttft_us / _US
 
     @property
     def tpot_s(self) -> float | None:

@@ -16,6 +16,7 @@ from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import check_values
 from cost.tables import LedgerEntry
+from cost.usage import CONTINUED
 
 Outcome = Literal["", "answered", "failed", "fell-back", "escalated", "estimated", "unpriced"]
 """Filter by what became of a request's attempts; one request may match several. Empty matches all."""
@@ -34,8 +35,6 @@ SEARCHED: Final = 5_000
 """Most ends of attempts that a filtered page searches; beyond them there is a next page, not a longer wait."""
 _ATTEMPTS: Final = 5
 """Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
-CONTINUED: Final = "continued"
-"""Flag of an attempt that went on with an answer of which the attempt before gave the beginning."""
 _FAILED_FROM: Final = 400
 _NO_FALLBACKS: Final = ("escalated", "hedge")
 """Reasons of further attempts that were not made because one had failed."""

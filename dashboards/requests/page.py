@@ -21,7 +21,6 @@ from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
 from cost.reports.focus import unit_label
 from cost.reports.recent import (
-    CONTINUED,
     MAX_PAGE,
     MAX_ROWS,
     ORDERS,
@@ -37,6 +36,7 @@ from cost.reports.recent import (
 )
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, start_of
+from cost.usage import CONTINUED
 from dashboards.requests.considered import considered_of, considered_table, deciding
 from dashboards.requests.refused import (
     REFUSED,

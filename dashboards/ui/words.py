@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from cost.ledger.entries import Entry
-from cost.reports.recent import CONTINUED, RecentRequest
+from cost.reports.recent import RecentRequest
 from cost.reports.shown import nano_money, percent
+from cost.usage import CONTINUED
 from dashboards.ui.formats import seconds
 
 CALLER_GONE: Final = 499

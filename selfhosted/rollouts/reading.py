@@ -14,6 +14,7 @@ from cost.ledger.entries import TERMINAL
 from cost.reports.latency import tpot_s
 from cost.tables import LedgerEntry
 from cost.times import DAY_US
+from cost.usage import CONTINUED
 from selfhosted.rollouts.comparison import Sample
 from selfhosted.rollouts.versions import Rollout, serves
 
@@ -104,7 +105,9 @@ def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[s
         attempts=len(attempts),
         failed=sum(each.failed for each in attempts),
         weak=sum("escalated" in each.flags for each in attempts),
-        ttft_s=tuple(sorted(each.ttft_us / _US for each in streams if each.ttft_us is not None)),
+        ttft_s=tuple(
+            sorted(each.ttft_us / _US for each in streams if each.ttft_us is not None and CONTINUED not in each.flags)
+        ),
         tpot_s=tuple(sorted(found for each in streams if (found := tpot_s(each)) is not None)),
         verdicts={source: tuple(values) for source, values in by_source.items()},
     )

@@ -30,6 +30,12 @@ def sample(**changes: Any) -> Sample:
     return Sample(**{**usual, **changes})
 
 
+def test_a_continued_answer_has_no_first_token_of_its_own() -> None:
+    """That of the rest came while the caller was reading the first part."""
+    assert sample().ttft_s == 0.1
+    assert sample(flags=("continued",)).ttft_s is None
+
+
 async def test_the_latest_of_a_scope_and_no_more(engine: AsyncEngine) -> None:
     """Newest first; nobody else's, and nothing that no caller asked."""
     mine = [booked(f"m{number}", at_us=DAY + number, flags=("absurd_usage",)) for number in range(5)]
