@@ -13,6 +13,9 @@ from cost.fleet.pool_config import PoolSection
 from cost.times import DAY_US, HOUR_US, wall_us
 from gateway.configuration.settings import GatewayConfig
 from gateway.wiring.prober import OpenProber
+from providers.config import ModelConfig
+from providers.model_facts import facts_of
+from providers.target import NOT_CHAT
 from proxy.background import background, every
 from proxy.batch.backlog import Backlog
 from selfhosted.config import PoolConfig, ScaleConfig
@@ -43,7 +46,7 @@ def keep_scaling(
     the number of serving processes of all hosts; `backlog` knows what batches lack.
     """
     costs = {pool.name: pool for pool in config.cost.pools}
-    sold = _sold_elsewhere(config)
+    sold = sold_elsewhere(config)
     known = {model.model_id for model in config.providers.models}
     scaled = sum(pool.config.scale is not None for pool in opened.prober.pools.values())
     for name, pool in opened.prober.pools.items():
@@ -64,13 +67,19 @@ def is_economic(scale: ScaleConfig, *, sold: bool) -> bool:
     return scale.objective == "economic" or (scale.objective is None and sold)
 
 
-def _sold_elsewhere(config: GatewayConfig) -> bool:
+def sold_elsewhere(config: GatewayConfig) -> bool:
     """True when `auto` may choose a model that is not our own, so that a pool's overflow has somewhere to go."""
     own = {target for pool in config.cost.pools for target in pool.targets} | set(config.selfhosted.pool_of_target())
-    names = (
-        config.policy.auto if config.policy.auto is not None else [each.model_id for each in config.providers.models]
-    )
+    auto = config.policy.auto
+    names = [each.model_id for each in config.providers.models if _chats(each)] if auto is None else auto
     return any(name not in own for name in names)
+
+
+def _chats(model: ModelConfig) -> bool:
+    """False for what embeds, draws or speaks: no overflow goes there."""
+    facts = facts_of(model).facts
+    capabilities = model.capabilities if model.capabilities is not None else (facts and facts.capabilities)
+    return not capabilities or capabilities.isdisjoint(NOT_CHAT)
 
 
 class PriceElsewhere:

@@ -1,12 +1,14 @@
 """When a pool is scaled by money, what its work costs elsewhere, and what is known of all processes."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection, SecondsPerMillion
-from gateway.wiring.scaling import PoolSignals, PriceElsewhere, is_economic
+from gateway.configuration.settings import GatewayConfig
+from gateway.wiring.scaling import PoolSignals, PriceElsewhere, is_economic, sold_elsewhere
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.replica import PoolSnapshot
 from selfhosted.scale.reports import FleetReport, PoolReport, ProcessReports
@@ -26,6 +28,29 @@ POOL = PoolSection(
 def test_money_decides_where_overflow_has_somewhere_to_go(objective: str | None, sold: bool, economic: bool) -> None:
     """Or where the configuration says so."""
     assert is_economic(ScaleConfig.model_validate({"objective": objective}), sold=sold) is economic
+
+
+@pytest.mark.parametrize(
+    ("bought", "sold"),
+    [({}, True), ({"capabilities": ["transcription"]}, False), ({"capabilities": ["embeddings"]}, False)],
+)
+def test_overflow_goes_to_models_that_chat(bought: dict[str, Any], sold: bool) -> None:
+    """A pool whose only neighbour writes down recordings has nowhere to send a chat."""
+    deployment = {"kind": "openai", "base_url": "https://api.example.com/v1", "api_key": "env:KEY"}
+    own = {
+        "model_id": "llama",
+        "provider": "self-hosted",
+        "deployments": [{**deployment, "base_url": "http://127.0.0.1:1/v1"}],
+    }
+    other = {"model_id": "other", "provider": "openai", "deployments": [deployment], **bought}
+    config = GatewayConfig.model_validate(
+        {
+            "accounts": {"pepper_file": "pepper"},
+            "providers": {"models": [own, other]},
+            "cost": {"pools": [POOL.model_dump(mode="json")]},
+        }
+    )
+    assert sold_elsewhere(config) is sold
 
 
 class Books(EarningsReader):
