@@ -112,12 +112,21 @@ class Seen(msgspec.Struct, frozen=True):
     cpu_s: float
 
 
+_WORKER: Final = b"gateway.process.worker"
+
+
+def _command_of(pid: int) -> bytes:
+    """The command line of a process; empty for one that has ended, and where there is no /proc."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
 class Workers:
-    """The processes of a gateway that serve. With one worker that is the gateway itself."""
+    """The processes of a gateway that answer models; its supervisor and its control plane do not."""
 
     def __init__(self, gateway: Child) -> None:
-        workers = processes.family(gateway.process.pid)[1:]
-        self.pids = workers or [gateway.process.pid]
+        self.pids = [pid for pid in processes.family(gateway.process.pid) if _WORKER in _command_of(pid)]
 
     def now(self) -> tuple[Seen, ...]:
         return tuple(Seen(processes.rss_bytes(pid), processes.cpu_s(pid)) for pid in self.pids)
