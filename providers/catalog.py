@@ -309,7 +309,7 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
     facts = known.facts
     context = model.max_context_tokens or (facts and facts.max_input_tokens)
     output = model.max_output_tokens or (facts and facts.max_output_tokens)
-    capabilities = model.capabilities if model.capabilities is not None else (facts and facts.capabilities)
+    capabilities = known.capabilities_of(model)
     given: dict[Fact, object] = {
         "max_context_tokens": context,
         "max_output_tokens": output,

@@ -83,6 +83,12 @@ class Known(msgspec.Struct, frozen=True):
     facts: ModelFacts | None
     why_not: str = ""
 
+    def capabilities_of(self, model: ModelConfig) -> frozenset[Capability] | None:
+        """What the model can do by its configuration, else by these facts; None where neither says so."""
+        if model.capabilities is not None:
+            return model.capabilities
+        return None if self.facts is None else self.facts.capabilities
+
 
 @functools.cache
 def bundled_table() -> LitellmTable:

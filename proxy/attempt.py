@@ -280,7 +280,7 @@ class Attempt:
             detail=self._told(error),
             pool=self.candidate.target.pool or "",
             version="" if self.lease is None else self.lease.version,
-            ttft_s=self._ttft_s if self.routed.request.stream else None,
+            ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
             continues=self.routed.before is not None,
         )
@@ -309,7 +309,8 @@ class Attempt:
         return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines, money.batch_saved_nanousd)
 
     @property
-    def _ttft_s(self) -> float | None:
+    def ttft_s(self) -> float | None:
+        """Seconds from its beginning to its first token; None without one."""
         return None if self.first_token_at is None else self.first_token_at - self.started_at
 
     def _tpot_s(self, output_tokens: int) -> float | None:

@@ -69,8 +69,7 @@ def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> Non
     for attempt in attempts:
         routed, target_id, settled = attempt.routed, attempt.deployment.target_id, attempt.settled
         tier, hedged = routed.facts.tier, attempt.candidate.target.hedged_tiers
-        if routed.request.stream and attempt.first_token_at is not None:
-            ttft_s = attempt.first_token_at - attempt.started_at
+        if routed.request.stream and (ttft_s := attempt.ttft_s) is not None:
             latency.observe(target_id, ttft_s, _tpot_s(attempt), tier)
         elif tier not in hedged or settled is None or attempt.candidate.reason == "hedge":
             continue

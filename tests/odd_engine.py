@@ -113,15 +113,20 @@ class OddEngine:
         return web.Response()
 
 
+async def served(stack: contextlib.AsyncExitStack, app: web.Application) -> str:
+    """The address of an application that is served on a port of its own until the stack closes."""
+    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.2)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
 @contextlib.asynccontextmanager
 async def odd_engines(*names: str) -> AsyncIterator[list[OddEngine]]:
     """So many, each on a port of its own."""
     engines = [OddEngine(name) for name in names]
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
-            runner = web.AppRunner(engine.app(), handle_signals=False, shutdown_timeout=0.2)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            engine.url = await served(stack, engine.app())
         yield engines

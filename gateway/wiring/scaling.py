@@ -77,8 +77,7 @@ def sold_elsewhere(config: GatewayConfig) -> bool:
 
 def _chats(model: ModelConfig) -> bool:
     """False for what embeds, draws or speaks: no overflow goes there."""
-    facts = facts_of(model).facts
-    capabilities = model.capabilities if model.capabilities is not None else (facts and facts.capabilities)
+    capabilities = facts_of(model).capabilities_of(model)
     return not capabilities or capabilities.isdisjoint(NOT_CHAT)
 
 

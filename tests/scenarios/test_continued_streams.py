@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests.fleet import OWN, Callers, Place, callers, pool, pooled_model
-from tests.odd_engine import OddEngine
+from tests.odd_engine import OddEngine, served
 from tests.processes import until
 from tests.running_gateway import Running, running_gateway
 
@@ -101,11 +101,7 @@ async def house(tmp_path: Path, *fates: int, wanted: bool = True) -> AsyncIterat
     engines = [Speaker("a", lives), Speaker("b", lives)]
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
-            runner = web.AppRunner(engine.app(), handle_signals=False, shutdown_timeout=0.2)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            engine.url = await served(stack, engine.app())
         own = pool([Place(each.name, each.url) for each in engines])
         section = {"selfhosted": {"pools": [own]}, "classifier": {"enabled": False}}
         gateway = await stack.enter_async_context(running_gateway(tmp_path, [pooled_model()], **section))
