@@ -58,7 +58,8 @@ def _choice(delta: bytes, finish: bytes = b"null") -> bytes:
 
 
 _ROLE_EVENT: Final = _choice(b'{"role":"assistant","content":""}')
-_CONTENT_EVENT: Final = _choice(b'{"content":" word"}')
+_CONTENT_EVENTS: Final = tuple(_choice(b'{"content":" ' + word + b'"}') for word in (b"word", b"text"))
+"""In turn: LiteLLM ends a stream that says the same a hundred times."""
 _FINISH_EVENT: Final = _choice(b"{}", b'"stop"')
 _DONE: Final = _framed(b"[DONE]") + b"0\r\n\r\n"
 
@@ -87,7 +88,7 @@ class Stream:
             return False
         if self._left > 0:
             self._left -= 1
-            self._transport.write(_CONTENT_EVENT)
+            self._transport.write(_CONTENT_EVENTS[self._left & 1])
             return True
         self._transport.write(self._tail)
         return False
