@@ -26,12 +26,14 @@ from accounts.errors import (
 )
 from accounts.keys import MintedKey, Pepper, mint_key
 from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
+from settings.words import closest
 
 DEFAULT_ORGANISATION: Final = "default"
 MAX_WEIGHT: Final = 1_000.0
 """Upper bound of a team's weight; beyond it, a team of weight 1 would starve beside it."""
 MAX_KEYS_OF_TEAM: Final = 10_000
 """Keys of a team that are listed at most."""
+_MOST_TO_COMPARE: Final = 2_000
 _ID: Final = re.compile(rf"[a-z0-9_-]{{1,{ID_CHARS}}}", re.ASCII)
 
 
@@ -195,7 +197,7 @@ class AccountStore:
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
         if row is None:
-            raise UnknownTeam(f"there is no team {team_id!r}")
+            raise await self._no_team(team_id)
         return _team_record(row)
 
     async def teams_of(self, organisation_id: str) -> list[TeamRecord]:
@@ -316,7 +318,7 @@ class AccountStore:
                 await connection.execute(insert(ApiKey).values(values))
         except IntegrityError as failure:
             if not await self._exists(Team, col(Team.team_id) == team_id):
-                raise UnknownTeam(f"there is no team {team_id!r}") from failure
+                raise await self._no_team(team_id) from failure
             raise
         return minted
 
@@ -455,6 +457,15 @@ class AccountStore:
     async def _exists(self, table: type[Organisation | Team | ApiKey], condition: ColumnElement[bool]) -> bool:
         async with self._engine.connect() as connection:
             return bool(await connection.scalar(select(exists().select_from(table).where(condition))))
+
+    async def _no_team(self, team_id: str) -> UnknownTeam:
+        """The error for a team that no organisation has, with the id that was probably meant. Operators alone name teams of
+        any organisation, so nobody learns of another one's.
+        """
+        ids = select(col(Team.team_id)).order_by(col(Team.team_id)).limit(_MOST_TO_COMPARE)
+        async with self._engine.connect() as connection:
+            near = closest(team_id[:80], list(await connection.scalars(ids)))
+        return UnknownTeam(f"there is no team {team_id[:80]!r}" + (f"; did you mean {near!r}?" if near else ""))
 
     async def _ensure_default_organisation(self, organisation_id: str) -> None:
         if organisation_id != DEFAULT_ORGANISATION:

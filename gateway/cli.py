@@ -36,6 +36,21 @@ from gateway.commands.webhooks import webhooks_app
 _INTERRUPTED = 130
 # What these find has the status 1; that they could not look has another.
 _FINDERS = frozenset({"audit", "ledger", "reconcile", "savings"})
+_LISTED = {
+    (
+        "accounts.errors",
+        "UnknownOrganisation",
+    ): "organisations list` has them all, `weighbridge organisations create` makes one",
+    ("accounts.errors", "UnknownTeam"): "teams list` has them all, `weighbridge teams create` makes one",
+    ("accounts.errors", "UnknownKeyId"): "keys list` has them all, `weighbridge keys create` makes one",
+    (
+        "accounts.people.people_errors",
+        "UnknownPerson",
+    ): "people list` has them all, `weighbridge people invite` adds one",
+    ("cost.budgets.budget_errors", "UnknownBudget"): "budgets list` has them all, `weighbridge budgets set` makes one",
+    ("classifier.learning.store", "UnknownTuning"): "classifier tunings` has them all",
+}
+"""Which command lists the things of which one is not there, by the error's module and name."""
 
 
 class _Weighbridge(TyperGroup):
@@ -92,7 +107,7 @@ def _expected(error: Exception) -> str | None:
     for module, name in kinds.items():
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None and isinstance(error, kind):
-            return str(error)
+            return _with_next_step(error)
     refused = getattr(sys.modules.get("cost.errors"), "EntriesRefused", None)
     if refused is not None and isinstance(error, refused):
         return f"the database does not take these entries ({error}); are the amounts larger than anybody could owe?"
@@ -103,6 +118,15 @@ def _expected(error: Exception) -> str | None:
     if isinstance(error, TimeoutError):
         return "no answer in time; is the database's address right?"
     return _of_the_system(error) if isinstance(error, OSError) else None
+
+
+def _with_next_step(error: Exception) -> str:
+    """The error's message; of a thing that is not there, followed by the command that lists what is."""
+    told = str(error)
+    listed = _LISTED.get((type(error).__module__, type(error).__name__))
+    if listed is None:
+        return told
+    return f"{told}{' ' if told.endswith('?') else '; '}`weighbridge {listed}"
 
 
 def _of_the_system(error: OSError) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from cost.fleet.fleet_errors import UnknownPool
 from cost.prices import nanousd
 from settings.types import Section
 
@@ -115,6 +116,15 @@ def _refuse_duplicates(pools: Sequence[PoolSection]) -> Sequence[PoolSection]:
 
 
 Pools = Annotated[tuple[PoolSection, ...], Field(max_length=100), AfterValidator(_refuse_duplicates)]
+
+
+def pool_named(pools: Sequence[PoolSection], name: str) -> PoolSection:
+    """The pool of this name. Raises UnknownPool, which names those that there are."""
+    for pool in pools:
+        if pool.name == name:
+            return pool
+    known = ", ".join(pool.name for pool in pools) or "none"
+    raise UnknownPool(f"there is no pool `{name[:80]}`; the configuration has under `cost.pools`: {known}")
 
 
 def pool_of_target(pools: Sequence[PoolSection]) -> dict[str, str]:

@@ -21,9 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, weights_ps
-from cost.fleet.fleet_errors import DayNotOver, UnknownPool
+from cost.fleet.fleet_errors import DayNotOver
 from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
-from cost.fleet.pool_config import PoolSection
+from cost.fleet.pool_config import PoolSection, pool_named
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
 from cost.prices import Meters, meters
@@ -343,9 +343,7 @@ class TrueUpRounds:
 
     async def true_up(self, name: str, day: date, *, rebill: bool = False) -> Posting:
         """Post one pool's day now, even if it adds up already. Raises UnknownPool or DayNotOver."""
-        pool = next((each for each in self._pools() if each.name == name), None)
-        if pool is None:
-            raise UnknownPool(f"there is no pool `{name}`; the configuration has them under `cost.pools`")
+        pool = pool_named(self._pools(), name)
         now, start = self._now_us(), start_of(day)
         if start + DAY_US > now:
             raise DayNotOver(f"{day} is not over yet (UTC); a day is billed when it is")

@@ -11,7 +11,7 @@ from cost.budgets.alerts import dollars
 from cost.budgets.budget import Budget, BudgetStatus, checked
 from cost.budgets.budget_errors import UnknownBudget
 from cost.budgets.store import BudgetStore
-from dashboards.web.changing import changing, check_may_change, looking, refusals
+from dashboards.web.changing import changing, check_may_change, looking, no_such_place, refusals
 from proxy.errors import BadRequest, NotAllowed
 
 
@@ -33,7 +33,11 @@ async def put_budget(
         checked(budget)
     if budget.webhook and budget.webhook not in webhooks:
         # A budget with an unknown webhook would never warn anybody.
-        raise BadRequest(f"There is no webhook `{budget.webhook}` in the configuration.", param="webhook")
+        known = ", ".join(sorted(webhooks)) or "none"
+        raise BadRequest(
+            f"There is no webhook `{budget.webhook[:80]}`; the configuration has under `webhooks`: {known}.",
+            param="webhook",
+        )
     owner = budget.organisation_id
     team_id = budget.scope_id if budget.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
     async with changing(log, actor, "budget.set", owner, team_id=team_id, reason=reason) as change:
@@ -113,7 +117,7 @@ async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRec
             check_may_change(key, may_all=only_keys_of is None)
             return key.team_id
     except (UnknownTeam, UnknownKeyId) as error:
-        raise BadRequest(f"There is no {budget.scope} `{budget.scope_id[:80]}`.", param="scope_id") from error
+        raise no_such_place(budget.scope, budget.scope_id) from error
     return ""
 
 

@@ -16,11 +16,11 @@ from accounts.caller import Caller
 from cost.reports.attempts import MAX_LOG_DAYS, MAX_LOG_ROWS, AttemptReader, LoggedAttempt, LogQuery
 from cost.reports.usage import MAX_DAYS, MAX_ROWS, Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, added
 from cost.times import DAY_US, iso, start_of, wall_us
-from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
+from dashboards.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_of, read_scope
 from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameters, day, flag, text, whole
 from dashboards.web.reading import json_reply, known_usd, reading, sound_query
-from proxy.errors import BadRequest, TeamNotFound
+from proxy.errors import BadRequest
 
 router = APIRouter(tags=["litellm"])
 
@@ -252,10 +252,8 @@ def _iso(at_us: int) -> str:
 
 def _activity_filters(parameters: Parameters, caller: Caller) -> UsageFilters:
     wanted = _listed(parameters, "team_ids")
-    own = read_scope(caller).team_id
     for team_id in wanted:
-        if own not in {None, team_id}:
-            raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_ids")
+        check_reads(read_scope(caller), team_id, param="team_ids")
     key_id, model = _key_id(parameters), parameters.text("model")
     return UsageFilters(
         team=wanted,

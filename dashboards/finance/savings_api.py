@@ -5,13 +5,11 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cost.reports.scope import ReadScope
 from cost.times import DAY_US, start_of, wall_us
-from dashboards.web.gateway import FinanceReader, gateway_of
+from dashboards.web.gateway import FinanceReader, gateway_of, narrowed
 from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameters, day, text
 from dashboards.web.reading import json_reply, reading
-from proxy.errors import TeamNotFound
 
 router = APIRouter(tags=["savings"])
 
@@ -33,21 +31,13 @@ async def savings(request: Request, scope: FinanceReader) -> Response:
     A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are for finance keys.
     """
     parameters = Parameters(request.query_params, _PARAMETERS)
-    scope = _narrowed(scope, parameters.text("team_id"))
+    scope = narrowed(scope, parameters.text("team_id"))
     start_us, end_us = _range(parameters)
     gateway = gateway_of(request)
     async with reading(gateway):
         books = await gateway.claims.books(scope, start_us, end_us)
         found = await gateway.claims.claim(scope, books)
     return json_reply(gateway.claims.as_json(scope, found))
-
-
-def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
-    if team_id is None:
-        return scope
-    if scope.team_id not in {None, team_id}:
-        raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_id")
-    return ReadScope(organisation_id=scope.organisation_id, team_id=team_id)
 
 
 def _range(parameters: Parameters) -> tuple[int, int]:

@@ -17,11 +17,11 @@ from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, iso, start_of, wall_us
 from dashboards.finance.usage_types import UsageDay, UsagePageOut
 from dashboards.web.accept import best_kind
-from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
+from dashboards.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_of, read_scope
 from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameter, Parameters, day, listed, moment, text, texts, whole
 from dashboards.web.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
-from proxy.errors import BadRequest, TeamNotFound, UsageUnavailable
+from proxy.errors import BadRequest, UsageUnavailable
 
 router = APIRouter(tags=["usage"])
 
@@ -159,7 +159,7 @@ def _query(**fields: Any) -> UsageQuery:
 def _filters(scope: ReadScope, parameters: Parameters) -> UsageFilters:
     teams = parameters.texts("team_id")
     for team_id in teams:
-        _may_read(scope, team_id)
+        check_reads(scope, team_id)
     return UsageFilters(
         team=teams,
         key=parameters.texts("key_id"),
@@ -175,16 +175,8 @@ def _one_team(scope: ReadScope, parameters: Parameters) -> tuple[str, ...]:
     team_id = parameters.text("team_id")
     if team_id is None:
         return ()
-    _may_read(scope, team_id)
+    check_reads(scope, team_id)
     return (team_id,)
-
-
-def _may_read(scope: ReadScope, team_id: str) -> None:
-    """Raises TeamNotFound for a team outside the scope. A finance key may name another organisation's team: it has no
-    rows, like a team that does not exist.
-    """
-    if scope.team_id not in {None, team_id}:
-        raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_id")
 
 
 async def _first_page(gateway: Gateway, query: UsageQuery, *, with_totals: bool) -> UsagePage:

@@ -7,13 +7,11 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cost.reports.scope import ReadScope
 from cost.times import DAY_US, wall_us
-from dashboards.web.gateway import FinanceReader, gateway_of
+from dashboards.web.gateway import FinanceReader, gateway_of, narrowed
 from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameters, text, whole
 from dashboards.web.reading import json_reply, reading
-from proxy.errors import TeamNotFound
 from selfhosted.prefixes.report import prefixes_as_json, rates_of, stability
 from selfhosted.prefixes.store import KEPT_DAYS, PrefixStore
 
@@ -36,7 +34,7 @@ async def prefixes(request: Request, scope: FinanceReader) -> Response:
     A team's key sees its own; a finance or admin key all teams of its organisation. No prompt is kept or shown.
     """
     parameters = Parameters(request.query_params, _PARAMETERS)
-    scope = _narrowed(scope, parameters.text("team_id"))
+    scope = narrowed(scope, parameters.text("team_id"))
     days = parameters.whole("days", DEFAULT_DAYS, least=1, most=KEPT_DAYS)
     gateway = gateway_of(request)
     now_us = wall_us()
@@ -47,14 +45,3 @@ async def prefixes(request: Request, scope: FinanceReader) -> Response:
     rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
     report = stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
     return json_reply({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **prefixes_as_json(report)})
-
-
-def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
-    """The scope of one team. A finance key may name another organisation's team: it has no rows, like one that does not
-    exist.
-    """
-    if team_id is None:
-        return scope
-    if scope.team_id not in {None, team_id}:
-        raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_id")
-    return ReadScope(organisation_id=scope.organisation_id, team_id=team_id)

@@ -8,7 +8,7 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.errors import UnknownKeyId, UnknownTeam
 from accounts.store import AccountStore, TeamRecord
-from dashboards.web.changing import changing, check_may_change, looking
+from dashboards.web.changing import changing, check_may_change, looking, no_such_place
 from proxy.errors import BadRequest, LimitNotFound, NotAllowed
 from proxy.limits.limit import Limits
 from proxy.limits.rules import Place, Rule, check_limits
@@ -110,4 +110,4 @@ async def _team_of(accounts: AccountStore, organisation_id: str, place: Place, o
             case _:
                 return ""
     except (UnknownTeam, UnknownKeyId) as error:
-        raise BadRequest(f"There is no {place.scope} `{place.scope_id[:80]}`.", param="scope_id") from error
+        raise no_such_place(place.scope, place.scope_id) from error

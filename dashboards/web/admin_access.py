@@ -98,7 +98,9 @@ async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRec
         with contextlib.suppress(TeamNotFound):
             async with looking():
                 return await gateway.accounts.team_of(principal.organisation_id, team_id)
-    raise TeamNotFound(f"There is no team `{team_id[:80]}`.", param="team_id")
+    raise TeamNotFound(
+        f"There is no team `{team_id[:80]}`; GET /v1/admin/teams lists those that this key may read.", param="team_id"
+    )
 
 
 def admin(right: Right, *, makes_team: bool = False) -> Admin:

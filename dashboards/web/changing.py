@@ -98,6 +98,12 @@ def check_may_change(key: KeyRecord, *, may_all: bool) -> None:
         raise NotAllowed(f"A key of the role {key.role} is for the organisation's administrators to change.")
 
 
+def no_such_place(scope: str, scope_id: str) -> BadRequest:
+    """The refusal of a limit or a budget of a team or a key that the organisation does not have."""
+    lists = "GET /v1/admin/teams" if scope == "team" else "GET /v1/admin/teams/{team_id}/keys"
+    return BadRequest(f"There is no {scope} `{scope_id[:80]}`; {lists} lists them.", param="scope_id")
+
+
 def checked_reason(reason: str) -> str:
     """The reason in one line. Raises BadRequest."""
     found = " ".join(reason.split())

@@ -42,7 +42,7 @@ from proxy.background_responses.background_responses import BackgroundResponses
 from proxy.batch.answering import Answering
 from proxy.batch.parts import BatchTier
 from proxy.deadlines.deadlines_config import DeadlinesSection
-from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
+from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.limits.book import LimitBook
 from proxy.observers.metrics import Metrics
@@ -188,6 +188,26 @@ def read_scope(caller: Caller) -> ReadScope:
     """The scope that a key may read: a member key its team, a finance or admin key its organisation."""
     team_id = None if caller.role in {"finance", "admin"} else caller.team_id
     return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
+
+
+def check_reads(scope: ReadScope, team_id: str, *, param: str = "team_id") -> None:
+    """Raises TeamNotFound for a team outside the scope. A finance key may name another organisation's team: it has no
+    rows, like a team that does not exist.
+    """
+    if scope.team_id not in {None, team_id}:
+        raise TeamNotFound(
+            f"There is no team `{team_id[:80]}` for this key: it reads its own, `{scope.team_id}`, alone. A key of the role "
+            "finance reads all teams (`weighbridge keys create TEAM --role finance`).",
+            param=param,
+        )
+
+
+def narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
+    """The scope of one of its teams; None leaves it as it is. Raises TeamNotFound."""
+    if team_id is None:
+        return scope
+    check_reads(scope, team_id)
+    return ReadScope(organisation_id=scope.organisation_id, team_id=team_id)
 
 
 async def _scope_of(caller: AuthenticatedCaller) -> ReadScope:

@@ -10,7 +10,6 @@ import typer
 from gateway.commands.shared import (
     ConfigOption,
     JsonOption,
-    fail,
     open_accounts,
     open_engine,
     plain,
@@ -109,6 +108,7 @@ def set_key(
     only = None if models.strip() == "all" else _models(models)
 
     async def change_it() -> None:
+        from accounts.errors import UnknownKeyId
         from accounts.store import AccountStore
         from dashboards.keys.change import audit_record
         from gateway.commands.audit import audited
@@ -117,7 +117,7 @@ def set_key(
             store = AccountStore(change.within)
             before = {key.key_id: key for key in await store.list_keys()}.get(key_id)
             if before is None:
-                fail(f"there is no key {key_id[:80]!r}")
+                raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
             owner = (await store.get_team(before.team_id)).organisation_id
             after = await store.set_key_models(owner, before.team_id, key_id, only)
             was, now = audit_record(before), audit_record(after)

@@ -49,7 +49,6 @@ def recalibrate(
 
 
 async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: bool) -> "tuple[Proposal, int | None]":
-    from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
     from classifier.learning.store import LearningStore
     from gateway.commands.audit import audited
@@ -60,8 +59,8 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     # No call is made, so no secret is looked up.
     catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
     async with open_engine() as engine:
-        if team_id is not None and all(each.team_id != team_id for each in await AccountStore(engine).list_teams()):
-            raise UnknownTeam(f"there is no team {team_id!r}")
+        if team_id is not None:
+            await AccountStore(engine).get_team(team_id)
         proposal = await moves.propose(engine, classifier_of(settings), catalog, team_id)
         wanted = accept and proposal.report.improves
         if not wanted:

@@ -250,7 +250,7 @@ async def _known(engine: "AsyncEngine", email: str) -> "Person":
 
     person = await PeopleStore(engine).find(email)
     if person is None:
-        raise UnknownPerson(f"there is nobody with the address {email[:80]!r}; see: weighbridge people list")
+        raise UnknownPerson(f"there is nobody with the address {email[:80]!r}")
     return person
 
 

@@ -69,7 +69,6 @@ async def _load_tolerances(
     """Collects the team, its own requests, the tolerances with the active tuning, as a gateway has them, and what the
     team asked of `auto` lately.
     """
-    from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
     from classifier.learning.requests import own_requests
     from classifier.learning.store import LearningStore
@@ -89,9 +88,7 @@ async def _load_tolerances(
         tolerances = Tolerances(catalog=catalog, policy=policy, classifier=classifier)
         if team_id is None:
             return None, None, tolerances, None
-        record = next((each for each in await AccountStore(engine).list_teams() if each.team_id == team_id), None)
-        if record is None:
-            raise UnknownTeam(f"there is no team {team_id!r}")
+        record = await AccountStore(engine).get_team(team_id)
         own = await own_requests(engine, team_id, tolerances.artifact, tolerances.width)
         scope = ReadScope(organisation_id=record.organisation_id, team_id=team_id)
         return record, own, tolerances, await auto_traffic(engine, scope, wall_us())

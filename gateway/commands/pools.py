@@ -157,13 +157,12 @@ def _operator(config: Path | None) -> str:
 
 
 async def _entered(section: "CostSection", owner: str, name: str, start_us: int, end_us: int, replicas: int) -> int:
-    from cost.fleet.fleet_errors import UnknownPool
     from cost.fleet.hours import HoursStore
+    from cost.fleet.pool_config import pool_named
     from cost.times import iso
     from gateway.commands.audit import note
 
-    if all(pool.name != name for pool in section.pools):
-        raise UnknownPool(f"there is no pool `{name}`; the configuration has them under `cost.pools`")
+    pool_named(section.pools, name)
     async with open_engine() as engine:
         count = await HoursStore(engine).enter(name, start_us, end_us, replicas)
         told = {"from": iso(start_us), "to": iso(end_us), "replicas": replicas, "hours": count}

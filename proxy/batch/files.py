@@ -136,7 +136,7 @@ class FileStore:
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
         if row is None:
-            raise FileNotFound(f"There is no file `{file_id[:80]}`.", param="file_id")
+            raise FileNotFound(f"There is no file `{file_id[:80]}`; GET /v1/files lists your team's.", param="file_id")
         return FileRecord(**row)
 
     async def page(

@@ -643,7 +643,9 @@ class BatchStore:
     async def _one(self, where: ColumnElement[bool], batch_id: str) -> Batch:
         found = await self._select(where, 1)
         if not found:
-            raise BatchNotFound(f"There is no batch `{batch_id[:80]}`.", param="batch_id")
+            raise BatchNotFound(
+                f"There is no batch `{batch_id[:80]}`; GET /v1/batches lists your team's.", param="batch_id"
+            )
         return found[0]
 
     async def _select(self, where: ColumnElement[bool], limit: int, *order: ColumnElement[Any]) -> list[Batch]:

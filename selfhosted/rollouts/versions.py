@@ -18,6 +18,14 @@ NOTE_CHARS: Final = 500
 MOST_ARGUMENTS: Final = 128
 ARGUMENT_CHARS: Final = 512
 _VERSION: Final = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_WEIGHTS: Final = re.compile(
+    r"""\A(?:
+        [a-z][a-z0-9+.-]*://\S+                             # an address, such as s3://bucket/llama or hf://meta-llama/Llama
+        | (?:~|\.{0,2})/\S+                                 # a path
+        | [A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?:[@:][\w./-]+)?  # a repository of Hugging Face, with a revision
+    )\Z""",
+    re.VERBOSE | re.ASCII,
+)
 _DIGEST: Final = re.compile(r"\A(?:sha256:[0-9a-f]{64}|[0-9a-f]{40})\Z")
 _SECRET_ARGUMENT: Final = re.compile(r"\A--(?:[a-z-]+-)?(?:api-key|hf-token|password|secret)(?:=|\Z)", re.IGNORECASE)
 _MASK: Final = (1 << 64) - 1
@@ -146,8 +154,11 @@ def _demands(version: ModelVersion) -> Iterator[tuple[str, bool, str]]:
     )
     yield (
         "weights",
-        1 <= len(version.weights) <= REFERENCE_CHARS,
-        f"say where the weights are, in 1 to {REFERENCE_CHARS} characters",
+        len(version.weights) <= REFERENCE_CHARS and _WEIGHTS.match(version.weights) is not None,
+        (
+            f"say where the weights are, in at most {REFERENCE_CHARS} characters: a repository (owner/name), an address "
+            "(s3://bucket/llama) or a path (/models/llama, ./llama)"
+        ),
     )
     yield (
         "digest",

@@ -173,13 +173,20 @@ def test_tables_are_plain_and_aligned_when_nobody_looks() -> None:
     assert "\x1b" not in heading + first + second
 
 
+_TEAMS_LISTED = "`weighbridge teams list` has them all, `weighbridge teams create` makes one"
+
+
 def test_what_the_user_can_mend_is_one_line() -> None:
     """Unknown teams, double teams and bad ids are told on standard error with status 1."""
     _ok("teams", "create", "team_a")
     for arguments, message in (
         (("teams", "create", "team_a"), "weighbridge: team 'team_a' exists already\n"),
-        (("keys", "create", "nobody"), "weighbridge: there is no team 'nobody'\n"),
-        (("keys", "revoke", "key_none"), "weighbridge: there is no key 'key_none'\n"),
+        (("keys", "create", "nobody"), f"weighbridge: there is no team 'nobody'; {_TEAMS_LISTED}\n"),
+        (("keys", "create", "tema"), f"weighbridge: there is no team 'tema'; did you mean 'team_a'? {_TEAMS_LISTED}\n"),
+        (
+            ("keys", "revoke", "key_none"),
+            "weighbridge: there is no key 'key_none'; `weighbridge keys list` has them all, `weighbridge keys create` makes one\n",
+        ),
     ):
         assert _fails(*arguments) == message
 
@@ -346,4 +353,4 @@ def test_a_keys_models_are_chosen_changed_and_shown() -> None:
     assert "all models of its team" in _ok("keys", "set", made["key_id"], "--models", "all")
     (listed,) = json.loads(_ok("keys", "list", "--json"))
     assert listed["models"] is None
-    assert "there is no key" in _fails("keys", "set", "key_nobodys", "--models", "small")
+    assert "`weighbridge keys list` has them all" in _fails("keys", "set", "key_nobodys", "--models", "small")

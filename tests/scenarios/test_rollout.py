@@ -18,9 +18,9 @@ from tests.running_gateway import Running, running_gateway
 from tests.signed_in import Browser, signed_in
 
 REFUSED: Final = (
-    (409, "POST", "versions", {"model": OWN, "version": "v1", "weights": "elsewhere"}),
-    (404, "POST", "versions", {"model": "nobody's", "version": "v1", "weights": "x"}),
-    (400, "POST", "versions", {"model": OWN, "version": "v4", "weights": "x", "digest": "md5"}),
+    (409, "POST", "versions", {"model": OWN, "version": "v1", "weights": "/elsewhere"}),
+    (404, "POST", "versions", {"model": "nobody's", "version": "v1", "weights": "/x"}),
+    (400, "POST", "versions", {"model": OWN, "version": "v4", "weights": "/x", "digest": "md5"}),
     (400, "POST", "versions", {"model": OWN, "version": "v4"}),
     (404, "PUT", "rollouts/canary", {"model": OWN, "version": "v9", "percent": 1}),
     (409, "PUT", "rollouts/canary", {"model": OWN, "version": "v1", "percent": 100}),
@@ -77,6 +77,7 @@ async def added_on_the_page(browser: Browser, gateway: Running) -> None:
         ({"arguments": "--api-key=x"}, "An argument looks like a secret"),
         ({"name": "v1"}, "has a version v1"),
         ({"weights": ""}, "This is needed."),
+        ({"weights": "nonsense"}, "Say where the weights are"),
         ({"model": "nobody's"}, "Choose one of"),
     ):
         refused = await browser.post(f"{_PAGE}/versions", typed | fields)

@@ -85,7 +85,7 @@ def test_what_cannot_be_done_is_one_line(folder: Path) -> None:
     (folder / "gateway.yaml").write_text(CONFIG)
     for arguments, said in (
         (["rollback"], "no tuning is in use"),
-        (["rollback", "9"], "there is no tuning 9"),
+        (["rollback", "9"], "there is no tuning 9; `weighbridge classifier tunings` has them all"),
         (["recalibrate", "--config", str(folder / "gateway.yaml")], "no trained model is in use"),
     ):
         failed = invoke(app, arguments)
@@ -100,7 +100,9 @@ def test_a_team_that_is_not_there_is_said(folder: Path) -> None:
     (folder / "gateway.yaml").write_text(CONFIG)
     failed = invoke(app, ["recalibrate", "--team", "nobody", "--config", str(folder / "gateway.yaml")])
     assert failed.exit_code == 1
-    assert failed.stderr == "weighbridge: there is no team 'nobody'\n"
+    assert failed.stderr == (
+        "weighbridge: there is no team 'nobody'; `weighbridge teams list` has them all, `weighbridge teams create` makes one\n"
+    )
 
 
 def measures(log_loss: float) -> Measures:

@@ -94,9 +94,13 @@ def test_from_first_to_last() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["add", "lama", "v2", "--weights", "x"], "no pool serves lama; models of our own: llama"),
-        (["add", "llama", "v1", "--weights", "x", "--digest", "abc"], "a digest is"),
-        (["add", "sql", "2", "--weights", "x", "--base", "gpt"], "sql is an adapter of llama, not of gpt"),
+        (["add", "lama", "v2", "--weights", "/x"], "no pool serves lama; models of our own: llama"),
+        (["add", "llama", "v1", "--weights", "/x", "--digest", "abc"], "a digest is"),
+        (
+            ["add", "llama", "v1", "--weights", "nonsense"],
+            "a repository (owner/name), an address (s3://bucket/llama) or",
+        ),
+        (["add", "sql", "2", "--weights", "/x", "--base", "gpt"], "sql is an adapter of llama, not of gpt"),
         (["canary", "llama", "v9", "--percent", "5"], "llama has no version v9; `weighbridge models add`"),
         (["canary", "llama", "v9", "--percent", "100"], "`promote` gives a version all"),
         (["canary", "sql", "1", "--percent", "5"], "has no replicas of its own"),

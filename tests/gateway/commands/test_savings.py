@@ -154,7 +154,7 @@ def test_hours_are_entered_shown_and_trued_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("pools", "true-up", "l4"), 1, "there is no pool `l4`"),
+        (("pools", "true-up", "l4"), 1, "there is no pool `l4`; the configuration has under `cost.pools`: "),
         (("pools", "true-up", "--day", (YESTERDAY + timedelta(days=3)).isoformat()), 1, "is not over yet"),
         (("pools", "hours", "l4", "--from", "2026-11-01", "--to", "2026-11-02", "--replicas", "1"), 1, "no pool `l4`"),
         (

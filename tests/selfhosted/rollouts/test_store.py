@@ -49,7 +49,7 @@ async def test_versions_come_back_whole_and_never_change(engine: AsyncEngine) ->
     assert await store.versions("sql") == (adapter,)
     assert await store.version("llama", "v2") == WHOLE
     with pytest.raises(VersionExists, match="versions never change"):
-        await store.add(msgspec.structs.replace(WHOLE, weights="elsewhere"))
+        await store.add(msgspec.structs.replace(WHOLE, weights="/elsewhere"))
     with pytest.raises(VersionUnknown, match="models add"):
         await store.version("sql", "v2")
 

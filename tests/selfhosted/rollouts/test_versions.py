@@ -96,7 +96,7 @@ def test_steps_in_their_order() -> None:
     "fields",
     [
         {"version": "a b"},
-        {"weights": ""},
+        *({"weights": weights} for weights in ("", "nonsense", "my weights/llama", "/", "s3://", "a/b/c d", "x/y\n")),
         {"digest": "sha256:abc"},
         {"arguments": ("--api-key=sk-1",)},
         {"arguments": ("--hf-token", "x")},
