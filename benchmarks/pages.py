@@ -64,7 +64,7 @@ _LINK: Final = re.compile(r'href="(/dashboard/[^"#?]+)"')
 PAGES: Final = (
     "/dashboard/teams",
     "/dashboard/teams/support",
-    "/dashboard/teams/support?days=90",
+    f"/dashboard/teams/support?from={day_of(wall_us() - 89 * DAY_US)}&to={day_of(wall_us())}",
     "/dashboard/teams/support/savings",
     "/dashboard/teams/support/latest",
     "/dashboard/teams/support/requests",

@@ -14,10 +14,10 @@ from cost.claim.savings import ComparatorName, Part, Word
 from cost.prices import NANO_PER_USD
 from cost.reports.usage import known_cost
 from cost.times import start_of
-from dashboards.finance.period import chosen_scope, kept_fields, period_of, presets, team_names
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.period import chosen_scope, kept_fields, period_of, presets, team_names
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 

@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from dashboards.finance.focus_api import focus_reply
 from dashboards.finance.organization_api import completions_reply, costs_reply, embeddings_reply
-from dashboards.finance.period import Period, period_of, presets, team_names, whole_organisation
 from dashboards.finance.usage_api import CSV, NDJSON, usage_export
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
+from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest

@@ -15,11 +15,11 @@ from cost.ledger.late import Late
 from cost.reports.period import Part, SpendSum, part_of
 from dashboards.finance.month_change import mark_step, sign_off
 from dashboards.finance.month_close import ClosingMonth, MonthClose
-from dashboards.finance.period import team_names, whole_organisation
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.changing import REASON_CHARS
 from dashboards.web.forms import Form, FormError
+from dashboards.web.period import team_names, whole_organisation
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest

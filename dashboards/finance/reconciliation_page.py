@@ -18,11 +18,11 @@ from cost.reports.period import PeriodReader
 from cost.reports.usage import UsageFilters, UsageQuery, UsageReader, UsageRow
 from cost.times import day_of
 from dashboards.finance.comparison import EXPORTERS, Exporter, compared, upstream_models
-from dashboards.finance.period import Period, period_of, presets, team_names, whole_organisation
 from dashboards.finance.upload import Files, read_upload
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
+from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused, UsageUnavailable

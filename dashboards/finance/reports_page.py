@@ -12,10 +12,10 @@ from starlette.responses import Response
 from cost.reports.report_config import ReportSection
 from cost.times import DAY_US, day_of, start_of
 from dashboards.finance.daily_reports import FORMATS, Format, ReportReader, Subject, rendered, subject_of
-from dashboards.finance.period import whole_organisation
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
+from dashboards.web.period import whole_organisation
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from dashboards.webhooks.outbox import DestinationState, Outbox

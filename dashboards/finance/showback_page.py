@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from cost.reports.period import DaySpent, Grouping, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
 from cost.times import DAY_US
-from dashboards.finance.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 

@@ -24,8 +24,6 @@ from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.tables import Column, Table
 from dashboards.web.gateway import Gateway
 
-PERIODS: Final = (7, 30, 90)
-"""Periods on offer, in days; the middle one is the default."""
 DAYS: Final = 30
 HABITS: Final = ("caller", "shadow", "true-up")
 """Origins that forecasts extrapolate. Corrections and differences to a provider's books happen once."""
@@ -43,18 +41,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A team's usage in the chosen period, and before it as far as forecasts need."""
 
     now_us: int
-    days: int
+    start_us: int
+    """The period's first day."""
+    end_us: int
+    """The day after its last one."""
     mix: Mix
 
     @property
     def today_us(self) -> int:
         """Start of the current UTC day."""
         return self.now_us - self.now_us % DAY_US
-
-    @property
-    def start_us(self) -> int:
-        """Start of the period's first day; today is its last."""
-        return self.today_us - (self.days - 1) * DAY_US
 
     @cached_property
     def by_day(self) -> Mapping[int, UsageSums]:
@@ -81,7 +77,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def period(self) -> UsageSums:
         """Sums of the chosen period."""
-        return self.between(self.start_us, self.today_us + DAY_US)
+        return self.between(self.start_us, self.end_us)
 
     @property
     def usual_day_nanousd(self) -> int | None:
@@ -123,13 +119,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def drawn_days(self) -> list[int]:
         """Start of each day of the period, in microseconds."""
-        return list(range(self.start_us, self.today_us + DAY_US, DAY_US))
+        return list(range(self.start_us, self.end_us, DAY_US))
 
     def models(self) -> list[tuple[str, UsageSums]]:
         """Sums of the period by model, most expensive first."""
         found: dict[str, list[UsageSums]] = {}
         for (day, name, _), sums in self.mix.items():
-            if day >= self.start_us:
+            if self.start_us <= day < self.end_us:
                 found.setdefault(name, []).append(sums)
         summed = [(name, added(parts)) for name, parts in found.items()]
         return sorted(summed, key=lambda each: (-each[1].cost_nanousd, -each[1].served, each[0]))
@@ -156,14 +152,26 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
         return "bad" if self.standing.state == "spent" else "warn"
 
 
-async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, days: int) -> Usage:
+async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, start_us: int, end_us: int) -> Usage:
     """Usage of the period, of this month, and of four weeks for the forecast."""
     today_us = now_us - now_us % DAY_US
-    first_us = min(today_us - max(days - 1, _BEFORE) * DAY_US, period_start_us("month", now_us))
+    first_us = min(today_us - _BEFORE * DAY_US, period_start_us("month", now_us))
+    spans = [(start_us, end_us), (first_us, today_us + DAY_US)]
+    if start_us <= today_us + DAY_US and first_us <= end_us:
+        spans = [(min(start_us, first_us), max(end_us, today_us + DAY_US))]
+    mix: dict[tuple[int, str, str], UsageSums] = {}
+    for span in spans:
+        mix |= await _mix(usage, scope, *span)
+    return Usage(now_us=now_us, start_us=start_us, end_us=end_us, mix=mix)
+
+
+async def _mix(
+    usage: UsageReader, scope: ReadScope, start_us: int, end_us: int
+) -> dict[tuple[int, str, str], UsageSums]:
     query = UsageQuery(
         scope=scope,
-        start_us=max(0, first_us),
-        end_us=today_us + DAY_US,
+        start_us=max(0, start_us),
+        end_us=end_us,
         group_by=("day", "model", "origin"),
         limit=MAX_ROWS - 1,
     )
@@ -172,7 +180,7 @@ async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, days:
         page = await usage.page(query, with_totals=False)
         mix |= {(int(row.group[0]), str(row.group[1]), str(row.group[2])): row.sums for row in page.rows}
         if page.next_cursor is None:
-            return Usage(now_us=now_us, days=days, mix=mix)
+            return mix
         query = msgspec.structs.replace(query, cursor=page.next_cursor)
 
 
@@ -205,7 +213,8 @@ def spend_chart(usage: Usage) -> Chart:
     series = [Series(name, _costs(usage, [name])) for name in shown]
     if others:
         series.append(Series(f"{len(others)} others", _costs(usage, others), "quiet"))
-    return _daily(usage, "stacked", "Spend by day and model", series, "usd", caption="The last bar is today until now.")
+    caption = "The last bar is today until now." if usage.end_us == usage.today_us + DAY_US else "In UTC days."
+    return _daily(usage, "stacked", "Spend by day and model", series, "usd", caption=caption)
 
 
 def reference_chart(usage: Usage) -> Chart:
@@ -309,7 +318,7 @@ async def sources_table(
         UsageQuery(
             scope=scope,
             start_us=period.start_us,
-            end_us=period.today_us + DAY_US,
+            end_us=period.end_us,
             group_by=("key", "tag"),
             limit=MAX_ROWS - 1,
         ),

@@ -20,7 +20,6 @@ from dashboards.teams.change import put_team
 from dashboards.teams.figures import (
     DAYS,
     HABITS,
-    PERIODS,
     Usage,
     cache_chart,
     coverage,
@@ -41,6 +40,7 @@ from dashboards.ui.words import cause_words
 from dashboards.web.access import allowed
 from dashboards.web.forms import FormError
 from dashboards.web.gateway import Gateway
+from dashboards.web.period import kept_fields, period_of, presets
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
@@ -84,9 +84,11 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     if view.query.get("table") in _LATEST_TABLES:
         return await latest(view)
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
-    days = _days(view)
+    period = period_of(view.query, view.now_us, usual_days=DAYS)
     async with reading(gateway, on=True):
-        usage = await read_usage(gateway.usage, scope, now_us=view.now_us, days=days)
+        usage = await read_usage(
+            gateway.usage, scope, now_us=view.now_us, start_us=period.start_us, end_us=period.end_us
+        )
         names = await key_names(view)
         sources = await sources_table(gateway.usage, scope, usage, names, view.query)
         budgets = await read_budgets(gateway, scope, usage)
@@ -96,7 +98,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
     models = models_table(usage, view.query)
     refused = refusals_table(map(refusal_as_json, refusals), view.query, names=names, within_team=True)
-    file = view.csv_asked(f"{team.team_id}-{days}-days", models, sources, refused)
+    file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, sources, refused)
     if file is not None:
         return file
     return view.page(
@@ -104,8 +106,10 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         title=team.name,
         team=team,
         usage=usage,
-        days=days,
-        periods=[(f"{each} days", f"?days={each}", each == days) for each in PERIODS],
+        period=period,
+        within=period.within(view.now_us),
+        presets=presets(view.query, view.now_us, period),
+        kept=kept_fields(view.query),
         query=str(view.query),
         figures=_figures(usage),
         budgets=budgets,
@@ -301,11 +305,6 @@ async def _by_team(
 def _scope(view: PageRequest) -> ReadScope:
     team = view.the_team
     return ReadScope(organisation_id=team.organisation_id, team_id=team.team_id)
-
-
-def _days(view: PageRequest) -> int:
-    asked = view.query.get("days", "")
-    return next((each for each in PERIODS if asked == str(each)), DAYS)
 
 
 def _figures(usage: Usage) -> dict[str, Any]:

@@ -59,7 +59,7 @@ async def test_a_team_admin_reads_how_the_team_stands(browser: Browser, site: Si
         await visitor.open("/dashboard/teams/support")
         await visitor.settled()
         text = await visitor.text()
-        for wanted in ("Spent today", "Spent this month", "Requests in 30 days", "$"):
+        for wanted in ("Spent today", "Spent this month", "Requests in the last 30 days", "$"):
             assert wanted in text
         charts = await page.locator("figure").count()
         twins = await page.locator("figure details table, figure table").count()

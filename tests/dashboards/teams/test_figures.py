@@ -40,7 +40,8 @@ def sums(**fields: int) -> UsageSums:
 
 
 def usage(mix: dict[tuple[int, str, str], UsageSums], **fields: Any) -> Usage:
-    return Usage(**{"now_us": NOON, "days": 7, "mix": mix, **fields})
+    week = {"start_us": TODAY - 6 * DAY_US, "end_us": TODAY + DAY_US}
+    return Usage(**{"now_us": NOON, **week, "mix": mix, **fields})
 
 
 def steady(days: int = 20, **fields: int) -> Usage:

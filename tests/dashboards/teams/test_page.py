@@ -4,13 +4,14 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
-from cost.times import DAY_US, wall_us
+from cost.times import DAY_US, day_of, wall_us
 from selfhosted.prefixes.store import PrefixStore
 from selfhosted.prefixes.tracker import HabitDelta
 from tests.dashboards.pages.teams import EVIL, asked, keep, month, running_teams
@@ -78,12 +79,29 @@ async def test_the_overview_tells_what_the_books_say(running: Running, member: B
 
 
 async def test_a_period_is_part_of_the_address(running: Running, member: Browser) -> None:
-    """Another one than those that there are is the usual one."""
+    """Any days, also such that are long over; what is no day is told, and the usual ones are shown."""
     await keep(running, month())
-    assert rows(await member.get(f"{TEAM}?days=7&format=csv&table=models"))[0]["served"] == "7"
-    for days in ("90", "nonsense", "-1", "9999999999999999"):
-        found = rows(await member.get(f"{TEAM}?days={days}&format=csv&table=models"))
-        assert found[0]["served"] == "30", days
+    today = day_of(wall_us())
+    for first, last, served in ((6, 0, "7"), (3, 3, "1"), (29, 20, "10"), (89, 0, "30")):
+        days = f"from={today - timedelta(days=first)}&to={today - timedelta(days=last)}"
+        for table, column in (("models", "served"), ("sources", "requests")):
+            found = rows(await member.get(f"{TEAM}?{days}&format=csv&table={table}"))
+            assert found[0][column] == served, (days, table)
+    long_ago = f"{TEAM}?from=2020-02-01&to=2020-02-10"
+    assert rows(await member.get(f"{long_ago}&format=csv&table=models")) == []
+    page = (await member.get(long_ago)).text
+    assert "Requests from 2020-02-01 to 2020-02-10" in page
+    # What was spent this month is told whatever days are looked at.
+    assert spent_this_month(page) == spent_this_month((await member.get(TEAM)).text) != "$0.00"
+    for wrong in ("from=nonsense", "from=2026-02-30", "from=2026-02-02&to=2026-02-01"):
+        page = (await member.get(f"{TEAM}?{wrong}")).text
+        assert "The last 30 days are shown." in page, wrong
+
+
+def spent_this_month(page: str) -> str:
+    found = re.search(r"Spent this month</div>.*?(\$[\d.,]+)", page, re.DOTALL)
+    assert found is not None
+    return found[1]
 
 
 async def test_budgets_stand_with_their_likely_end(running: Running, member: Browser) -> None:
@@ -146,7 +164,7 @@ async def test_what_has_no_price_is_said(running: Running, member: Browser) -> N
     unpriced = {"cost_nanousd": None, "input_nanousd": 0, "output_nanousd": 0, "baseline_nanousd": None}
     await keep(running, [asked("u", **unpriced), asked("v", **unpriced)])
     page = (await member.get(TEAM)).text
-    assert "2 attempts of the last 30 days have no price" in page
+    assert "2 attempts in the last 30 days have no price" in page
     assert ">$0.00<" not in page
 
 

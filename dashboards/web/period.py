@@ -1,4 +1,4 @@
-"""The days that a finance page is about, from its address: `from` and `to`, both included, or a `month`."""
+"""The days that a page is about, from its address: `from` and `to`, both included, or a `month`."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -58,6 +58,15 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
         if (self.start_us, self.end_us) == (month.start_us, month.end_us):
             return month.title
         return self.first if self.days == 1 else f"{self.first} to {self.last}"
+
+    def within(self, now_us: int) -> str:
+        """The period as a sentence goes on with it: `in the last 30 days`, `in October 2026`, `on 2026-10-05`."""
+        if self.start_us <= now_us < self.end_us <= now_us + DAY_US:
+            return "today" if self.days == 1 else f"in the last {self.days} days"
+        told = self.told
+        if told == self.first:
+            return f"on {told}"
+        return f"in {told}" if " to " not in told else f"from {told}"
 
 
 def period_of(query: Mapping[str, str], now_us: int, *, usual_days: int = _MONTH_DAYS) -> Period:
