@@ -1,10 +1,11 @@
-"""Reader of Anthropic's `/v1/organizations/usage_report/messages` and `/v1/organizations/cost_report`.
+"""Reader of Anthropic's `/v1/organizations/usage_report/messages` and `/v1/organizations/cost_report`, and of the tables of the same
+that its console downloads.
 
 Its cache reads and writes come on top of the uncached input. Its amounts are texts, in cents.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from cost.reconcile.statement import (
@@ -18,6 +19,7 @@ from cost.reconcile.statement import (
     covered_days,
     digest_of,
     read_pages,
+    whole_number,
 )
 
 _USAGE: Final = "usage"
@@ -47,9 +49,27 @@ _METERS: Final = {
 }
 
 
+_TOKENS_OF_COLUMNS: Final = {
+    "uncached_input_tokens": "usage_input_tokens_no_cache",
+    "cache_read_input_tokens": "usage_input_tokens_cache_read",
+    "output_tokens": "usage_output_tokens",
+}
+_CREATED_OF_COLUMNS: Final = {
+    "ephemeral_5m_input_tokens": "usage_input_tokens_cache_write_5m",
+    "ephemeral_1h_input_tokens": "usage_input_tokens_cache_write_1h",
+}
+_TYPES_OF_CELLS: Final = {
+    "input_no_cache": "uncached_input_tokens",
+    "input_cache_read": "cache_read_input_tokens",
+    "input_cache_write_5m": "cache_creation.ephemeral_5m_input_tokens",
+    "input_cache_write_1h": "cache_creation.ephemeral_1h_input_tokens",
+    "output": "output_tokens",
+}
+
+
 def read_anthropic(files: Sequence[tuple[str, bytes]]) -> Statement:
     """Read the statement in these files, given as names and contents. Raises BadExport."""
-    pages = read_pages(files, _bucket, _kind)
+    pages = read_pages(files, _bucket, _kind, _row)
     usage_days = covered_days(pages, _USAGE, _dimensions)
     cost_days = covered_days(pages, _COSTS, _dimensions)
     results = [(page.kind, each.day_us, result) for page in pages for each in page.buckets for result in each.results]
@@ -66,6 +86,33 @@ def read_anthropic(files: Sequence[tuple[str, bytes]]) -> Statement:
 
 def _bucket(node: Node) -> Bucket:
     return bucket(node, *(_moment_us(node, name) for name in ("starting_at", "ending_at")))
+
+
+def _row(row: Node) -> dict[str, Any]:
+    """A row of the console's table as a bucket of its day."""
+    cells: dict[str, str] = row.value
+    try:
+        day = date.fromisoformat(cells.get("usage_date_utc", ""))
+    except ValueError:
+        row.member("usage_date_utc").fail("a day such as 2026-11-20 is expected here: a table of usage or of costs")
+    times = {"starting_at": f"{day}T00:00:00Z", "ending_at": f"{day + timedelta(days=1)}T00:00:00Z"}
+    named: dict[str, Any] = {name: cells.get(name) for name in ("context_window", "inference_geo", "speed")}
+    named |= {"workspace_id": cells.get("workspace"), "service_tier": cells.get("usage_type")}
+    if "cost_usd" in cells:
+        kind = cells.get("cost_type", "")
+        return {**times, "results": [{
+            **named,
+            # The API's amounts are in cents.
+            "amount": str(row.amount("cost_usd").scaleb(2, EXACT)),
+            "currency": "USD",
+            "cost_type": "tokens" if kind == "token" else kind,
+            "token_type": _TYPES_OF_CELLS.get(cells.get("token_type", ""), ""),
+            "model": cells.get("model"),
+        }]}  # fmt: skip
+    counts = {name: whole_number(cells.get(column)) for name, column in _TOKENS_OF_COLUMNS.items()}
+    created = {name: whole_number(cells.get(column)) for name, column in _CREATED_OF_COLUMNS.items()}
+    told = {"model": cells.get("model_version"), "api_key_id": cells.get("api_key"), "cache_creation": created}
+    return {**times, "results": [{**named, **counts, **told}]}
 
 
 def _moment_us(node: Node, name: str) -> int:

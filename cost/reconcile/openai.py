@@ -1,4 +1,5 @@
-"""Reader of OpenAI's `/v1/organization/usage/completions` (or embeddings) and `/v1/organization/costs`.
+"""Reader of OpenAI's `/v1/organization/usage/completions` (or embeddings) and `/v1/organization/costs`, and of the tables of the
+same that its dashboard downloads.
 
 Its buckets are inclusive: `input_tokens` contains what was read from and written to the cache. Its dollars are floats,
 and newer ones texts; either is read as it is written.
@@ -18,6 +19,7 @@ from cost.reconcile.statement import (
     covered_days,
     digest_of,
     read_pages,
+    whole_number,
 )
 
 _USAGE: Final = "usage"
@@ -42,7 +44,7 @@ _METERS: Final = {
 
 def read_openai(files: Sequence[tuple[str, bytes]]) -> Statement:
     """Read the statement in these files, given as names and contents. Raises BadExport."""
-    pages = read_pages(files, _bucket, _kind)
+    pages = read_pages(files, _bucket, _kind, _row)
     usage_days = covered_days(pages, _USAGE, _dimensions)
     cost_days = covered_days(pages, _COSTS, _dimensions)
     results = [(page.kind, each.day_us, result) for page in pages for each in page.buckets for result in each.results]
@@ -63,6 +65,24 @@ def read_openai(files: Sequence[tuple[str, bytes]]) -> Statement:
 def _bucket(node: Node) -> Bucket:
     start, end = (_second(node, name) for name in ("start_time", "end_time"))
     return bucket(node, start * _US, end * _US)
+
+
+def _row(row: Node) -> dict[str, Any]:
+    """A row of the dashboard's table as a bucket. A day without figures is a row without them."""
+    cells: dict[str, str] = row.value
+    times = {name: whole_number(cells.get(name)) for name in ("start_time", "end_time")}
+    named = {name: cells.get(name) for name in _DIMENSIONS[1:]}
+    if "amount_value" in cells:
+        amount = {"value": cells["amount_value"], "currency": cells.get("amount_currency", "")}
+        return {**times, "results": [{"object": "organization.costs.result", "amount": amount, **named}]}
+    if not cells.keys() & {"input_tokens", "output_tokens", "num_model_requests"}:
+        return {**times, "results": []}
+    if "input_tokens" not in cells:
+        row.fail("input_tokens is expected here, or amount_value: a table of completions, of embeddings or of costs")
+    counts = {
+        name: whole_number(cells[name]) for name in cells if name.endswith("_tokens") or name == "num_model_requests"
+    }
+    return {**times, "results": [{"object": "organization.usage.completions.result", **counts, **named}]}
 
 
 def _second(node: Node, name: str) -> int:

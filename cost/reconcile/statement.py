@@ -1,7 +1,13 @@
-"""A provider's exports in one shape: token counts that do not overlap, and exact dollars."""
+"""A provider's exports in one shape: token counts that do not overlap, and exact dollars.
 
+An export is pages of the provider's API as JSON or JSON lines, or the table that its dashboard downloads as CSV.
+"""
+
+import csv
 import hashlib
+import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
@@ -20,6 +26,8 @@ _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs"})
 _MOST_TOKENS: Final = 10**15
 _MOST_USD: Final = Decimal(10) ** 9
 _MAX_DIGITS: Final = 60
+_TABLE: Final = re.compile(r"[A-Za-z_\" ]+,")
+"""How a CSV begins, and no JSON."""
 EXACT: Final = Context(prec=120)
 """Decimal context wide enough that no sum of amounts is ever rounded."""
 
@@ -94,7 +102,8 @@ class Node(msgspec.Struct, frozen=True):
         if not isinstance(self.value, list):
             self.fail("a list is expected here")
         for index, each in enumerate(self.value):
-            yield Node(self.file, f"{self.place}[{index}]", each)
+            # A table's rows have places of their own.
+            yield each if isinstance(each, Node) else Node(self.file, f"{self.place}[{index}]", each)
 
     def count(self, name: str) -> int:
         """Return a count of tokens or requests; 0 if missing or null. Raises BadExport."""
@@ -169,17 +178,18 @@ def read_pages(
     files: Sequence[tuple[str, bytes]],
     bucket_of: Callable[[Node], Bucket],
     kind_of: Callable[[Node], str],
+    row_of: Callable[[Node], dict[str, Any]],
     max_rows: int = MAX_ROWS,
 ) -> list[Page]:
     """Return every page of the files. Raises BadExport.
 
-    `bucket_of` reads a bucket's times and `kind_of` a result's kind.
+    `bucket_of` reads a bucket's times, `kind_of` a result's kind, and `row_of` makes a bucket as the API has it of a table's row.
     """
     pages: list[Page] = []
     rows = 0
     for name, data in files:
         kept: list[Page] = []
-        for node in _page_nodes(name, data):
+        for node in _page_nodes(name, _text_of(name, data), row_of):
             page = _page(node, bucket_of, kind_of)
             rows += sum(len(each.results) for each in page.buckets)
             if rows > max_rows:
@@ -224,13 +234,19 @@ def _digits(amount: Decimal) -> int:
     return max(len(amount.as_tuple().digits), -exponent if isinstance(exponent, int) else 0)
 
 
-def _page_nodes(name: str, data: bytes) -> Iterator[Node]:
+def _text_of(name: str, data: bytes) -> str:
     if len(data) > MAX_BYTES:
         raise BadExport(f"{name}: larger than {MAX_BYTES // 1024 // 1024} MB; reconcile a shorter range")
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadExport(f"{name}: byte {error.start}: not UTF-8") from error
+
+
+def _page_nodes(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) -> Iterator[Node]:
+    if _TABLE.match(text):
+        yield _table(name, text, row_of)
+        return
     try:
         yield from _each_page(Node(name, "$", _json(text)))
     except json.JSONDecodeError as error:
@@ -239,6 +255,28 @@ def _page_nodes(name: str, data: bytes) -> Iterator[Node]:
         yield from _lines(name, text)
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise BadExport(f"{name}: not JSON that anybody exports ({error})") from error
+
+
+def _table(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) -> Node:
+    """A table as one page, each row a bucket of its own; an empty cell is one that is not there."""
+    reader = csv.reader(io.StringIO(text))
+    buckets = []
+    try:
+        headings = [heading.strip().lower() for heading in next(reader)]
+        for row in filter(any, reader):
+            place = f"line {reader.line_num}"
+            if len(row) > len(headings):
+                raise BadExport(f"{name}: {place}: more cells than headings")
+            cells = {heading: cell.strip() for heading, cell in zip(headings, row, strict=False) if cell.strip()}
+            buckets.append(Node(name, place, row_of(Node(name, place, cells))))
+    except csv.Error as error:
+        raise BadExport(f"{name}: line {reader.line_num}: not CSV that anybody exports ({error})") from error
+    return Node(name, "$", {"data": buckets})
+
+
+def whole_number(cell: str | None) -> int | str | None:
+    """A cell's count, where it is one; otherwise as it stands, for whoever reads it to refuse."""
+    return int(cell) if cell is not None and cell.isascii() and cell.isdigit() else cell
 
 
 def _lines(name: str, text: str) -> Iterator[Node]:

@@ -20,15 +20,20 @@ EXPORTERS: Final[tuple[Exporter, ...]] = get_args(Exporter)
 
 
 def upstream_models(models: Sequence[ModelConfig], providers: frozenset[str]) -> dict[str, tuple[str, ...]]:
-    """The targets served by these providers, each with the model names that the provider may bill it under."""
+    """The targets served by these providers, each with the model names that the provider may bill it under: its upstream's, and
+    its own unless that is another one's upstream.
+    """
     wanted = {name.lower() for name in providers}
-    return {
-        model.model_id: tuple(
-            # litellm's names begin with the provider's.
-            dict.fromkeys((each.upstream_model or model.model_id).rpartition("/")[2] for each in model.deployments)
-        )
+    named = {
+        # litellm's names begin with the provider's.
+        model.model_id: [(each.upstream_model or model.model_id).rpartition("/")[2] for each in model.deployments]
         for model in models
         if model.provider.lower() in wanted
+    }
+    taken = {name for names in named.values() for name in names}
+    return {
+        target: tuple(dict.fromkeys([*names, *([] if target in taken else [target])]))
+        for target, names in named.items()
     }
 
 

@@ -135,7 +135,9 @@ def _result_part(
     """The result of a comparison, as the fragment below the form."""
     allowed_for = tolerance or Tolerance()
     wrong = [] if found is None else differing(found, allowed_for)
-    rows = [] if found is None else [row for line in found.lines for row in _line_rows(line)]
+    # What differs is looked for, so it comes first: the largest amounts before the smaller ones.
+    lines = [] if found is None else sorted(found.lines, key=lambda line: _by_difference(line, allowed_for))
+    rows = [row for line in lines for row in _line_rows(line)]
     table = Table.of(
         _COMPARED, rows[:_MOST_LINES], {}, name="compared", caption="Comparison", csv=False, page_rows=_MOST_LINES
     )
@@ -149,6 +151,12 @@ def _result_part(
         hidden=max(0, len(rows) - _MOST_LINES),
         is_split=split,
     )
+
+
+def _by_difference(line: Line, tolerance: Tolerance) -> tuple[bool, int, int]:
+    if tolerance.forgives(line):
+        return True, 0, 0
+    return False, -abs(line.nanousd_difference), -sum(map(abs, line.tokens_difference))
 
 
 def _line_rows(line: Line) -> list[dict[str, Any]]:

@@ -27,7 +27,10 @@ def reconcile(
     provider: Annotated[Literal["openai", "anthropic"], typer.Argument(help="Whose exports they are.")],
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Pages of the usage API, of the cost API, or both; JSON or JSON lines."),
+        typer.Argument(
+            metavar="FILE...",
+            help="Usage, costs, or both: pages of the API (JSON or JSON lines), or the dashboard's CSV.",
+        ),
     ],
     first: Annotated[
         datetime | None, typer.Option("--from", formats=_DAY, help="The first day (UTC); all days of the files.")

@@ -81,3 +81,35 @@ def test_other_time_zones_mean_the_same_moment() -> None:
         "results": [anthropic_usage("x", 1, 1)],
     }
     assert read_anthropic([file_of(page(bucket))]).usage_days == {DAY_US: 86_400_000_000}
+
+
+_USAGE_TABLE = b"""\
+usage_date_utc,model_version,api_key,workspace,usage_type,context_window,usage_input_tokens_no_cache,usage_input_tokens_cache_write_5m,\
+usage_input_tokens_cache_write_1h,usage_input_tokens_cache_read,usage_output_tokens,web_search_count,inference_geo,speed
+2026-11-20,claude-sonnet-4-5,shop,Default,standard,200k,1000,20,30,400,500,0,global,
+"""
+_COSTS_TABLE = b"""\
+usage_date_utc,model,workspace,api_key,usage_type,context_window,token_type,cost_usd,list_price_usd,cost_type,inference_geo,speed
+2026-11-20,Claude Sonnet 4.5,Default,shop,message,200k,input_no_cache,1.50,1.50,token,global,
+2026-11-20,,Default,shop,message,,,0.02,0.02,web_search,global,
+"""
+
+
+def test_a_table_of_the_console_says_what_the_api_says() -> None:
+    """Its dollars are dollars, where the API has cents."""
+    creation = {"ephemeral_5m_input_tokens": 20, "ephemeral_1h_input_tokens": 30}
+    usage = anthropic_usage(
+        "claude-sonnet-4-5", 1000, 500, cache_creation=creation, cache_read_input_tokens=400, api_key_id="shop"
+    )
+    tokens = anthropic_cost("Claude Sonnet 4.5", "uncached_input_tokens", "150")
+    other = anthropic_cost(None, None, "2", cost_type="web_search")
+    told = read_anthropic([("usage.csv", _USAGE_TABLE), ("costs.csv", _COSTS_TABLE)])
+    meant = read_anthropic([file_of([page(anthropic_bucket(usage)), page(anthropic_bucket(tokens, other))])])
+    assert (told.usage, told.costs) == (meant.usage, meant.costs)
+    assert (told.usage_days, told.cost_days) == (meant.usage_days, meant.cost_days)
+
+
+def test_a_table_without_days_is_none() -> None:
+    """Something else as CSV is told so, with its place."""
+    with pytest.raises(BadExport, match=r"other.csv: line 2.usage_date_utc: a day such as"):
+        read_anthropic([("other.csv", b"name,amount\nSupport,3\n")])

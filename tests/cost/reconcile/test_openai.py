@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cost.reconcile.openai import read_openai
+from cost.reconcile.statement import BadExport
 from tests.cost.reconcile.exports import DAY_US, file_of, openai_bucket, openai_cost, openai_usage, page
 
 
@@ -68,3 +69,46 @@ def test_a_project_stands_for_a_key() -> None:
     """Where results are grouped by project, that is what a map can name."""
     usage = openai_usage("gpt-4o", 1, 1, project_id="proj_1")
     assert read_openai([file_of(page(openai_bucket(usage)))]).usage[0].key == "proj_1"
+
+
+_COSTS_TABLE = b"""\
+start_time,end_time,start_time_iso,end_time_iso,amount_value,amount_currency,line_item,project_id,organization_id,organization_name
+1795132800,1795219200,2026-11-20T00:00:00+00:00,2026-11-21T00:00:00+00:00,0.8958740000000000,usd,"gpt-4o-2024-08-06, input",,org-1,Personal
+1795219200,1795305600,2026-11-21T00:00:00+00:00,2026-11-22T00:00:00+00:00,,,,,,
+"""
+_USAGE_TABLE = b"""\
+start_time,end_time,project_id,num_model_requests,user_id,api_key_id,model,batch,input_tokens,output_tokens,input_cached_tokens
+1795132800,1795219200,,5,,key_1,gpt-4o-2024-08-06,False,1000,500,800
+1795219200,1795305600,,,,,,,,,
+"""
+
+
+def test_a_table_of_the_dashboard_says_what_the_api_says() -> None:
+    """Usage and costs as CSV; a day without figures is a day of the file."""
+    usage = openai_usage(
+        "gpt-4o-2024-08-06", 1000, 500, input_cached_tokens=800, num_model_requests=5, api_key_id="key_1", batch="False"
+    )
+    cost = openai_cost("gpt-4o-2024-08-06, input", "0.8958740000000000")
+    pages = [page(openai_bucket(each), openai_bucket(day=1)) for each in (usage, cost)]
+    told = read_openai([("usage.csv", b"\xef\xbb\xbf" + _USAGE_TABLE), ("costs.csv", _COSTS_TABLE)])
+    meant = read_openai([file_of(pages)])
+    assert (told.usage, told.costs) == (meant.usage, meant.costs)
+    assert (told.usage_days, told.cost_days) == (meant.usage_days, meant.cost_days)
+    assert len(told.cost_days) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ((b"0.8958740000000000", b"cheap"), r"costs.csv: line 2.results\[0\].amount.value: an amount is expected"),
+        ((b"usd,", b"eur,"), "only US dollars"),
+        ((b"start_time,", b"begins,"), r"costs.csv: line 2.start_time: a Unix time"),
+        ((b"Personal\n", b"Personal,more\n"), "costs.csv: line 2: more cells than headings"),
+        ((b"amount_value", b"input_tokens"), r"line 2.results\[0\].input_tokens: a whole number"),
+        ((b"amount_value", b"num_model_requests"), "costs.csv: line 2: input_tokens is expected here, or amount_value"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_told_with_its_line(change: tuple[bytes, bytes], told: str) -> None:
+    """As with pages: nothing is guessed."""
+    with pytest.raises(BadExport, match=told):
+        read_openai([("costs.csv", _COSTS_TABLE.replace(*change))])

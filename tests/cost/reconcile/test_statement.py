@@ -166,9 +166,9 @@ def test_too_many_results_are_refused() -> None:
     def bucket_of(node: Node) -> Bucket:
         return Bucket(0, 1, tuple(node.member("results").items()))
 
-    assert len(read_pages(files, bucket_of, lambda _result: "usage", max_rows=2)) == 2
+    assert len(read_pages(files, bucket_of, lambda _result: "usage", lambda _row: {}, max_rows=2)) == 2
     with pytest.raises(BadExport, match="more than 1 results"):
-        read_pages(files, bucket_of, lambda _result: "usage", max_rows=1)
+        read_pages(files, bucket_of, lambda _result: "usage", lambda _row: {}, max_rows=1)
 
 
 def test_the_next_page_may_be_in_the_same_file_only() -> None:
