@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from decimal import Decimal
 from html import unescape
@@ -26,13 +27,15 @@ from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import check
 from cost.prices import nanousd, usd
-from cost.times import DAY_US, HOUR_US, day_of, wall_us
+from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
 from dashboards.ui.formats import exact_money, exact_share
 from gateway.configuration.settings import Environment, load
 from gateway.database import make_engine
 from gateway.demo.company import TEAMS
 from gateway.demo.history import write_history
 from gateway.demo.sample_config import Addresses, write_sample_config
+from proxy.refusals.counting import RefusalsTold, Refused, RefusedCount, RefusedRequest
+from proxy.refusals.store import RefusalStore
 from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import booked, idle
 from tests.postgres import newest_database
@@ -46,6 +49,8 @@ _REQUESTS: Final = 300
 _SECRET: Final = "whsec_" + "A" * 32
 _PEPPER: Final = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
 _ODD: Final = "Support: =1+1"
+_REFUSED: Final = (("rate_limit_exceeded", 429, 37), ("budget_exhausted", 402, 5), ("queue_full", 503, 2))
+"""Refusals of a team in this minute: reason, status and how many."""
 _SUMS: Final = ("requests", "served", "input_tokens", "output_tokens", "cost_nanousd", "baseline_nanousd")
 
 
@@ -164,6 +169,7 @@ async def _running_sample(folder: Path, database_url: str, engine: AsyncEngine) 
     config = load(path, environment)
     await write_history(engine, config, _PEPPER, end_us=now_us, password=_PASSWORD, requests=_REQUESTS, seed=20)
     await LedgerStore(engine).insert(_more(now_us))
+    await RefusalStore(engine).keep(_refusals(now_us))
     minted = await AccountStore(engine).create_key("support", "books", _PEPPER, role="finance")
     end_us = now_us - now_us % DAY_US + DAY_US
     async with (
@@ -202,6 +208,22 @@ def _more(now_us: int) -> list[Entry]:
         *entries,
         idle("odd-idle", organisation_id=DEFAULT_ORGANISATION, at_us=ours["at_us"], cost_nanousd=1, input_nanousd=1),
     ]
+
+
+def _refusals(now_us: int) -> RefusalsTold:
+    who = {"organisation_id": DEFAULT_ORGANISATION, "team_id": "support", "key_id": "key_1", "model": "gpt-4o"}
+    counts = [
+        RefusedCount(Refused(minute_us=now_us - now_us % MINUTE_US, reason=reason, status=status, **who), count)
+        for reason, status, count in _REFUSED
+    ]
+    requests = [
+        RefusedRequest(
+            request_id=f"refused-{status}-{number}", at_us=now_us, reason=reason, status=status, message="No.", **who
+        )
+        for reason, status, count in _REFUSED
+        for number in range(count)
+    ]
+    return RefusalsTold("sample", tuple(counts), 1, tuple(requests))
 
 
 async def test_a_team_s_figures_are_its_ledger_s(sample: Sample) -> None:
@@ -317,6 +339,32 @@ async def test_what_budgets_count_and_what_was_spent_differ_by_the_adjustment(sa
         page = await sample.page(f"/dashboard/teams/{team_id}")
         shown = (counted + adjustment, *((counted, adjustment) if adjustment else ()))
         assert all(exact_money(amount) in page for amount in shown), team_id
+
+
+async def test_refusals_are_the_same_everywhere_and_in_no_sum(sample: Sample) -> None:
+    """The team's page, its requests, the operators' two pages and their API; and none is a request, an attempt or a cost."""
+    wanted = sorted((status, count) for _, status, count in _REFUSED)
+    files = (
+        "/dashboard/teams/support?format=csv&table=refusals",
+        "/dashboard/operations?format=csv&table=refusals",
+        "/dashboard/operations/queues?format=csv&table=refusals",
+    )
+    for path in files:
+        assert sorted((int(row["status"]), int(row["refusals"])) for row in await sample.file(path)) == wanted, path
+    admin = await AccountStore(sample.running.engine).create_key("support", "operator", _PEPPER, role="admin")
+    headers = {"authorization": f"Bearer {admin.plaintext}"}
+    async with sample.session.get(f"{sample.running.url}/v1/operations", headers=headers) as reply:
+        told = (await reply.json())["refusals"]
+    assert sorted((each["status"], each["refusals"]) for each in told["data"]) == wanted
+    whole = sum(count for _, count in wanted)
+    assert told["refusals"] == whole
+    assert f"{whole} requests in the last 24 hours" in await sample.page("/dashboard/teams/support")
+    one_by_one = await sample.file("/dashboard/teams/support/requests?outcome=refused&format=csv")
+    found = Counter(row["request_id"].split("-")[1] for row in one_by_one if row["request_id"].startswith("refused-"))
+    assert sorted((int(status), count) for status, count in found.items()) == wanted
+    query = text("SELECT count(*) FROM ledger_entry WHERE request_id LIKE 'refused-%'")
+    async with sample.running.engine.connect() as connection:
+        assert await connection.scalar(query) == 0
 
 
 async def test_idle_hours_are_the_same_share_on_both_pages(sample: Sample) -> None:
