@@ -1,6 +1,6 @@
 """Division of a queue's capacity among processes.
 
-Alone it is all. Several processes with Redis divide it by what each has to do, several times a second; without Redis, or
+Alone it is all. Several processes with Redis divide it by whose work waits where, several times a second; without Redis, or
 while it does not answer, each uses an equal part. What runs is never stopped: a part that shrinks does so as work ends.
 """
 
@@ -24,6 +24,24 @@ uncounted without Redis.
 """
 HEADROOM: Final = 1.25
 """The factor by which the demand exceeds present use, so that the next requests need not wait for the next division."""
+MOST_TEAMS: Final = 16
+"""Teams that a process names when it asks for its part."""
+REST: Final = "rest"
+"""Stands for all teams that it does not name."""
+_SAME_MS: Final = 500
+_MOST_DEMAND: Final = 16
+"""Times the capacity, the most that a process asks for: as much as it may well have waiting."""
+
+
+class TeamUse(msgspec.Struct, frozen=True, array_like=True):
+    """What one team has in a queue of one process."""
+
+    team: str
+    """A checksum of its id, the same in every process; `REST` for all teams that are not named."""
+    weight: int
+    """Its weight in fair sharing, in thousandths."""
+    tokens: int
+    """Its tokens in flight and waiting."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -34,8 +52,12 @@ class Record(msgspec.Struct, frozen=True):
     """Tokens that this process holds; it has no more in flight, save for one request larger than the whole capacity."""
     large: int = 0
     """Tokens of the waiting request that does not fit in this process's part; 0 for none."""
-    waited_ms: int = 0
-    """Milliseconds for which that request has waited."""
+    since_ms: int = 0
+    """When that request began to wait, in milliseconds on the clock that all share."""
+    whole: int = 0
+    """The capacity of all as this process knows it; 0: it does not say."""
+    teams: tuple[TeamUse, ...] = ()
+    """Whose the demand is, the largest first. Without any it counts as one team's that is in no other process."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,54 +68,136 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens in flight or waiting now, or in flight a moment ago."""
     large: int
     waited_s: float
+    teams: tuple[TeamUse, ...] = ()
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What a process is given."""
+
+    limit: int
+    """Tokens that it may have in flight from now on."""
+    held: int
+    """Tokens that are recorded as held by it."""
+    whole: int
+    """Tokens that all processes divide."""
+
+
+def record_of(use: Use, whole: int, held: int, since_ms: int) -> Record:
+    """What a process asks for that knows a capacity of `whole` tokens."""
+    demand = min(_MOST_DEMAND * whole, math.ceil(use.wanted * HEADROOM))
+    return Record(demand, held, use.large, since_ms, whole, use.teams)
+
+
+def since(large: int, waited_ms: int, before_ms: int, now_ms: int) -> int:
+    """When a large request began to wait, where its process says for how long it has, and `before_ms` is what was known so far. Mirrors
+    divide.lua.
+
+    A moment and no duration, as durations that were told at different times cannot be compared: each process would find its own the
+    longest while it asks, and none would let go. What is about the same moment is the same request, and keeps its place.
+    """
+    found = now_ms - waited_ms
+    if not large:
+        return 0
+    return before_ms if abs(found - before_ms) <= _SAME_MS else found
+
+
+def agreed(records: Mapping[str, Record], whole: int) -> int:
+    """The capacity that is divided, of all that processes know of it: the middle one, of two the larger. Mirrors divide.lua.
+
+    Each process sizes a queue by what it saw of the replicas, so they differ a little. Were each to divide its own, their
+    parts would not add up: a large request would wait for the difference for good.
+    """
+    known = sorted(each.whole or whole for each in records.values())
+    return known[len(known) // 2]
 
 
 def parts(records: Mapping[str, Record], capacity: int) -> dict[str, int]:
-    """Returns the max-min fair parts of all holders, which sum to the capacity. Mirrors divide.lua."""
+    """Returns the parts of all holders, which sum to the capacity. Mirrors divide.lua."""
     order = sorted(records, key=lambda holder: (records[holder].demand, holder))
-    fair = _water_filled(order, records, capacity)
+    fair = _by_teams(order, records, capacity)
     first: str | None = None
     for holder in order:
-        waited_ms = -1 if first is None else records[first].waited_ms
-        if records[holder].large > fair[holder] and records[holder].waited_ms > waited_ms:
+        earliest = first is None or records[holder].since_ms < records[first].since_ms
+        if records[holder].large > fair[holder] and earliest:
             first = holder
     if first is None:
         return fair
     large = min(records[first].large, capacity)
     others = [holder for holder in order if holder != first]
-    return {first: large, **_water_filled(others, records, capacity - large)}
+    return {first: large, **_by_teams(others, records, capacity - large)}
 
 
-def _water_filled(order: Sequence[str], records: Mapping[str, Record], left: int) -> dict[str, int]:
-    """Fills the demands from the smallest up (water filling) and spreads the rest evenly."""
-    fair: dict[str, int] = {}
+class _Team:
+    """One team's demand in all processes."""
+
+    __slots__ = ("name", "tokens", "uses", "weight")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.weight = 1
+        self.tokens = 0
+        self.uses: list[tuple[str, int]] = []
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.tokens * 1000 // self.weight, self.name
+
+
+def _by_teams(order: Sequence[str], records: Mapping[str, Record], left: int) -> dict[str, int]:
+    """Divides as one queue would: between teams by their weights, max-min fair, and each team's part between the
+    processes in which it waits, by how much. What nobody asks for is spread evenly.
+    """
+    teams: dict[str, _Team] = {}
+    for holder in order:
+        for use in _scaled(holder, records[holder]):
+            team = teams.setdefault(use.team, _Team(use.team))
+            team.weight = max(team.weight, use.weight)
+            team.tokens += use.tokens
+            team.uses.append((holder, use.tokens))
+    fair = dict.fromkeys(order, 0)
+    spare, weights = left, sum(team.weight for team in teams.values())
+    for team in sorted(teams.values(), key=lambda each: each.key):
+        given = min(team.tokens, left * team.weight // weights)
+        left -= given
+        weights -= team.weight
+        for holder, tokens in team.uses:
+            share = given * tokens // team.tokens if team.tokens else 0
+            fair[holder] += share
+            spare -= share
     for index, holder in enumerate(order):
-        fair[holder] = min(records[holder].demand, left // (len(order) - index))
-        left -= fair[holder]
-    for index, holder in enumerate(order):
-        fair[holder] += left // len(order) + (index < left % len(order))
+        fair[holder] += spare // len(order) + (index < spare % len(order))
     return fair
 
 
-def divided(records: Mapping[str, Record], me: str, capacity: int, most: int) -> tuple[int, int]:
-    """Returns what `me` may have in flight from now on, and what is recorded as held. Mirrors divide.lua."""
-    held = records[me].held
-    part = min(parts(records, capacity)[me], most)
+def _scaled(holder: str, record: Record) -> list[TeamUse]:
+    """Whose the demand is, where its tokens are what is there now, and the demand has room for what comes next."""
+    tokens = sum(use.tokens for use in record.teams)
+    if not tokens:
+        return [TeamUse(holder, 1000, record.demand)]
+    return [TeamUse(use.team, use.weight, use.tokens * record.demand // tokens) for use in record.teams]
+
+
+def divided(records: Mapping[str, Record], me: str, capacity: int, most: int) -> Part:
+    """Returns what `me`, which knows of that capacity and wants no more than `most`, is given. Mirrors divide.lua."""
+    held, whole = records[me].held, agreed(records, capacity)
+    part = min(parts(records, whole)[me], most)
     if part <= held:
-        return part, held
+        return Part(part, held, whole)
     others = sum(record.held for holder, record in records.items() if holder != me)
-    part = max(held, min(part, capacity - others))
-    return part, part
+    part = max(held, min(part, whole - others))
+    return Part(part, part, whole)
 
 
 class _Share:
     """One queue's part that belongs to this process."""
 
-    __slots__ = ("config", "is_given_up", "limit")
+    __slots__ = ("config", "is_given_up", "limit", "whole")
 
     def __init__(self, config: QueueConfig, limit: int) -> None:
         self.config = config
         self.limit = limit
+        self.whole = config.tokens_in_flight
+        """Tokens that all processes divide, as Redis said last."""
         self.is_given_up = False
         """True once the queue is no longer configured; one added later under the same name gets a new share."""
 
@@ -153,7 +257,7 @@ class Capacity:
         if requests is not None and share.limit < whole:
             requests = max(1, requests * share.limit // whole)
         # Nobody else has anything in flight when all is ours. Without Redis nobody could say so.
-        alone = not self._by_demand or share.limit >= whole
+        alone = not self._by_demand or share.limit >= min(whole, share.whole)
         return FreeCapacity(share.limit, requests, alone=alone, usual=self._equal(share.config))
 
     async def beat(self) -> None:
@@ -170,7 +274,7 @@ class Capacity:
         share.is_given_up = True
         link = self._link
         if link is not None and self._by_demand:
-            link.tell(_DIVIDE, _keys(link, name), (link.holder, share.config.tokens_in_flight, 0, 0, 0, 0, 0))
+            link.tell(_DIVIDE, _keys(link, name), (link.holder, share.config.tokens_in_flight, 0, 0, 0, 0, 0, ""))
 
     def _equal(self, config: QueueConfig) -> int:
         return max(1, config.tokens_in_flight // max(1, self._live()))
@@ -218,16 +322,21 @@ class Capacity:
         use, whole = self._use(name), share.config.tokens_in_flight
         held = max(share.limit, use.in_flight)
         most = self._equal(share.config) if self._clock() < self._settled_at else whole
-        record = (min(whole, math.ceil(use.wanted * HEADROOM)), held, use.large, round(use.waited_s * 1000))
-        limit = int(await link.call(_DIVIDE, _keys(link, name), (link.holder, whole, *record, most)))
+        asked = record_of(use, whole, held, 0)
+        teams = ";".join(f"{each.team},{each.weight},{each.tokens}" for each in asked.teams)
+        given: list[int] = await link.call(
+            _DIVIDE,
+            _keys(link, name),
+            (link.holder, whole, asked.demand, held, asked.large, round(use.waited_s * 1000), most, teams),
+        )
         if epoch != self._epoch:
             return False
-        share.limit = limit
-        return max(limit, self._use(name).in_flight) < held
+        share.limit, share.whole = given
+        return max(share.limit, self._use(name).in_flight) < held
 
 
-def _keys(link: ScriptRunner, name: str) -> tuple[str, str]:
-    return f"{link.prefix}queue:{name}", f"{link.prefix}holders"
+def _keys(link: ScriptRunner, name: str) -> tuple[str, str, str]:
+    return f"{link.prefix}queue:{name}", f"{link.prefix}holders", f"{link.prefix}queue:{name}:teams"
 
 
 NOTHING: Final = Use(in_flight=0, wanted=0, large=0, waited_s=0.0)

@@ -12,7 +12,7 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -44,6 +44,14 @@ class FreeCapacity(msgspec.Struct, frozen=True):
     """True when a request larger than the capacity may run while nothing else does; otherwise it never could."""
     usual: int = 0
     """Tokens that can be expected in the long run, where the present part is smaller."""
+
+
+class TeamTokens(NamedTuple):
+    """A team's tokens in flight and waiting in one queue."""
+
+    team_id: str
+    weight: float
+    tokens: int
 
 
 class Entry:
@@ -401,6 +409,15 @@ class FairQueue:
     def teams(self) -> int:
         """The number of teams remembered."""
         return len(self._teams)
+
+    def uses(self) -> list[TeamTokens]:
+        """What each team that has anything here has in flight and waiting."""
+        found = []
+        for team in self._teams.values():
+            tokens = team.in_flight + team.flows[0].tokens + team.flows[1].tokens
+            if tokens:
+                found.append(TeamTokens(team.team_id, team.weight, tokens))
+        return found
 
     @property
     def waiting_batch(self) -> int:

@@ -5,14 +5,16 @@ What has room starts without waiting for anything. What waits does so on a futur
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import random
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from proxy.errors import Draining, Refused
-from proxy.queues.capacity import NOTHING, Capacity, Use
-from proxy.queues.fair_queue import Entry, FairQueue, FreeCapacity
+from proxy.queues.capacity import MOST_TEAMS, NOTHING, REST, Capacity, TeamUse, Use
+from proxy.queues.fair_queue import Entry, FairQueue, FreeCapacity, TeamTokens
 from proxy.queues.queues_config import QueueConfig, queue_of_target
 from proxy.queues.waiting import DrainRate, predicted_wait_s
 from proxy.queues.work import NoRoom, QueueSnapshot, QueueState, QueueWait, Slot, Why, Work
@@ -213,9 +215,11 @@ class Queue:
         if number != self._blocked:
             self._blocked, self._blocked_at = number, self._clock()
         if blocked is None or blocked.work.tokens <= self.room.tokens:
-            return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=0, waited_s=0.0)
-        waited_s = self._clock() - self._blocked_at
-        return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=blocked.work.tokens, waited_s=waited_s)
+            large, waited_s = 0, 0.0
+        else:
+            large, waited_s = blocked.work.tokens, self._clock() - self._blocked_at
+        teams = _named(fair.uses())
+        return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=large, waited_s=waited_s, teams=teams)
 
     def state(self, work: Work | None, wait_s: float | None = None) -> QueueState:
         fair = self.fair
@@ -309,6 +313,20 @@ class Queue:
         # Spread out, so that those who were refused together do not come back together.
         again_s = min(max(state.predicted_wait_s, _RETRY_LEAST_S), _RETRY_MOST_S) * (1 + self._jitter() / 2)
         return NoRoom(_refusal_message(why, state, again_s, work), why, state, retry_after_s=again_s)
+
+
+def _named(uses: list[TeamTokens]) -> tuple[TeamUse, ...]:
+    """The teams with the most tokens, by checksums of their ids, and the rest as one."""
+    largest = heapq.nlargest(MOST_TEAMS, uses, key=lambda use: use.tokens)
+    named = [
+        TeamUse(f"{zlib.crc32(use.team_id.encode()):08x}", max(1, round(use.weight * 1000)), use.tokens)
+        for use in largest
+    ]
+    if len(uses) > MOST_TEAMS:
+        tokens = sum(use.tokens for use in uses) - sum(use.tokens for use in largest)
+        weight = sum(use.weight for use in uses) - sum(use.weight for use in largest)
+        named.append(TeamUse(REST, max(1, round(weight * 1000)), tokens))
+    return tuple(named)
 
 
 def _wake(entry: Entry, refused: Refused | None) -> None:

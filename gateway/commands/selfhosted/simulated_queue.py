@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.wiring.pool_queues import sized
 from proxy.errors import Refused
-from proxy.queues.capacity import HEADROOM, Record, divided
+from proxy.queues.capacity import Record, divided, record_of, since
 from proxy.queues.fair_queue import FreeCapacity
 from proxy.queues.queues import Handle, Place, Queue, QueueObserver
 from proxy.queues.queues_config import QueueConfig
@@ -103,7 +103,7 @@ class SimulatedQueue:
         process.config = sized({_NAME: _CONFIG}, {_NAME: process.config}, lambda _targets: tokens)[_NAME]
         process.queue.fair.config = process.config
         whole = process.config.tokens_in_flight
-        self._limit(process, whole // len(self._processes) if first else min(process.limit, whole))
+        self._limit(process, whole // len(self._processes) if first else min(process.limit, whole), whole)
 
     def divide(self, now: float) -> None:
         """Every process asks for its part, and gives back at once what it has too much of."""
@@ -116,19 +116,20 @@ class SimulatedQueue:
         """Asks for a process's part. True when it shrank below what was held, so that others can have the rest."""
         use, whole = process.queue.use(), process.config.tokens_in_flight
         held = max(process.limit, use.in_flight)
-        demand = min(whole, math.ceil(use.wanted * HEADROOM))
-        process.record = Record(demand=demand, held=held, large=use.large, waited_ms=round(use.waited_s * 1000))
+        began_ms = since(use.large, round(use.waited_s * 1000), process.record.since_ms, round(self.now * 1000))
+        process.record = record_of(use, whole, held, began_ms)
         records = {f"{index:03d}": each.record for index, each in enumerate(self._processes)}
         me = f"{self._processes.index(process):03d}"
-        limit, held_now = divided(records, me, whole, whole)
-        process.record = Record(demand=demand, held=held_now, large=use.large, waited_ms=process.record.waited_ms)
-        self._limit(process, limit)
-        return max(limit, use.in_flight) < held
+        given = divided(records, me, whole, whole)
+        process.record = record_of(use, whole, given.held, began_ms)
+        self._limit(process, given.limit, given.whole)
+        return max(given.limit, use.in_flight) < held
 
-    def _limit(self, process: _Process, tokens: int) -> None:
+    def _limit(self, process: _Process, tokens: int, agreed: int) -> None:
         whole = process.config.tokens_in_flight
         process.limit = tokens
-        process.queue.room = FreeCapacity(tokens, alone=tokens >= whole, usual=max(1, whole // len(self._processes)))
+        usual = max(1, whole // len(self._processes))
+        process.queue.room = FreeCapacity(tokens, alone=tokens >= min(whole, agreed), usual=usual)
         process.queue.tick()
 
 

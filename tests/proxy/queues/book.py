@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from proxy.queues.capacity import Record, divided
+import msgspec
+
+from proxy.queues.capacity import Record, TeamUse, divided, since
 from proxy.redis.scripts import Script
 from proxy.redis.shared_state import Argument, ScriptRunner, SharedStateUnavailable
 
@@ -15,6 +17,7 @@ class Book:
     def __init__(self) -> None:
         self.written: dict[str, Record] = {}
         self.down = False
+        self.clock: Callable[[], float] = lambda: 0.0
 
 
 class BookLink:
@@ -42,7 +45,7 @@ class BookLink:
         await asyncio.sleep(0)
         if self.book.down:
             raise SharedStateUnavailable("late")
-        assert keys == ("{t}:queue:own", "{t}:holders")
+        assert keys == ("{t}:queue:own", "{t}:holders", "{t}:queue:own:teams")
         self.asked += 1
         return self._run(args)
 
@@ -50,15 +53,18 @@ class BookLink:
         self._run(args)
         return True
 
-    def _run(self, args: Sequence[Argument]) -> int:
-        holder, capacity, demand, held, large, waited_ms, most = str(args[0]), *map(int, args[1:])
+    def _run(self, args: Sequence[Argument]) -> list[int]:
+        holder, whole, demand, held, large, waited_ms, most = str(args[0]), *map(int, args[1:-1])
         if most == 0:
             del self.book.written[holder]
-            return 0
-        records = {**self.book.written, holder: Record(demand, held, large, waited_ms)}
-        part, held = divided(records, holder, capacity, most)
-        self.book.written[holder] = Record(demand, held, large, waited_ms)
-        return part
+            return [0, 0]
+        teams = tuple(_use(each) for each in str(args[-1]).split(";") if each)
+        before = self.book.written.get(holder)
+        began_ms = since(large, waited_ms, 0 if before is None else before.since_ms, round(self.book.clock() * 1000))
+        asked = Record(demand, held, large, began_ms, whole, teams)
+        given = divided({**self.book.written, holder: asked}, holder, whole, most)
+        self.book.written[holder] = msgspec.structs.replace(asked, held=given.held)
+        return [given.limit, given.whole]
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         self._lost.append(callback)
@@ -78,3 +84,8 @@ class BookLink:
     def go(self) -> None:
         for lost in self._lost:
             lost()
+
+
+def _use(written: str) -> TeamUse:
+    team, weight, tokens = written.split(",")
+    return TeamUse(team, int(weight), int(tokens))

@@ -2,13 +2,15 @@
 
 import asyncio
 import random
+import time
 
+import msgspec
 import pytest
 import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.queues.capacity import Capacity, Record, Use, divided, parts
+from proxy.queues.capacity import REST, Capacity, Record, TeamUse, Use, agreed, divided, parts, since
 from proxy.queues.queues_config import QueueConfig
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
@@ -18,12 +20,20 @@ from tests.proxy.queues.book import Book, BookLink
 from tests.redis_server import RedisServer
 
 _NAMES = ("p:1", "p:2", "q:1", "r:10", "r:9")
+_TEAM = st.builds(
+    TeamUse,
+    team=st.sampled_from(("0000000a", "0000000b", "0000000c", REST)),
+    weight=st.sampled_from((1, 500, 1_000, 2_500)),
+    tokens=st.integers(0, 3_000),
+)
 _RECORD = st.builds(
     Record,
     demand=st.integers(0, 2_000),
     held=st.integers(0, 1_500),
     large=st.one_of(st.just(0), st.integers(1, 3_000)),
-    waited_ms=st.integers(0, 5_000),
+    since_ms=st.one_of(st.integers(1, 5_000), st.integers(10**13, 10**13 + 5_000)),
+    whole=st.one_of(st.just(0), st.integers(1, 5_000)),
+    teams=st.lists(_TEAM, max_size=4, unique_by=lambda use: use.team).map(tuple),
 )
 _RECORDS = st.dictionaries(st.sampled_from(_NAMES), _RECORD, min_size=1)
 
@@ -48,12 +58,71 @@ def test_one_request_that_fits_nowhere_goes_first(records: dict[str, Record], ca
     """The longest waiting of them gets as much as it needs, and the parts are still all of it."""
     fair = parts(records, capacity)
     assert sum(fair.values()) == capacity
-    plain = parts({name: Record(each.demand, each.held) for name, each in records.items()}, capacity)
-    large = {name: each.waited_ms for name, each in records.items() if each.large > plain[name]}
+    plain = parts({name: msgspec.structs.replace(each, large=0) for name, each in records.items()}, capacity)
+    large = {name: each.since_ms for name, each in records.items() if each.large > plain[name]}
     if large:
         assert any(
-            fair[name] == min(records[name].large, capacity) for name, ms in large.items() if ms == max(large.values())
+            fair[name] == min(records[name].large, capacity) for name, ms in large.items() if ms == min(large.values())
         )
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(_NAMES), st.dictionaries(st.sampled_from("abc"), st.integers(0, 2_000)), min_size=1, max_size=4
+    ),
+    st.dictionaries(st.sampled_from("abc"), st.sampled_from((500, 1_000, 4_000))),
+    st.integers(1, 5_000),
+)
+def test_a_team_gets_its_share_whichever_processes_it_met(
+    waiting: dict[str, dict[str, int]], weights: dict[str, int], capacity: int
+) -> None:
+    """Between teams it is divided by weight over all processes, and within a team by where it waits, to a few tokens."""
+
+    def record(uses: dict[str, int]) -> Record:
+        teams = tuple(TeamUse(team, weights.get(team, 1_000), tokens) for team, tokens in uses.items())
+        return Record(sum(uses.values()), 0, teams=teams)
+
+    fair = parts({name: record(uses) for name, uses in waiting.items()}, capacity)
+    assert sum(fair.values()) == capacity
+    totals = {team: sum(uses.get(team, 0) for uses in waiting.values()) for team in "abc"}
+    ideal, left, weight = (
+        {},
+        float(capacity),
+        sum(weights.get(team, 1_000) for team, tokens in totals.items() if tokens),
+    )
+    for team in sorted(totals, key=lambda each: totals[each] / weights.get(each, 1_000)):
+        if totals[team]:
+            ideal[team] = min(totals[team], left * weights.get(team, 1_000) / weight)
+            left -= ideal[team]
+            weight -= weights.get(team, 1_000)
+    for name, uses in waiting.items():
+        meant = sum(ideal[team] * tokens / totals[team] for team, tokens in uses.items() if tokens) + left / len(
+            waiting
+        )
+        assert fair[name] == pytest.approx(meant, abs=12)
+
+
+def test_callers_of_a_busy_process_wait_no_longer_than_others() -> None:
+    """One team's work is shared by where it waits; a team that floods one process takes nothing from one in another."""
+    one = {
+        "a": Record(900, 0, teams=(TeamUse("t", 1_000, 900),)),
+        "b": Record(300, 0, teams=(TeamUse("t", 1_000, 300),)),
+    }
+    assert parts(one, 400) == {"a": 300, "b": 100}
+    two = {
+        "a": Record(9_000, 0, teams=(TeamUse("t", 1_000, 9_000),)),
+        "b": Record(180, 0, teams=(TeamUse("u", 1_000, 180),)),
+    }
+    assert parts(two, 400) == {"a": 220, "b": 180}
+
+
+def test_processes_that_know_different_sizes_divide_one() -> None:
+    """The middle one, so that one process that sees no replica, or too many, changes nothing; of two the larger."""
+    assert (
+        agreed({name: Record(0, 0, whole=whole) for name, whole in zip("abc", (1, 990, 1_000), strict=True)}, 5) == 990
+    )
+    assert agreed({"a": Record(0, 0, whole=990), "b": Record(0, 0, whole=1_000)}, 5) == 1_000
+    assert agreed({"a": Record(0, 0), "b": Record(0, 0, whole=3)}, 5) == 5
 
 
 class _Process:
@@ -83,8 +152,9 @@ def test_no_more_is_in_flight_than_there_is_and_nothing_stays_idle(seed: int) ->
     def ask(name: str) -> None:
         one = processes[name]
         records = {**written, name: Record(max(one.wants, one.in_flight), one.held)}
-        one.limit, held = divided(records, name, capacity, capacity)
-        written[name] = Record(records[name].demand, held)
+        given = divided(records, name, capacity, capacity)
+        one.limit = given.limit
+        written[name] = Record(records[name].demand, given.held)
 
     for _ in range(100):
         one = processes[rng.choice(_NAMES)]
@@ -120,7 +190,10 @@ def test_the_script_does_as_the_twin(redis_server: RedisServer) -> None:
     """Lua and Python give the same parts and write the same down, whatever was asked before."""
     client = redis.Redis.from_url(redis_server.url)
     run = client.register_script(script("divide").text)
-    keys = ("{t}:queue:own", "{t}:holders")
+    keys = ("{t}:queue:own", "{t}:holders", "{t}:queue:own:teams")
+
+    def teams(each: Record) -> str:
+        return ";".join(f"{use.team},{use.weight},{use.tokens}" for use in each.teams)
 
     @settings(max_examples=150, deadline=None)
     @given(_RECORDS, st.integers(1, 5_000), st.integers(1, 2_000), st.data())
@@ -130,21 +203,37 @@ def test_the_script_does_as_the_twin(redis_server: RedisServer) -> None:
         client.zadd(keys[1], dict.fromkeys(records, 1.0))
         for name, each in records.items():
             if name != me:
-                client.hset(keys[0], name, f"{each.demand}:{each.held}:{each.large}:{each.waited_ms}")
+                client.hset(keys[0], name, f"{each.demand}:{each.held}:{each.large}:0")
+                client.hset(keys[2], name, f"{each.since_ms};{each.whole};{teams(each)}")
         # One that is gone holds nothing.
         client.hset(keys[0], "gone:1", "500:500:0:0")
+        client.hset(keys[2], "gone:1", "1;500;0000000a,1000,500")
         mine = records[me]
-        reply = run(keys, (me, capacity, mine.demand, mine.held, mine.large, mine.waited_ms, most))
-        part, held = divided(records, me, capacity, most)
-        assert reply == part
-        assert client.hget(keys[0], me) == f"{mine.demand}:{held}:{mine.large}:{mine.waited_ms}".encode()
-        assert client.hexists(keys[0], "gone:1") is False
+
+        def told() -> bytes:
+            found = client.hget(keys[2], me)
+            assert isinstance(found, bytes)
+            return found
+
+        reply = run(keys, (me, capacity, mine.demand, mine.held, mine.large, 7, most, teams(mine)))
+        # Now, between the moments that the others tell.
+        records[me] = msgspec.structs.replace(mine, whole=capacity, since_ms=10**12 if mine.large else 0)
+        given = divided(records, me, capacity, most)
+        assert reply == [given.limit, given.whole]
+        assert client.hget(keys[0], me) == f"{mine.demand}:{given.held}:{mine.large}:7".encode()
+        began, rest = told().split(b";", 1)
+        assert rest == f"{capacity};{teams(mine)}".encode()
+        assert abs(int(began) - time.time() * 1000) < 60_000 if mine.large else began == b"0"
+        # The same request keeps its place, whatever little its process is late to say.
+        run(keys, (me, capacity, mine.demand, mine.held, mine.large, 90, most, teams(mine)))
+        assert told().split(b";")[0] == began
+        assert not any(client.hexists(key, "gone:1") for key in (keys[0], keys[2]))
 
     try:
         same()
         client.zrem(keys[1], *_NAMES)
         with pytest.raises(redis.ResponseError, match="NOHOLDER"):
-            run(keys, ("p:1", 10, 1, 1, 0, 0, 10))
+            run(keys, ("p:1", 10, 1, 1, 0, 0, 10, ""))
     finally:
         client.flushall()
         client.close()
@@ -293,6 +382,14 @@ async def test_a_queue_that_is_no_more_is_given_back() -> None:
     assert one.tokens == 0
     await one.capacity.beat()
     assert one.tokens > 0
+
+
+def test_who_began_to_wait_first_is_the_same_for_all() -> None:
+    """However late each process says for how long its request has waited."""
+    assert since(1, 250, 0, 5_000) == 4_750
+    assert since(1, 490, 4_750, 5_250) == 4_750
+    assert since(1, 100, 4_750, 9_000) == 8_900
+    assert since(0, 0, 4_750, 9_000) == 0
 
 
 async def test_four_processes_on_a_real_redis_share_by_demand(empty_redis: RedisServer) -> None:

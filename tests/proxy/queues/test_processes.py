@@ -4,6 +4,10 @@ import asyncio
 import heapq
 import math
 import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Handle, Queues
@@ -21,10 +25,15 @@ class _Never:
 
 
 class _Process:
-    def __init__(self, cluster: "_Cluster", holder: str) -> None:
+    def __init__(self, cluster: "_Cluster", holder: str, whole: int) -> None:
         self.link = BookLink(cluster.book, holder)
         capacity = Capacity(lambda: 4, self.link, clock=cluster.clock)
-        config = QueueConfig(targets=("llama",), tokens_in_flight=_WHOLE, max_wait_s=MaxWait(interactive=600))
+        config = QueueConfig(
+            targets=("llama",),
+            tokens_in_flight=whole,
+            max_waiting_tokens=10_000_000,
+            max_wait_s=MaxWait(interactive=600),
+        )
         self.queues = Queues({"own": config}, capacity, cluster.clock, alarm=self._alarm)
         self.started: list[tuple[float, Work]] = []
 
@@ -40,11 +49,12 @@ class _Process:
 class _Cluster:
     """Four processes, a simulated clock, and work that runs for two seconds in the mean."""
 
-    def __init__(self) -> None:
+    def __init__(self, wholes: Sequence[int] = (_WHOLE,) * 4) -> None:
         self.now = 0.0
         self.rng = random.Random(11)
         self.book = Book()
-        self.processes = [_Process(self, f"p{number}:1") for number in range(4)]
+        self.book.clock = self.clock
+        self.processes = [_Process(self, f"p{number}:1", whole) for number, whole in enumerate(wholes)]
         self.ends: list[tuple[float, int, Slot]] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.used: list[int] = []
@@ -147,3 +157,37 @@ async def test_nothing_is_lost_when_redis_goes_and_comes_back() -> None:
         assert sum(cluster.used[-1:]) <= _WHOLE * (1.5 if 150 <= number < 300 else 1.0)
     await cluster.finish(400)
     assert cluster.used[-1] == 0
+
+
+_SENT = st.tuples(st.integers(0, 3), st.integers(0, 40), st.sampled_from((0.02, 0.1, 0.3, 0.6, 0.98, 1.01, 1.5)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    wholes=st.lists(st.integers(20_000, 20_400), min_size=2, max_size=4),
+    sent=st.lists(_SENT, min_size=1, max_size=30),
+)
+def test_where_there_is_room_somebody_may_send(wholes: list[int], sent: list[tuple[int, int, float]]) -> None:
+    """Whatever waits where, and though each process knows a slightly different size: two seconds in which nothing runs
+    are enough for somebody to start, and everybody is served.
+    """
+
+    async def play() -> None:
+        cluster = _Cluster(wholes)
+        await cluster.come()
+        idle = 0
+        for number in range(2_000):
+            for process, at, size in sent:
+                if at == number:
+                    which = cluster.processes[process % len(wholes)]
+                    cluster.send(which, int(size * 20_200), team_id="ab"[process % 2])
+            before = cluster.used[-1] if cluster.used else 0
+            await cluster.step(number)
+            waits = sum(process.queues.waiting for process in cluster.processes)
+            idle = idle + 1 if waits and not (before or cluster.used[-1]) else 0
+            assert idle * _STEP_S <= 2
+            if number > 40 and not waits:
+                break
+        await cluster.finish(70)
+
+    asyncio.run(play())
