@@ -184,7 +184,7 @@ def measures(shipped: Complexity, table: WordTable, data_rows: Sequence[Tiered],
 def agreement() -> dict[str, float]:
     """How far the second labels, given apart and without sight of the first, agree with them."""
     second = second_labels()
-    both = [(row.tier, second[row.row_id]) for row in written() if row.row_id in second]
+    both = [(row.tier, second[row.row_id]) for row in (*written(), *ladders()) if row.row_id in second]
     one, other = np.array(both).T
     return {
         "n": len(both),
