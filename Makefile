@@ -42,11 +42,15 @@ test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind 
 test-engine: $(VENV)/.dev  ## the demo's engine behind the gateway: the Open Responses cases (a minute)
 	@WB_ENGINE=1 $(BIN)/python -m pytest tests/engine
 
-test-agents: $(VENV)/.dev build/agents/.ready  ## Codex and Claude Code as published, each with a task (their packages have 600 MB)
-	@WB_AGENTS=$(CURDIR)/build/agents $(BIN)/python -m pytest tests/agents
+AGENTS  := build/agents $(VENV)-aider
+CLIENTS := $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm build/clients
+places = $(subst $() ,:,$(addprefix $(CURDIR)/,$(1)))
 
-test-clients: $(VENV)/.dev $(VENV)-clients/.ready $(VENV)-clients-older/.ready build/clients/.ready  ## the SDKs and frameworks of others, unchanged, in Python and Node.js (their packages have 980 MB)
-	@WB_CLIENTS=$(CURDIR)/$(VENV)-clients:$(CURDIR)/$(VENV)-clients-older:$(CURDIR)/build/clients $(BIN)/python -m pytest tests/clients
+test-agents: $(VENV)/.dev $(AGENTS:%=%/.ready)  ## Codex, Claude Code, opencode and aider as published, each with a task (their packages have 1.5 GB)
+	@WB_AGENTS=$(call places,$(AGENTS)) $(BIN)/python -m pytest tests/agents
+
+test-clients: $(VENV)/.dev $(CLIENTS:%=%/.ready) $(AGENTS:%=%/.ready)  ## the SDKs and frameworks of others, and the agents, unchanged, in Python and Node.js (their packages have 3.1 GB)
+	@WB_CLIENTS=$(call places,$(CLIENTS)) WB_AGENTS=$(call places,$(AGENTS)) $(BIN)/python -m pytest tests/clients tests/agents
 
 check: $(VENV)/.dev  ## format, lint, types and import contracts
 	@$(BIN)/ruff format --check --quiet .
@@ -131,7 +135,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -197,10 +201,8 @@ $(VENV)-peers/.ready: requirements/peers.txt
 	@$(VENV)-peers/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/peers.txt
 	@touch $@
 
-# OpenAI's client in its newest version and in the one before, with what is built on each.
-$(VENV)-clients/.ready: requirements/clients.txt
-$(VENV)-clients-older/.ready: requirements/clients-older.txt
-$(VENV)-clients/.ready $(VENV)-clients-older/.ready:
+# OpenAI's client in its newest version and in the one before, with what is built on each; and two that hold their packages to versions.
+$(patsubst %,$(VENV)-%/.ready,clients clients-older guidellm aider): $(VENV)-%/.ready: requirements/%.txt
 	@echo "installing clients of others in $(@D)"
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r $<

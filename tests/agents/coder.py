@@ -1,4 +1,6 @@
-"""An upstream that plays a model at work: it calls the agent's shell once, and says that it is done once it has the result."""
+"""An upstream that plays a model at work: it calls the agent's shell once, and says that it is done once it has the result; an
+agent without tools is told what to write.
+"""
 
 import contextlib
 import json
@@ -11,7 +13,7 @@ from aiohttp import web
 COMMAND: Final = "echo hi > made.txt"
 DONE: Final = "made.txt is there."
 _USAGE: Final = {"prompt_tokens": 1_000, "completion_tokens": 9, "total_tokens": 1_009}
-_SHELLS: Final = {"Bash": "command", "exec_command": "cmd"}
+_SHELLS: Final = {"Bash": "command", "bash": "command", "exec_command": "cmd"}
 """The agents' tools that run a command, and the argument that it is given as."""
 _MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
@@ -24,7 +26,8 @@ class Coder(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def coder() -> AsyncIterator[Coder]:
+async def coder(without_tools: str = DONE) -> AsyncIterator[Coder]:
+    """Serves it until the block ends; `without_tools` is what a request without tools gets."""
     bodies: list[dict[str, Any]] = []
 
     async def chat(request: web.Request) -> web.StreamResponse:
@@ -32,7 +35,7 @@ async def coder() -> AsyncIterator[Coder]:
         bodies.append(body)
         reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await reply.prepare(request)
-        for chunk in _chunks(body):
+        for chunk in _chunks(body, without_tools):
             await reply.write(
                 b"data: " + json.dumps({"id": "c", "created": 0, "model": "m", **chunk}).encode() + b"\n\n"
             )
@@ -51,17 +54,22 @@ async def coder() -> AsyncIterator[Coder]:
         await runner.cleanup()
 
 
-def _chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    delta, finish = _said(body)
+def _chunks(body: dict[str, Any], without_tools: str) -> Iterator[dict[str, Any]]:
+    delta, finish = _said(body, without_tools)
     for each, reason in (({"role": "assistant", "content": ""}, None), (delta, None), ({}, finish)):
         yield {"choices": [{"index": 0, "delta": each, "finish_reason": reason}]}
     yield {"choices": [], "usage": _USAGE}
 
 
-def _said(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    names = [tool["function"]["name"] for tool in body.get("tools", ())]
-    shell = next((name for name in names if name in _SHELLS), None)
-    if shell is None or any(message["role"] == "tool" for message in body["messages"]):
+def _said(body: dict[str, Any], without_tools: str) -> tuple[dict[str, Any], str]:
+    functions = [tool["function"] for tool in body.get("tools", ())]
+    shell = next((each for each in functions if each["name"] in _SHELLS), None)
+    if shell is None:
+        return {"content": without_tools}, "stop"
+    if any(message["role"] == "tool" for message in body["messages"]):
         return {"content": DONE}, "stop"
-    function = {"name": shell, "arguments": json.dumps({_SHELLS[shell]: COMMAND})}
+    arguments = {_SHELLS[shell["name"]]: COMMAND}
+    if "description" in shell["parameters"]["properties"]:
+        arguments["description"] = "Makes a file"
+    function = {"name": shell["name"], "arguments": json.dumps(arguments)}
     return {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}, "tool_calls"

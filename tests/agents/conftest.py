@@ -2,17 +2,22 @@
 
 import os
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-_INSTALLED: Final = Path(os.environ.get("WB_AGENTS", "")) / "node_modules"
+_PLACES = os.environ.get("WB_AGENTS", "")
 
-# They weigh 600 MB, which `make test-agents` brings.
-collect_ignore_glob = [] if os.environ.get("WB_AGENTS") else ["test_*.py"]
+# They weigh much, and `make test-agents` brings them.
+collect_ignore_glob = [] if _PLACES else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
 def installed() -> Path:
-    """The folder with their packages."""
-    return _INSTALLED
+    """The folder with their packages for Node.js."""
+    return Path(_PLACES.split(":")[0]) / "node_modules"
+
+
+@pytest.fixture(scope="session")
+def aider() -> Path:
+    """Aider's command, in its environment."""
+    return Path(_PLACES.split(":")[1]) / "bin" / "aider"

@@ -1,6 +1,7 @@
-"""Codex and Claude Code, unchanged, each with a task that takes a tool: through `auto`, over a target that speaks chat."""
+"""Codex, Claude Code, opencode and aider, unchanged, each with a task: through `auto`, over a target that speaks chat."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -50,37 +51,71 @@ def _claude(installed: Path, _home: Path, gateway: Running) -> tuple[list[str], 
     return call, {"ANTHROPIC_BASE_URL": gateway.url, "ANTHROPIC_AUTH_TOKEN": gateway.key, **quiet}
 
 
+def _opencode(installed: Path, home: Path, gateway: Running) -> tuple[list[str], dict[str, str]]:
+    folder = home / ".config" / "opencode"
+    folder.mkdir(parents=True)
+    options = {"baseURL": gateway.base_url, "apiKey": "{env:WEIGHBRIDGE_KEY}"}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "Weighbridge", "options": options, "models": {"auto": {}}}
+    config = {"model": "weighbridge/auto", "provider": {"weighbridge": provider}, "permission": "allow"}
+    (folder / "opencode.json").write_text(json.dumps(config))
+    quiet = dict.fromkeys(
+        ("OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_LSP_DOWNLOAD"), "1"
+    )
+    # Its package without a platform's name is a script that puts this one in place, and no package's runs here.
+    command = installed / "opencode-linux-x64" / "bin" / "opencode"
+    if not command.exists():
+        pytest.skip("opencode's package is for Linux on x86-64")
+    return [str(command), "run", "Make made.txt"], {"WEIGHBRIDGE_KEY": gateway.key, **quiet}
+
+
 def _house(upstream: Coder) -> list[dict[str, Any]]:
     deployment = {"name": "a", "kind": "openai", "base_url": upstream.url, "upstream_model": "m"}
     return [model("coder", [deployment], max_context_tokens=400_000)]
 
 
-@pytest.mark.parametrize("agent", [_codex, _codex_on_a_socket, _claude])
-async def test_an_agent_does_its_task(tmp_path: Path, installed: Path, agent: Any) -> None:
+async def _said(call: list[str], variables: dict[str, str], work: Path, home: Path) -> str:
+    """What the agent printed. It has to end well, and in time."""
+    running = await asyncio.create_subprocess_exec(
+        *call,
+        cwd=work,
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        said, _ = await asyncio.wait_for(running.communicate(), _LONG_S)
+    except TimeoutError:
+        running.kill()
+        said, _ = await running.communicate()
+    assert running.returncode == 0, said.decode()
+    return said.decode()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The folder that an agent works in."""
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with nothing of anybody's in it."""
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("agent", [_codex, _codex_on_a_socket, _claude, _opencode])
+async def test_an_agent_does_its_task(tmp_path: Path, work: Path, home: Path, installed: Path, agent: Any) -> None:
     """The file is made, each call is booked to the key's team, and the second turn begins with the whole first one."""
-    work, home = tmp_path / "work", tmp_path / "home"
-    work.mkdir()
-    home.mkdir()
     async with coder() as upstream, running_gateway(tmp_path, _house(upstream)) as gateway:
         call, variables = agent(installed, home, gateway)
-        running = await asyncio.create_subprocess_exec(
-            *call,
-            cwd=work,
-            env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **variables},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            said, _ = await asyncio.wait_for(running.communicate(), _LONG_S)
-        except TimeoutError:
-            running.kill()
-            said, _ = await running.communicate()
-        assert running.returncode == 0, said.decode()
-        assert DONE in said.decode()
+        said = await _said(call, variables, work, home)
+        assert DONE in said
         # Codex goes on without a socket where it gets none, and says so.
-        assert "Reconnecting" not in said.decode()
-        assert "Falling back" not in said.decode()
+        assert "Reconnecting" not in said
+        assert "Falling back" not in said
         assert (work / "made.txt").read_text() == "hi\n"
         rows = await gateway.rows("entry = 'settle'")
         assert {(row["team_id"], row["alias"], row["target_id"]) for row in rows} == {("team_a", "auto", "coder")}
@@ -88,3 +123,25 @@ async def test_an_agent_does_its_task(tmp_path: Path, installed: Path, agent: An
         first, second = (body["messages"] for body in upstream.bodies if body.get("tools"))
         assert second[: len(first)] == first
         assert [message["role"] for message in second[len(first) :]] == ["assistant", "tool"]
+
+
+async def test_aider_writes_what_it_is_told(tmp_path: Path, work: Path, home: Path, aider: Path) -> None:
+    """It takes no tools: a file is what its model answers. It streams, and each call is booked to the key's team."""
+    quiet = (
+        "--no-git",
+        "--no-check-update",
+        "--no-show-model-warnings",
+        "--no-show-release-notes",
+        "--analytics-disable",
+    )
+    call = [str(aider), "--model", "openai/auto", "--yes-always", *quiet, "--message", "Make made.txt"]
+    async with (
+        coder("made.txt\n```\nhi\n```\n") as upstream,
+        running_gateway(tmp_path, _house(upstream)) as gateway,
+    ):
+        variables = {"OPENAI_API_BASE": gateway.base_url, "OPENAI_API_KEY": gateway.key}
+        await _said(call, variables, work, home)
+        assert (work / "made.txt").read_text() == "hi\n"
+        rows = await gateway.rows("entry = 'settle'")
+        assert {(row["team_id"], row["alias"], row["target_id"]) for row in rows} == {("team_a", "auto", "coder")}
+        assert len(rows) == len(upstream.bodies)

@@ -105,6 +105,7 @@ def _command(script: str, place: Path, folder: Path) -> list[str]:
         ("pydantic_ai_client.py", "newest", {"chat": [_SAID, _SAID, 7, 42], "responses": [_SAID, _SAID, 7, 42]}),
         ("langchain_client.py", "newest", {"chat": _FOUR, "responses": _FOUR, "completions": _SAID}),
         ("frameworks_client.py", "older", _FRAMEWORKS),
+        ("guidellm_client.py", "guidellm", {"text_completions": [3, 15], "chat_completions": [3, 15]}),
         (
             "llama_index_client.py",
             "older",
