@@ -40,10 +40,12 @@ def metered_usage(
         return tokens
     if not unit or (request.operation == "rerank" and bills_tokens):
         return tokens
+    # What was told of tokens is booked, too, though only the unit has a price.
+    beside = msgspec.structs.replace(tokens if is_told else Usage(), unit=unit, quantity_milli=request.units_milli)
     if request.operation == "speech":
         # Billed by what is to be said, which is known from the start.
-        return Usage(unit=unit, quantity_milli=request.units_milli, source="counted")
-    return Usage(unit=unit, quantity_milli=request.units_milli, source="estimated", flags=_MISSING)
+        return msgspec.structs.replace(beside, source="counted")
+    return msgspec.structs.replace(beside, source="estimated", flags=(*beside.flags, MISSING))
 
 
 def _with_units(tokens: Usage, request: ChatRequest, unit: str, told: UsedUnits) -> Usage:

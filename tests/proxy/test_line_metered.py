@@ -110,6 +110,29 @@ async def test_what_cannot_be_held_is_refused() -> None:
     assert (status, "set the model's `prices.units.character`" in told["error"]["message"]) == (400, True)
 
 
+@pytest.mark.parametrize(
+    ("told", "tokens", "flags"),
+    [
+        ({"usage": {"total_tokens": 12}}, 12, ("usage_missing",)),
+        ({"meta": {"billed_units": {"search_units": 1}, "tokens": {"input_tokens": 9, "output_tokens": 0}}}, 9, ()),
+        ({"meta": {"billed_units": {"search_units": 1}}}, 0, ()),
+    ],
+)
+async def test_tokens_are_booked_beside_searches(told: dict[str, Any], tokens: int, flags: tuple[str, ...]) -> None:
+    """Where only a search has a price, the tokens that the provider tells are in the books, and cost nothing."""
+    house = house_of(Replies("rerank", {"results": [], **told}), "rerank", 100 * _CENT, "search")
+    asked = json.dumps({"model": "t0", "query": "truck", "documents": ["truck"]}).encode()
+    assert (await ask(house, RERANK, asked))[0] == 200
+    entry = settled(house)
+    assert (entry.input_tokens, entry.unit, entry.quantity_milli, entry.cost_nanousd) == (
+        tokens,
+        "search",
+        1_000,
+        _CENT,
+    )
+    assert entry.flags == flags
+
+
 async def test_a_report_above_what_is_held_is_not_believed() -> None:
     """Of searches, and of seconds, which a recording's bytes bound."""
     ranked = {"results": [], "meta": {"billed_units": {"search_units": 1_000}}}
