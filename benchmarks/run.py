@@ -129,13 +129,13 @@ def prompt() -> str:
 
 
 def wire_bodies() -> dict[str, tuple[str, bytes]]:
-    """The path of each wire, and the same prompt on it for a whole answer. The response is not kept, as agents send it."""
+    """The path of each wire, and the same request on it for a whole answer. The response is not kept, as agents send it."""
     messages = [{"role": "user", "content": prompt()}]
     bodies: dict[str, tuple[str, dict[str, Any]]] = {
-        "chat": (CHAT_PATH, {"messages": messages}),
+        "chat": (CHAT_PATH, {"messages": messages, "max_tokens": 300}),
         "completions": ("/v1/completions", {"prompt": prompt(), "max_tokens": 300}),
         "messages": ("/v1/messages", {"messages": messages, "max_tokens": 300}),
-        "responses": ("/v1/responses", {"input": messages, "store": False}),
+        "responses": ("/v1/responses", {"input": messages, "max_output_tokens": 300, "store": False}),
     }
     return {name: (path, msgspec.json.encode({"model": "auto", **body})) for name, (path, body) in bodies.items()}
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -136,11 +136,10 @@ class _EmbeddingsBody(OwnFields, frozen=True, kw_only=True):
     input: _Input
 
 
-class _Body(OwnFields, frozen=True, kw_only=True):
-    """The body of a chat request, as far as the gateway reads it; other fields pass through unparsed."""
+class Asked(OwnFields, frozen=True, kw_only=True):
+    """What a body asks for beside its messages, as far as the gateway reads it; other fields pass through unparsed."""
 
     model: str
-    messages: list[Message]
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = None
@@ -149,6 +148,12 @@ class _Body(OwnFields, frozen=True, kw_only=True):
     tools: list[msgspec.Raw] | None = None
     functions: list[msgspec.Raw] | None = None
     response_format: _ResponseFormat | None = None
+
+
+class _Body(Asked, frozen=True, kw_only=True):
+    """The body of a chat request."""
+
+    messages: list[Message]
 
 
 class RequestHeaders(msgspec.Struct, frozen=True):
@@ -206,6 +211,11 @@ _JSON_PLACE = re.compile(r"malformed: ([a-z ]+) \(byte ([0-9]+)\)")
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body_decoder = msgspec.json.Decoder(_Body)
 _embeddings_decoder = msgspec.json.Decoder(_EmbeddingsBody)
+_messages_decoder = msgspec.json.Decoder(list[Message])
+_encode = msgspec.json.Encoder().encode
+_OWN_FIELDS: Final = frozenset(OWN_FIELDS)
+_TYPED: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Asked)) - {"tools", "functions"}
+"""What of a body is read for itself."""
 _T = TypeVar("_T")
 
 
@@ -213,28 +223,79 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
     """Parses a chat completion request. Raises BadRequest."""
     fields, typed = decoded(body, _body_decoder)
     refuse_steering(fields)
-    _check_limits(typed)
     for name in OWN_FIELDS:
         fields.pop(name, None)
+    tools = len(typed.tools or ()) + len(typed.functions or ())
+    return request_of(fields, typed, typed.messages, headers, tools=tools)
+
+
+class PlainMessage(Message, frozen=True, forbid_unknown_fields=True):
+    """A message of a caller's or a model's that is a text and nothing else."""
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
+def chat_request(chat: dict[str, Any], headers: RequestHeaders, *, times: int = 1, **more: Any) -> ChatRequest:
+    """The request for a chat that another wire's body says, as decoded fields: each is encoded once and read once. The
+    rest is as `request_of` has it. Raises BadRequest.
+    """
+    refuse_steering(chat)
+    messages, tools = chat["messages"], chat.get("tools") or ()
+    try:
+        fields = {name: msgspec.Raw(_encode(value)) for name, value in chat.items() if name not in _OWN_FIELDS}
+        small = {name: value for name, value in chat.items() if name in _TYPED}
+        asked = msgspec.convert(small, Asked)
+        if all(map(_is_plain, messages)):
+            read = [Message(message["role"], message["content"]) for message in messages]
+        else:
+            read = _messages_decoder.decode(fields["messages"])
+    except msgspec.ValidationError as error:
+        raise _not_valid(error) from error
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise BadRequest("The request body is not valid JSON; send one JSON object.") from error
+    return request_of(fields, asked, read, headers, times=times, tools=len(tools), translated=True, **more)
+
+
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    """True for a message of a role and a text, as most are."""
+    return len(message) == 2 and type(message.get("content")) is str and type(message.get("role")) is str  # noqa: PLR2004
+
+
+def request_of(
+    fields: dict[str, msgspec.Raw],
+    asked: Asked,
+    messages: list[Message],
+    headers: RequestHeaders,
+    *,
+    times: int = 1,
+    session: str | None = None,
+    **more: Any,
+) -> ChatRequest:
+    """The request of a chat whose body was decoded: its `fields` as they go on, and what is read of them. With `times` it
+    stands for so many of the kind; `session` is the one that another dialect's body tells; `more` are fields of the
+    ChatRequest. Raises BadRequest.
+    """
+    _check_limits(asked, messages)
     return ChatRequest(
         fields=fields,
-        model=typed.model,
-        messages=typed.messages,
-        stream=bool(typed.stream),
-        include_usage=bool(typed.stream_options and typed.stream_options.include_usage),
+        model=asked.model,
+        messages=messages,
+        stream=bool(asked.stream),
+        include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
         # Both go upstream as they are, and which of them counts there is not known here.
-        max_output_tokens=max(typed.max_completion_tokens or 0, typed.max_tokens or 0) or None,
-        n=typed.n or 1,
-        tools=len(typed.tools or ()) + len(typed.functions or ()),
-        images=_count_images(typed.messages),
-        json_mode=bool(typed.response_format and typed.response_format.type != "text"),
-        tier=_tier(headers.tier, typed.tier, typed.service_tier),
-        team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
-        session_id=_session(headers, typed.session_id),
-        tag=_tag(headers.tag, typed.tag),
-        priority=_priority(headers.priority, typed.priority, typed.service_tier),
-        cache_key=typed.prompt_cache_key,
-        service_tier=_SOLD.get(typed.service_tier or ""),
+        max_output_tokens=max(asked.max_completion_tokens or 0, asked.max_tokens or 0) or None,
+        n=(asked.n or 1) * times,
+        images=_count_images(messages),
+        json_mode=bool(asked.response_format and asked.response_format.type != "text"),
+        tier=_tier(headers.tier, asked.tier, asked.service_tier),
+        team_id=_agreed("x-team-id", headers.team_id, asked.team_id),
+        session_id=_session(headers, asked.session_id) or session,
+        tag=_tag(headers.tag, asked.tag),
+        priority=_priority(headers.priority, asked.priority, asked.service_tier),
+        cache_key=asked.prompt_cache_key,
+        service_tier=_SOLD.get(asked.service_tier or ""),
+        **more,
     )
 
 
@@ -322,12 +383,16 @@ def decoded(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str,
         body.decode()
         return _fields_decoder.decode(body), decoder.decode(body)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at ")
-        param = path.strip("`").removeprefix("$").removeprefix(".") or None
-        where = f" in `{param}`" if param else ""
-        raise BadRequest(f"The request body is not valid{where}: {message}.", param=param) from error
+        raise _not_valid(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise not_json(body, error) from error
+
+
+def _not_valid(error: msgspec.ValidationError) -> BadRequest:
+    message, _, path = str(error).partition(" - at ")
+    param = path.strip("`").removeprefix("$").removeprefix(".") or None
+    where = f" in `{param}`" if param else ""
+    return BadRequest(f"The request body is not valid{where}: {message}.", param=param)
 
 
 def not_json(body: bytes, error: Exception) -> BadRequest:
@@ -345,6 +410,11 @@ def not_json(body: bytes, error: Exception) -> BadRequest:
     return BadRequest(f"The request body is not valid JSON ({where}); send one JSON object.")
 
 
+def steers(name: str) -> bool:
+    """True for a field that would choose upstream addresses, keys or a place in an engine."""
+    return name in ENGINE_FIELDS or name in STEERING_FIELDS or name.startswith(STEERING_PREFIXES)
+
+
 def refuse_steering(fields: Mapping[str, Any]) -> None:
     """Rejects fields that would choose upstream addresses, keys or a place in an engine. Raises BadRequest."""
     for name in fields:
@@ -360,14 +430,14 @@ def refuse_steering(fields: Mapping[str, Any]) -> None:
             )
 
 
-def _check_limits(body: _Body) -> None:
+def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
     if not body.model:
         raise BadRequest("`model` is empty; send `auto` or a name from GET /v1/models.", param="model")
-    if not body.messages:
+    if not messages:
         raise BadRequest("`messages` is empty; send at least one message.", param="messages")
-    if len(body.messages) > MAX_MESSAGES:
+    if len(messages) > MAX_MESSAGES:
         raise BadRequest(
-            f"`messages` has {len(body.messages)} entries; at most {MAX_MESSAGES} are accepted.", param="messages"
+            f"`messages` has {len(messages)} entries; at most {MAX_MESSAGES} are accepted.", param="messages"
         )
     if body.n is not None and not 1 <= body.n <= MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")

@@ -1,15 +1,17 @@
 """Reading of bodies in other shapes than chat's: decoded JSON, checked where it is used. No I/O."""
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from proxy.errors import BadRequest
-from proxy.request import OWN_FIELDS, not_json
+from proxy.request import OWN_FIELDS, PlainMessage, not_json
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_T = TypeVar("_T")
 _encode: Final = msgspec.json.Encoder().encode
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MAX_NAMES: Final = 16
@@ -25,6 +27,31 @@ def object_of(body: bytes) -> dict[str, Any]:
         raise BadRequest(_NOT_JSON) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise not_json(body, error) from error
+
+
+def plain_fields(
+    body: bytes, names: frozenset[str], decode: Callable[[bytes], _T]
+) -> tuple[dict[str, msgspec.Raw], _T] | None:
+    """The body's fields as they were written, and decoded, where it has none but these; None also for what is not valid, which
+    is told by whoever reads it field by field.
+    """
+    try:
+        fields = _decode_raw(body)
+        return (fields, decode(body)) if names >= fields.keys() else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def is_plain(raw: msgspec.Raw, messages: Sequence[PlainMessage]) -> bool:
+    """True for messages that are chat's as they are: what the assistant says between two others is one message there."""
+    before = ""
+    for message in messages:
+        if message.role == before == "assistant":
+            return False
+        before = message.role
+    # The names of a chat's own calls are known to the decoder, and have no place in another dialect's message.
+    written = bytes(raw)
+    return b'"tool_call' not in written and b'"function_call' not in written
 
 
 def encoded(fields: Mapping[str, Any]) -> bytes:

@@ -10,17 +10,30 @@ from typing import Any, Final
 
 import msgspec
 
-from providers.wire import ChatRequest, Event
+from cost.usage import Usage
+from providers.wire import ChatRequest, Event, Message
 from proxy.errors import ErrorReply
 from proxy.policy import AUTO
-from proxy.request import RequestHeaders, parse_chat, refuse_steering
+from proxy.request import Asked, RequestHeaders, chat_request, refuse_steering, request_of
 from proxy.wires.completions_of_chat import Choice, Completion, Said, completion_of, to_json
 from proxy.wires.openai_errors import as_told, error_event
 from proxy.wires.own_fields import own_fields
-from proxy.wires.reading import encoded, object_of, own_fields_of, raw, said, text, unsupported, whole_number, wrong
+from proxy.wires.reading import (
+    object_of,
+    own_fields_of,
+    plain_fields,
+    raw,
+    said,
+    text,
+    unsupported,
+    whole_number,
+    wrong,
+)
 from proxy.wires.wire import EventWriter, IsModel, Served, Understood, Wire
 
 _DONE: Final = b"data: [DONE]\n\n"
+_WORD_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+_SILENT: Final = Said()
 _SAME: Final = frozenset({
     "temperature", "top_p", "n", "stream", "stream_options", "stop", "presence_penalty", "frequency_penalty", "logit_bias",
     "seed", "user",
@@ -28,6 +41,7 @@ _SAME: Final = frozenset({
 """Fields that chat has under the same name, with the same meaning."""
 _DEFAULT_MAX_TOKENS: Final = 16
 """What OpenAI takes where the caller says nothing."""
+_DEFAULT_MAX: Final = msgspec.Raw(b"%d" % _DEFAULT_MAX_TOKENS)
 _MAX_PROMPTS: Final = 64
 _MAX_LOGPROBS: Final = 20
 
@@ -40,9 +54,43 @@ class _Prompt(msgspec.Struct, frozen=True):
     count: int = 1
 
 
+class _Plain(Asked, frozen=True, kw_only=True):
+    """A body with one text as its prompt, and none but the usual fields."""
+
+    prompt: str
+    max_tokens: int = _DEFAULT_MAX_TOKENS
+    stream: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: str | list[str] = ""
+    user: str = ""
+
+
+_decode_plain: Final = msgspec.json.Decoder(_Plain).decode
+_COMMON: Final = frozenset(
+    {"max_tokens", "model", "prompt", "seed", "stop", "stream", "stream_options", "temperature", "top_p", "user"}
+)
+
+
 def read_completion(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
     """Parses the body. Raises BadRequest."""
     del is_model
+    plain = plain_fields(body, _COMMON, _decode_plain)
+    return _read(body, headers) if plain is None else _read_plain(*plain, headers)
+
+
+def _read_plain(fields: dict[str, msgspec.Raw], asked: _Plain, headers: RequestHeaders) -> Understood:
+    """A request that is a chat in all but its prompt, as most are: its text is passed on as it was written."""
+    fields.setdefault("max_tokens", _DEFAULT_MAX)
+    for_text = None if asked.model == AUTO else dict(fields)
+    fields["messages"] = msgspec.Raw(b'[{"role":"user","content":%b}]' % bytes(fields.pop("prompt")))
+    messages = [Message("user", asked.prompt)]
+    request = request_of(fields, asked, messages, headers, for_text=for_text, translated=True)
+    return Understood(request, CompletionsDialect(request))
+
+
+def _read(body: bytes, headers: RequestHeaders) -> Understood:
     fields = object_of(body)
     own = own_fields_of(fields)
     prompt = _prompt(fields.get("prompt"))
@@ -63,24 +111,15 @@ def read_completion(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
         "messages": [{"role": "user", "content": "\n\n".join(prompt.texts)}],
         "max_tokens": most,
     }
-    request = parse_chat(encoded(chat), headers)
     needs = _needs(fields, prompt)
     for_text: dict[str, Any] | None = None
     if needs or model != AUTO:
-        as_text = {name: value for name, value in fields.items() if name not in own}
-        for_text = {**raw(as_text), "max_tokens": request.fields["max_tokens"]}
-    return Understood(
-        msgspec.structs.replace(
-            request,
-            translated=True,
-            for_text=for_text,
-            text_needs=needs,
-            given_tokens=prompt.tokens,
-            # Each prompt gets as many answers.
-            n=request.n * prompt.count,
-        ),
-        CompletionsDialect(request),
+        for_text = raw({name: value for name, value in fields.items() if name not in own} | {"max_tokens": most})
+    # Each prompt gets as many answers.
+    request = chat_request(
+        chat, headers, times=prompt.count, for_text=for_text, text_needs=needs, given_tokens=prompt.tokens
     )
+    return Understood(request, CompletionsDialect(request))
 
 
 def _prompt(given: Any) -> _Prompt:
@@ -137,9 +176,9 @@ class CompletionsDialect:
     def whole(self, payload: bytes, served: Served) -> bytes:
         tally = served.tally()
         completion = completion_of(payload)
-        choices = [_choice(choice, choice.message or Said()) for choice in completion.choices]
+        choices = [_choice(choice, choice.message or _SILENT) for choice in completion.choices]
         head = {**own_fields(served, tally), **_head(completion, served)}
-        return to_json({**head, "choices": choices, "usage": _usage(served)})
+        return to_json({**head, "choices": choices, "usage": _usage(tally.usage)})
 
     def events(self, served: Served) -> EventWriter:
         return _EventWriter(served, wants_usage=self._wants_usage)
@@ -153,21 +192,34 @@ class _EventWriter:
         self._served = served
         self._wants_usage = wants_usage
         self._last: Completion = Completion()
+        self._word_head = b""
+        """The beginning of an event that says nothing but a piece of text, up to that."""
 
     def render(self, events: Iterable[Event]) -> bytes:
         parts: list[bytes] = []
         for event in events:
-            if event.choices:
+            if event.words:
+                # Most of a stream is this event, so its beginning is not made anew each time.
+                head = self._word_head or self._begun(event)
+                parts += (head, to_json(event.words), _WORD_TAIL)
+            elif event.choices:
                 self._last = completion = completion_of(event.payload)
-                choices = [_choice(choice, choice.delta or Said()) for choice in completion.choices]
+                choices = [_choice(choice, choice.delta or _SILENT) for choice in completion.choices]
                 if any(choice["text"] or choice["finish_reason"] for choice in choices):
                     parts.append(self._event(completion, {"choices": choices}))
         return b"".join(parts)
 
+    def _begun(self, event: Event) -> bytes:
+        self._last = completion_of(event.payload)
+        head = to_json({"model_used": self._served.target_id, **_head(self._last, self._served)})
+        self._word_head = b"data: " + head[:-1] + b',"choices":[{"index":0,"text":'
+        return self._word_head
+
     def last_words(self) -> bytes:
         if not self._wants_usage:
             return _DONE
-        more = {"choices": [], "usage": _usage(self._served), **own_fields(self._served, self._served.tally())}
+        tally = self._served.tally()
+        more = {"choices": [], "usage": _usage(tally.usage), **own_fields(self._served, tally)}
         return self._event(self._last, more) + _DONE
 
     def failed(self, told: ErrorReply) -> bytes:
@@ -215,8 +267,7 @@ def _text_logprobs(told: Any) -> dict[str, Any] | None:
     }
 
 
-def _usage(served: Served) -> dict[str, int]:
-    usage = served.tally().usage
+def _usage(usage: Usage) -> dict[str, int]:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,

@@ -8,13 +8,10 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from providers.wire import ChatRequest
-from proxy.request import RequestHeaders, parse_chat
+from proxy.request import RequestHeaders, chat_request
 from proxy.wires.completions_of_chat import Said, completion_of, to_json
 from proxy.wires.own_fields import own_fields
-from proxy.wires.reading import encoded, object_of, own_fields_of, text, unread, wrong
+from proxy.wires.reading import object_of, own_fields_of, text, unread, wrong
 from proxy.wires.responses.asked import longest_answer
 from proxy.wires.responses.items import COMPACTED, Item, chat_messages, in_full, items_of, with_ids
 from proxy.wires.responses.usage import usage_of
@@ -59,10 +56,7 @@ def read_compaction(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
         "messages": [{"role": "user", "content": asked}],
         **longest_answer(fields),
     }
-    request: ChatRequest = parse_chat(encoded(chat), headers)
-    return Understood(
-        msgspec.structs.replace(request, translated=True, left_out=unread(fields, _READ)), _CompactionDialect(items)
-    )
+    return Understood(chat_request(chat, headers, left_out=unread(fields, _READ)), _CompactionDialect(items))
 
 
 class _CompactionDialect:

@@ -3,7 +3,7 @@
 A whole answer is put together by the same writer as a stream, which tells no events then.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from cost.usage import Usage
 from providers.wire import Event
 from proxy.errors import ErrorReply
-from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
+from proxy.wires.completions_of_chat import Call, Choice, Completion, Said, completion_of, sse, to_json
 from proxy.wires.own_fields import own_fields
 from proxy.wires.reading import said
 from proxy.wires.responses.continuing import conversation_of
@@ -41,18 +41,39 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "user": None,
 }
 """What a response repeats of its request, and what it says where the request said nothing."""
+_BLANK: Final[Mapping[str, Any]] = {
+    "object": "response",
+    "completed_at": None,
+    "background": False,
+    "error": None,
+    "incomplete_details": None,
+    **_ECHOED,
+    "reasoning": {"effort": None, "summary": None},
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "service_tier": "default",
+    "truncation": "disabled",
+    "usage": None,
+}
+"""A response before anything is known of it."""
 _LOGPROBS: Final = ("token", "logprob", "bytes", "top_logprobs")
 _Part = Literal["output_text", "refusal", "reasoning_text"]
 
 
 class ResponsesDialect:
-    """`fields` is the request's body, `items` its input with all earlier turns.
+    """`fields` is the request's body, of which what is only repeated need not be decoded; `items` gives its input with all
+    earlier turns.
 
     One that is made later has its number, by which its ids are known, and perhaps its first events.
     """
 
     def __init__(
-        self, fields: Mapping[str, Any], items: list[Item], box: Toolbox, *, number: str | None = None, events: int = 0
+        self,
+        fields: Mapping[str, Any],
+        items: Callable[[], list[Item]],
+        box: Toolbox,
+        *,
+        number: str | None = None,
+        events: int = 0,
     ) -> None:
         self._number = number
         self._events = events
@@ -60,13 +81,20 @@ class ResponsesDialect:
         self._items = items
         self._box = box
         self._writer: _EventWriter | None = None
+        self._made: dict[str, Any] | None = None
+        """The whole response, once it was made to be kept."""
         self._conversation = conversation_of(fields)
         self._stores = fields.get("store") is not False
         self.keeps = self._stores or self._conversation is not None
         """False once it turned out that nothing can be kept, and the response has to say so."""
 
     def whole(self, payload: bytes, served: Served) -> bytes:
-        return to_json(self._written(payload, served))
+        made = self._made
+        if made is None:
+            made = self._written(payload, served)
+        elif not self.keeps:
+            made |= {"conversation": None, "store": False}
+        return to_json(made)
 
     def events(self, served: Served) -> EventWriter:
         self._writer = _EventWriter(self, served, self._box, self._events)
@@ -75,7 +103,7 @@ class ResponsesDialect:
     def to_keep(self, payload: bytes | None, served: Served) -> Kept:
         """What is to be kept, or remembered, of a whole answer, or of the stream that was written."""
         if payload is not None:
-            response = self._written(payload, served)
+            response = self._made = self._written(payload, served)
         else:
             assert self._writer is not None  # noqa: S101  # A stream was written.
             self._writer.settle()
@@ -112,7 +140,7 @@ class ResponsesDialect:
         return self._number or served.request_id.removeprefix("req_")
 
     def _kept(self, response: dict[str, Any]) -> Kept:
-        items = with_ids(self._items, response["id"].removeprefix("resp_"))
+        items = with_ids(self._items(), response["id"].removeprefix("resp_"))
         turn = None
         if self._conversation is not None:
             turn = Change(self._conversation, lambda record: with_turn(record, [*items, *response["output"]]))
@@ -120,36 +148,74 @@ class ResponsesDialect:
         return Kept(response["id"], record, is_stored=self._stores, turn=turn)
 
     def _object(self, number: str, created_at: int, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
-        fields = self._fields
-        text = fields.get("text") or {}
-        reasoning = fields.get("reasoning") or {}
+        conversation = self._conversation if self.keeps else None
         return {
             "id": f"resp_{number}",
-            "object": "response",
+            **_BLANK,
+            **self._echoed(),
             "created_at": created_at,
-            "completed_at": None,
             "status": status,
-            "background": self._fields.get("background") is True,
-            "conversation": {"id": self._conversation} if self.keeps and self._conversation is not None else None,
-            "error": None,
-            "incomplete_details": None,
-            **_ECHOED,
-            **said(fields, _ECHOED),
+            "conversation": None if conversation is None else {"id": conversation},
             "output": output,
-            "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
             "store": self.keeps and self._stores,
-            "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
-            "service_tier": "default",
-            "truncation": "disabled",
-            "usage": None,
             **more,
         }
 
+    def _echoed(self) -> dict[str, Any]:
+        """What a response repeats of its request."""
+        fields = self._fields
+        echoed = said(fields, _ECHOED)
+        if fields.get("background") is True:
+            echoed["background"] = True
+        if text := fields.get("text"):
+            echoed["text"] = {**_BLANK["text"], **text}
+        if reasoning := fields.get("reasoning"):
+            echoed["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
+        return echoed
+
+    def ended(self, served: Served, output: list[Item], *, model: str, tier: str, finish: str) -> dict[str, Any]:
+        """The response at its end."""
+        tally = served.tally()
+        reason = _INCOMPLETE.get(finish)
+        response = self._object(self.number(served), served.created_at, "completed", output)
+        response["model"], response["service_tier"] = model, tier
+        response["usage"] = usage_of(tally.usage)
+        response |= own_fields(served, tally)
+        if reason is None:
+            response["completed_at"] = served.now_s()
+        else:
+            response["status"], response["incomplete_details"] = "incomplete", {"reason": reason}
+        return response
+
     def _written(self, payload: bytes, served: Served) -> dict[str, Any]:
+        completion = completion_of(payload)
+        choice = completion.first
+        if choice is not None and choice.logprobs is None and choice.message is not None:
+            words = choice.message.only_text
+            if words:
+                # Most answers are one message of one text.
+                return self._message(words, choice.finish or "", completion, served)
         writer = _EventWriter(self, served, self._box, tells=False)
         writer.say(payload, [])
         writer.settle()
         return writer.finished()
+
+    def _message(self, words: str, finish: str, completion: Completion, served: Served) -> dict[str, Any]:
+        item = {
+            "id": f"{PREFIX['message']}_{self.number(served)}_0",
+            "type": "message",
+            "status": "incomplete" if finish in _INCOMPLETE else "completed",
+            "role": "assistant",
+            "content": [_part("output_text", words, [])],
+        }
+        model, tier = completion.model, completion.service_tier
+        return self.ended(
+            served,
+            [item],
+            model=model if isinstance(model, str) else served.target_id,
+            tier=tier if isinstance(tier, str) else _BLANK["service_tier"],
+            finish=finish,
+        )
 
 
 class _EventWriter:
@@ -212,17 +278,7 @@ class _EventWriter:
 
     def finished(self) -> dict[str, Any]:
         """The response, once it is settled."""
-        tally = self._served.tally()
-        reason = _INCOMPLETE.get(self._finish)
-        response = self._response(
-            "completed" if reason is None else "incomplete",
-            incomplete_details=None if reason is None else {"reason": reason},
-            usage=usage_of(tally.usage),
-            **own_fields(self._served, tally),
-        )
-        if reason is None:
-            response["completed_at"] = self._served.now_s()
-        return response
+        return self._dialect.ended(self._served, self._output, model=self._model, tier=self._tier, finish=self._finish)
 
     def say(self, payload: bytes, parts: list[bytes]) -> None:
         """Takes in a chunk or a whole completion."""

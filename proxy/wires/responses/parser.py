@@ -1,17 +1,20 @@
 """The body of a response's request as the internal chat request. No I/O."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from providers.wire import Message
 from proxy.errors import BadRequest
-from proxy.request import RequestHeaders, parse_chat
+from proxy.request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
 from proxy.wires.reading import (
     an_object,
     encoded,
+    is_plain,
     object_of,
     own_fields_of,
+    plain_fields,
     raw,
     said,
     text,
@@ -35,15 +38,88 @@ _READ: Final = frozenset(
     {"background", "client_metadata", "conversation", "include", "input", "instructions", "max_output_tokens", "metadata", "model", "previous_response_id",
      "reasoning", "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", *_SAME, *_OPENAI_ONLY}
 )  # fmt: skip
+_COMMON: Final = frozenset(
+    {
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "metadata",
+        "model",
+        "previous_response_id",
+        "store",
+        *_SAME,
+    }
+)
+"""Fields that each target has under some name, or that are the gateway's. Most requests have no others."""
+_PLAIN: Final = _COMMON - {"include", "parallel_tool_calls"}
+_NO_TOOLS: Final = Toolbox([], {})
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Efforts in the words that every engine knows."""
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
+class _Plain(Asked, frozen=True, kw_only=True):
+    """A body with none but the usual fields."""
+
+    input: str | list[PlainMessage]
+    instructions: str = ""
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = msgspec.field(name="max_output_tokens", default=None)
+    stream: bool = False
+    store: bool = True
+    temperature: float = 1.0
+    top_p: float = 1.0
+    user: str = ""
+    metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    previous_response_id: str = ""
+
+
+_decode_plain: Final = msgspec.json.Decoder(_Plain).decode
+_OURS: Final = ("metadata", "previous_response_id", "store")
+
+
 def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
     """Parses a request whose earlier turns stand in its `input`. Raises BadRequest."""
     del is_model
+    plain = plain_fields(body, _PLAIN, _decode_plain)
+    if plain is not None:
+        given = plain[1].input
+        if isinstance(given, str) or is_plain(plain[0]["input"], given):
+            return _read_plain(*plain, headers)
     return _understood(body, headers)
+
+
+def _read_plain(fields: dict[str, msgspec.Raw], asked: _Plain, headers: RequestHeaders) -> Understood:
+    """A request that is a chat in all but a few names, as most are: its texts are passed on as they were written."""
+    said = {**fields, "store": asked.store}
+    given = fields.pop("input")
+    messages: list[Message]
+    if isinstance(asked.input, str):
+        messages, written = [Message("user", asked.input)], b'[{"role":"user","content":%b}]' % bytes(given)
+    else:
+        messages, written = [*asked.input], bytes(given)
+    instructions = fields.pop("instructions", None)
+    if asked.instructions and instructions is not None:
+        messages.insert(0, Message("system", asked.instructions))
+        written = b'[{"role":"system","content":%b},%b' % (bytes(instructions), written[1:])
+    fields["messages"] = msgspec.Raw(written)
+    if "max_output_tokens" in fields:
+        fields["max_tokens"] = fields.pop("max_output_tokens")
+    for name in _OURS:
+        fields.pop(name, None)
+    request = request_of(
+        fields,
+        asked,
+        messages,
+        headers,
+        translated=True,
+        for_anthropic=lambda: _for_anthropic(asked.instructions, _items_in(given), None),
+    )
+    return Understood(request, ResponsesDialect(said, lambda: _items_in(given), _NO_TOOLS))
+
+
+def _items_in(given: msgspec.Raw) -> list[Item]:
+    return items_of(msgspec.json.decode(given))
 
 
 def read_again(response_id: str, events: int, body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
@@ -67,51 +143,54 @@ def _understood(
         raise unsupported("prompt", "Prompts are not kept here: send `instructions` and `input`.")
     items = items_of(fields.get("input"))
     tools = fields.get("tools") or ()
-    box = toolbox_of(tools) if tools else Toolbox([], {})
+    box = toolbox_of(tools) if tools else _NO_TOOLS
     run = tools_run_by_providers(tools) if tools else {}
     instructions = fields.get("instructions")
     messages = chat_messages(instructions, items, signed=False, foreign=run)
     # What a provider alone can read is weighed as if it were not there.
     choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     chat: dict[str, Any] = {
-        **own_fields_of(fields),
         "model": text(fields.get("model"), "model"),
         "messages": messages,
         **said(fields, _SAME),
-        **_asked(fields),
-        **_tools(offered, choice),
+        **longest_answer(fields),
     }
-    if not offered.functions:
+    more: dict[str, Any] = {}
+    effort: str | None = None
+    engines: dict[str, Any] = {"messages": with_system_first(messages)}
+    if offered.functions:
+        chat |= _tools(offered, choice)
+    else:
         # A host without tools to call refuses to be told how.
         chat.pop("parallel_tool_calls", None)
-    if fields.get("prompt_cache_key") is not None:
-        chat["prompt_cache_key"] = text(fields["prompt_cache_key"], "prompt_cache_key")
-    request = parse_chat(encoded(chat), headers)
-    request.fields.pop("prompt_cache_key", None)
-    effort = _effort(fields)
-    kind = ResponsesAsWritten if run else ResponsesDialect
-    dialect = kind(fields, items, box, number=number, events=events)
-    return Understood(
-        msgspec.structs.replace(
-            request,
-            translated=True,
-            left_out=unread(fields, _READ),
-            for_engines=raw({"reasoning_effort": _EFFORTS.get(effort or ""), "messages": with_system_first(messages)}),
-            for_openai=raw(said(fields, _OPENAI_ONLY)),
-            for_reasoners=raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
-            for_anthropic=lambda: _for_anthropic(instructions, items, effort),
-            as_written=response_as_written(body, fields, items, run) if run else None,
-        ),
-        dialect,
-        _later(fields, dialect),
+    if run or not fields.keys() <= _COMMON:
+        effort = _effort(fields)
+        engines["reasoning_effort"] = _EFFORTS.get(effort or "")
+        chat |= _rarely_asked(fields)
+        more = {
+            "left_out": unread(fields, _READ),
+            "for_openai": raw(said(fields, _OPENAI_ONLY)),
+            "for_reasoners": raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
+            "as_written": response_as_written(body, fields, items, run) if run else None,
+        }
+    elif fields.get("include"):
+        chat |= _logprobs(fields)
+    request = chat_request(
+        chat,
+        headers,
+        for_engines=raw(engines),
+        for_anthropic=lambda: _for_anthropic(instructions, items, effort),
+        **more,
     )
+    # It tells conversations apart, and goes to OpenAI alone.
+    request.fields.pop("prompt_cache_key", None)
+    kind = ResponsesAsWritten if run else ResponsesDialect
+    dialect = kind(fields, lambda: items, box, number=number, events=events)
+    return Understood(request, dialect, _later(fields, dialect) if fields.get("background") else None)
 
 
-def _later(fields: Mapping[str, Any], dialect: ResponsesDialect) -> Later | None:
-    background = fields.get("background")
-    if not background:
-        return None
-    if background is not True:
+def _later(fields: Mapping[str, Any], dialect: ResponsesDialect) -> Later:
+    if fields["background"] is not True:
         raise wrong("background", "true or false")
     if fields.get("store") is False:
         raise BadRequest("What is made in the background is kept: leave out `store`.", param="store")
@@ -136,17 +215,22 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
     )
 
 
-def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked of the answer, in chat's fields."""
-    asked = longest_answer(fields)
-    include = fields.get("include")
-    if (isinstance(include, list) and _LOGPROBS in include) or fields.get("top_logprobs"):
-        asked["logprobs"] = True
-        asked["top_logprobs"] = whole_number(fields.get("top_logprobs") or 0, "top_logprobs")
+def _rarely_asked(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What most requests have none of, in chat's fields."""
+    asked = {**own_fields_of(fields), **_logprobs(fields)}
+    if fields.get("prompt_cache_key") is not None:
+        asked["prompt_cache_key"] = text(fields["prompt_cache_key"], "prompt_cache_key")
     form = _text_config(fields).get("format")
     if form is not None:
         asked |= _response_format(an_object(form, "text.format"))
     return asked
+
+
+def _logprobs(fields: Mapping[str, Any]) -> dict[str, Any]:
+    include = fields.get("include")
+    if not fields.get("top_logprobs") and not (isinstance(include, list) and _LOGPROBS in include):
+        return {}
+    return {"logprobs": True, "top_logprobs": whole_number(fields.get("top_logprobs") or 0, "top_logprobs")}
 
 
 def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:

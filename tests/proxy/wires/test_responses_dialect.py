@@ -22,7 +22,7 @@ TOOLS = [
 
 
 def dialect(**fields: Any) -> ResponsesDialect:
-    return ResponsesDialect({"tools": TOOLS, **fields}, [{"role": "user", "content": "hi"}], toolbox_of(TOOLS))
+    return ResponsesDialect({"tools": TOOLS, **fields}, lambda: [{"role": "user", "content": "hi"}], toolbox_of(TOOLS))
 
 
 def call(index: int | None, arguments: str, name: str | None = None, call_id: str | None = None) -> dict[str, Any]:
