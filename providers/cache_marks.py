@@ -25,6 +25,30 @@ def with_cache_marks(messages: Sequence[Message], tools: Any, mark: Mapping[str,
     return found
 
 
+def mark_body(fields: dict[str, Any]) -> None:
+    """Sets the same marks in a decoded body of Anthropic's messages."""
+    messages = fields["messages"]
+    if _MARK in fields or any(
+        _MARK in part for part in (*_parts(messages, fields.get("tools")), *_blocks(fields.get("system")))
+    ):
+        return
+    if isinstance(fields.get("system"), str):
+        fields["system"] = [{"type": "text", "text": fields["system"]}]
+    places = [_blocks(fields.get("system"))]
+    last = next((each for each in reversed(messages) if each.get("role") != "system"), None)
+    if last is not None and last.get("role") == "user":
+        if isinstance(last.get("content"), str):
+            last["content"] = [{"type": "text", "text": last["content"]}]
+        places.append(_blocks(last.get("content")))
+    for blocks in places:
+        if blocks and (blocks[-1].get("type") != "text" or blocks[-1].get("text")):
+            blocks[-1][_MARK] = dict(_EPHEMERAL)
+
+
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    return content if isinstance(content, list) and all(isinstance(each, dict) for each in content) else []
+
+
 def _places(messages: Sequence[Message]) -> Iterator[int]:
     """Where marks go: two of the four."""
     system = next((index for index, each in enumerate(messages) if each.get("role") != "system"), len(messages)) - 1

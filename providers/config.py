@@ -48,7 +48,10 @@ class DeploymentConfig(Section):
     """One address at which a model can be called."""
 
     name: str = Field(default="main", pattern=_NAME, max_length=64, description="Unique within the model.")
-    kind: DeploymentKind = Field(description="The wire it speaks; `litellm` for all that is not OpenAI-shaped.")
+    kind: DeploymentKind = Field(
+        description="The wire it speaks; `litellm` for all that is not OpenAI-shaped. Models of `anthropic/` are called without "
+        "litellm."
+    )
     base_url: str = Field(
         default="", max_length=2_048, description="For example https://api.openai.com/v1; /chat/completions is added."
     )

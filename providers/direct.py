@@ -1,4 +1,4 @@
-"""HTTP client for OpenAI-shaped upstreams: OpenAI, Azure's v1, vLLM, TGI, SGLang, llama.cpp, Together, ...
+"""HTTP client for OpenAI-shaped upstreams (OpenAI, Azure's v1, vLLM, TGI, SGLang, llama.cpp, Together, ...) and for Anthropic.
 
 This is the hot path: one read returns all events of one network read.
 """
@@ -13,6 +13,8 @@ from urllib.parse import quote
 import msgspec
 
 from cost.usage import MOST_TOKENS
+from providers.claude.reply import ClaudeReader
+from providers.claude.request import claude_body
 from providers.connections.address import Address, AddressInvalid, address_of
 from providers.connections.connection import Connection
 from providers.connections.errors import (
@@ -36,7 +38,7 @@ from providers.forms import form_of
 from providers.media_links import refuse_media_links
 from providers.metered_replies import decode_metered
 from providers.passed_stream import PassedStream
-from providers.provider_tools import address_of_dialect
+from providers.provider_tools import address_of_dialect, speaks_messages
 from providers.replies_as_written import ReplyReader, reader_of
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
@@ -111,13 +113,18 @@ class DirectUpstream:
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         refuse_media_links(call.request, call.deployment)
-        connection = await (
-            self._form_sent(call, call.request.upload) if call.request.upload else self._json_sent(call)
-        )
-        deployment_id = call.deployment.deployment_id
+        deployment_id, reader = call.deployment.deployment_id, reader_of(call)
+        if call.request.upload:
+            connection = await self._form_sent(call, call.request.upload)
+        elif reader is None and speaks_messages(call.deployment):
+            asked = claude_body(call)
+            reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
+            connection = await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers))
+        else:
+            connection = await self._json_sent(call)
         try:
             await connection.reply_begins()
-            return await self._opened(connection, call)
+            return await self._opened(connection, call, reader)
         except ReplyTimeout as error:
             self._pool.release(connection)
             raise took_too_long(call) from error
@@ -206,12 +213,12 @@ class DirectUpstream:
             head = self._heads[key] = _head_of(deployment, url)
         return head
 
-    async def _opened(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
+    async def _opened(self, connection: Connection, call: UpstreamCall, reader: ReplyReader | None) -> UpstreamStream:
         if connection.status != HTTPStatus.OK:
             raise await _error_of(connection, call)
-        return self._stream_of(connection, call)
+        return self._stream_of(connection, call, reader)
 
-    def _stream_of(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
+    def _stream_of(self, connection: Connection, call: UpstreamCall, reader: ReplyReader | None) -> UpstreamStream:
         deployment_id = call.deployment.deployment_id
         headers = connection.headers
         if headers.get("content-encoding", "identity").lower() != "identity":
@@ -230,13 +237,13 @@ class DirectUpstream:
                 raise MalformedReply(
                     "The upstream streams although asked for a whole answer.", deployment_id=deployment_id
                 )
-            return _Body(self._pool, connection, call, self._limits, as_chunk=False)
+            return _Body(self._pool, connection, call, self._limits, reader, as_chunk=False)
         # The first token may take longer than any later pause.
         connection.limit_silence(call.idle_timeout_s)
-        if "json" in kind and call.request.as_written is None:
+        if "json" in kind and reader is None:
             # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
-            return _Body(self._pool, connection, call, self._limits, as_chunk=True)
-        return _Stream(self._pool, connection, call, self._limits)
+            return _Body(self._pool, connection, call, self._limits, None, as_chunk=True)
+        return _Stream(self._pool, connection, call, self._limits, reader)
 
     def _passed(self, connection: Connection, call: UpstreamCall, media_type: str) -> PassedStream:
         connection.limit_silence(call.idle_timeout_s)
@@ -298,7 +305,7 @@ async def _error_of(connection: Connection, call: UpstreamCall) -> UpstreamError
         deployment_id=deployment.deployment_id,
         secret=deployment.api_key,
     )
-    if call.request.as_written is not None and call.request.as_written.dialect == "messages":
+    if path_of(call.request, deployment) == "messages":
         error.original = original_of([body or b""], deployment.api_key)
     return error
 
@@ -325,7 +332,14 @@ class _Body:
     """A whole reply, as one event. Closing it cuts the connection unless the reply was read to its end."""
 
     def __init__(
-        self, pool: ConnectionPool, connection: Connection, call: UpstreamCall, limits: DirectLimits, *, as_chunk: bool
+        self,
+        pool: ConnectionPool,
+        connection: Connection,
+        call: UpstreamCall,
+        limits: DirectLimits,
+        reader: ReplyReader | None,
+        *,
+        as_chunk: bool,
     ) -> None:
         self._pool = pool
         self._connection = connection
@@ -333,7 +347,7 @@ class _Body:
         self._deployment = call.deployment
         self._limits = limits
         self._as_chunk = as_chunk
-        self._reader = reader_of(call)
+        self._reader = reader
         self._decode = _decoder_of(call.request.operation)
         self._is_text = completes_text(call.request, call.deployment)
         self._ended = False
@@ -387,14 +401,21 @@ class _Stream:
         "_secret",
     )
 
-    def __init__(self, pool: ConnectionPool, connection: Connection, call: UpstreamCall, limits: DirectLimits) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        connection: Connection,
+        call: UpstreamCall,
+        limits: DirectLimits,
+        reader: ReplyReader | None,
+    ) -> None:
         self._pool = pool
         self._connection = connection
         self._call = call
         self._deployment_id = call.deployment.deployment_id
         self._secret = call.deployment.api_key
         self._is_text = completes_text(call.request, call.deployment)
-        self._reader: ReplyReader | None = reader_of(call)
+        self._reader = reader
         self._parser = SseParser(limits.max_event_bytes)
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
@@ -465,7 +486,7 @@ class _Stream:
                 break
             if event.finished:
                 self._finished = True
-            if event.payload != EMPTY_OBJECT:
+            if event.payload != EMPTY_OBJECT or event.native:
                 events.append(event)
             if reader is not None and reader.ended:
                 self._ended = True

@@ -1,4 +1,4 @@
-"""The only module that calls litellm, for providers that do not speak OpenAI's API (Anthropic, Bedrock, Vertex, ...).
+"""The only module that calls litellm, for providers that speak neither OpenAI's API nor Anthropic's (Bedrock, Vertex, ...).
 
 Importing litellm costs seconds and much memory, so nothing here imports it before `prepare`, and `prepare` does it in a
 thread. Fields reach litellm by an allow-list: many of its keyword arguments choose the address, the credentials or the
@@ -73,29 +73,6 @@ PASSED_FIELDS = frozenset(
 _DROPPED_FIELDS = frozenset(
     {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
 )
-
-_ANTHROPIC = "anthropic"
-_OF_CALLS = frozenset(
-    {"model", "stream", "timeout", "num_retries", "max_retries", "_skip_mcp_handler", "api_base", "api_key"}
-)
-"""litellm's arguments that say how to call, rather than what."""
-_IN_BATCHES = frozenset(
-    {
-        "max_completion_tokens",
-        "max_tokens",
-        "parallel_tool_calls",
-        "reasoning_effort",
-        "stop",
-        "temperature",
-        "thinking",
-        "tool_choice",
-        "tools",
-        "top_k",
-        "top_p",
-        "user",
-    }
-)
-"""What of a caller's body is the same in a message of Anthropic's whether or not it is called through litellm."""
 
 _OF_REASONERS = frozenset({"reasoning_effort"})
 """What models that do not reason refuse, and what says so little of an answer that it may be left out."""
@@ -202,49 +179,6 @@ class LitellmUpstream:
             del arguments[name]
             if said:
                 call.drops(name)
-
-    async def message_params(self, call: UpstreamCall) -> bytes:
-        """The call as parameters of Anthropic's messages, as its batch API takes them. Raises CannotCarry."""
-        arguments = litellm_arguments(call)
-        await self.prepare()
-        self._drop_unsupported(arguments, call)
-        model = call.deployment.upstream_model.partition("/")[2]
-        messages = arguments.pop("messages", None)
-        asked = {name: value for name, value in arguments.items() if name not in _OF_CALLS}
-        odd = asked.keys() - _IN_BATCHES
-        if odd or call.deployment.options:
-            name = min(odd, default="model")
-            raise _cannot_carry(call.deployment, f"The parameter {name[:64]!r} does not go into a batch.", name)
-        try:
-            optional = self._litellm.utils.get_optional_params(
-                model=model, custom_llm_provider=_ANTHROPIC, drop_params=False, **asked
-            )
-            params = self._litellm.AnthropicConfig().transform_request(
-                model=model, messages=messages, optional_params=optional, litellm_params={}, headers={}
-            )
-        except Exception as error:
-            # litellm has no tree of its own for everything: any exception may come out of it.
-            raise _cannot_carry(call.deployment, "The request does not go into a batch.", "messages") from error
-        return _payload(params)
-
-    async def as_chat(self, message: bytes, deployment: Deployment) -> bytes:
-        """A message of Anthropic's as a chat completion. Raises MalformedReply."""
-        import httpx  # noqa: PLC0415  # It comes with litellm.
-
-        await self.prepare()
-        try:
-            read = json.loads(message)
-            reply = self._litellm.AnthropicConfig().transform_parsed_response(
-                completion_response=read,
-                raw_response=httpx.Response(200, content=message),
-                model_response=self._litellm.ModelResponse(),
-            )
-            body: dict[str, Any] = reply.model_dump(mode="json", exclude_none=True)
-        except Exception as error:
-            raise MalformedReply(
-                "The provider's answer is no message.", deployment_id=deployment.deployment_id
-            ) from error
-        return _payload(body)
 
     async def aclose(self) -> None:
         """Closes litellm's HTTP clients, if it was imported."""

@@ -68,6 +68,13 @@ def dialect_of(deployment: Deployment) -> Dialect | None:
     return None
 
 
+def speaks_messages(deployment: Deployment) -> bool:
+    """True for a model of Anthropic's own API, which is called without litellm, whatever wire a request came by. What only
+    litellm's options can say is called through it.
+    """
+    return dialect_of(deployment) == "messages" and not deployment.options
+
+
 def common_dialect(deployments: Iterable[Deployment]) -> Dialect | None:
     """The dialect of all these deployments; None where they differ, or there are none."""
     found = {dialect_of(each) for each in deployments}

@@ -77,7 +77,7 @@ class _ResponsesReader:
         try:
             event = _decode_event(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _malformed(self._deployment) from error
+            raise malformed_message(self._deployment) from error
         kind = event.type
         if kind == "error":
             raise self._failed({"code": event.code, "message": event.message})
@@ -96,7 +96,7 @@ class _ResponsesReader:
         try:
             response = _decode_response(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _malformed(self._deployment) from error
+            raise malformed_message(self._deployment) from error
         if response.error is not None or not isinstance(response.output, list):
             raise self._failed(response.error)
         return Event(payload, True, 1, 0, _usage_of_response(response), True, _tier(response), "", "response")
@@ -168,11 +168,11 @@ _decode_messages_event: Final = msgspec.json.Decoder(_MessagesEvent).decode
 
 
 class _MessagesReader:
-    """Anthropic's. What a stream's first event says of the input holds until a later one says more."""
+    """Anthropic's."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._usage: dict[str, Any] = {}
+        self._usage = MessagesUsage()
         self.ended = False
 
     def event(self, payload: bytes) -> Event:
@@ -180,14 +180,12 @@ class _MessagesReader:
         try:
             event = _decode_messages_event(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _malformed(self._deployment) from error
+            raise malformed_message(self._deployment) from error
         if event.type == "error":
-            failure = error_in_reply(event.error, self._deployment.deployment_id, self._deployment.api_key)
-            failure.original = original_of([payload], self._deployment.api_key)
-            raise failure
+            raise failure_in_messages(event.error, payload, self._deployment)
         self.ended = event.type == "message_stop"
         told = event.usage if event.message is None else event.message.usage
-        usage = self._usage_with(told) if isinstance(told, dict) else None
+        usage = self._usage.told(told) if isinstance(told, dict) else None
         chars = 0 if event.delta is None else event.delta.chars
         token = chars > 0 or event.type == "content_block_start"
         finished = event.delta is not None and event.delta.stop_reason is not None
@@ -198,24 +196,37 @@ class _MessagesReader:
         try:
             message = _decode_message(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _malformed(self._deployment) from error
+            raise malformed_message(self._deployment) from error
         if not isinstance(message.content, list):
-            raise _malformed(self._deployment)
-        usage = self._usage_with(message.usage) if isinstance(message.usage, dict) else None
+            raise malformed_message(self._deployment)
+        usage = self._usage.told(message.usage) if isinstance(message.usage, dict) else None
         return Event(payload, True, 1, 0, usage, True, None, "", "message")
 
-    def _usage_with(self, told: Mapping[str, Any]) -> WireUsage:
+
+class MessagesUsage:
+    """What one of Anthropic's replies tells of its usage. What a stream's first event says of the input holds until a later one
+    says more.
+    """
+
+    def __init__(self) -> None:
+        self._usage: dict[str, Any] = {}
+
+    def told(self, told: Mapping[str, Any]) -> WireUsage:
         """The usage so far in chat's names: there the input contains what was read from and written to a cache."""
         self._usage |= {name: value for name, value in told.items() if value is not None}
         usage = self._usage
         parts = [usage.get(name, 0) for name in _INPUTS]
         counted = all(type(each) is int for each in parts) and "input_tokens" in usage
+        read, output = usage.get("cache_read_input_tokens"), usage.get("output_tokens_details")
+        thought = output.get("thinking_tokens") if isinstance(output, dict) else None
         return WireUsage(
             # What is no number stays as it came, for whoever judges reports.
             prompt_tokens=sum(parts) if counted else usage.get("input_tokens"),
             completion_tokens=usage.get("output_tokens"),
+            prompt_tokens_details=None if read is None else {"cached_tokens": read},
+            completion_tokens_details=None if thought is None else {"reasoning_tokens": thought},
             cache_creation_input_tokens=usage.get("cache_creation_input_tokens"),
-            cache_read_input_tokens=usage.get("cache_read_input_tokens"),
+            cache_read_input_tokens=read,
             cache_creation=usage.get("cache_creation"),
             server_tool_use=usage.get("server_tool_use"),
         )
@@ -224,7 +235,14 @@ class _MessagesReader:
 _INPUTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-def _malformed(deployment: Deployment) -> MalformedReply:
+def failure_in_messages(told: Any, payload: bytes, deployment: Deployment) -> UpstreamError:
+    """The error that an event of Anthropic's tells, with its own words."""
+    failure = error_in_reply(told, deployment.deployment_id, deployment.api_key)
+    failure.original = original_of([payload], deployment.api_key)
+    return failure
+
+
+def malformed_message(deployment: Deployment) -> MalformedReply:
     return MalformedReply(
         "The upstream's answer is not in the dialect that it was asked in.", deployment_id=deployment.deployment_id
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from providers.direct import DirectUpstream
 from providers.errors import UpstreamRefusedUs
+from providers.provider_tools import speaks_messages
 from providers.target import Deployment, DeploymentKind
 from providers.token_counts import Question
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -20,8 +21,9 @@ class Upstreams:
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
-        # What is passed on as its caller wrote it needs no translation, whichever client translates for this kind.
-        kind = call.deployment.kind if call.request.as_written is None else "openai"
+        # What is passed on as its caller wrote it, and Anthropic's own dialect, need no litellm.
+        direct = call.request.as_written is not None or speaks_messages(call.deployment)
+        kind = "openai" if direct else call.deployment.kind
         upstream = self._by_kind.get(kind)
         if upstream is None:
             raise UpstreamRefusedUs(

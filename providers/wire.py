@@ -14,7 +14,7 @@ import msgspec
 
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
-from providers.provider_tools import AsWritten, model_of_dialect
+from providers.provider_tools import AsWritten, model_of_dialect, speaks_messages
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
@@ -120,6 +120,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields beside `for_openai` for its models that reason; the others refuse them."""
     for_anthropic: Callable[[], Mapping[str, Any]] | None = None
     """Makes the decoded fields that stand in place of those in `fields` for targets that speak Anthropic's dialect."""
+    in_messages: Callable[[], AsWritten] | None = None
+    """Makes the request as its caller wrote it in Anthropic's dialect, for Anthropic itself."""
     claudes_only: tuple[str, ...] = ()
     """The caller's parameters that are in `for_anthropic` alone."""
     left_out: tuple[str, ...] = ()
@@ -188,6 +190,10 @@ class Event(msgspec.Struct, frozen=True):
     """
     kind: str = ""
     """The type of an event in another dialect than chat's; empty in chat's."""
+    native: bytes = b""
+    """The event as its upstream wrote it in the caller's own dialect, where `payload` is what it says in chat's; it may say
+    nothing there.
+    """
     units: UsedUnits | None = None
     media_type: str = ""
     """What a payload that passes as it is is a piece of; empty for JSON."""
@@ -275,6 +281,8 @@ def path_of(request: ChatRequest, deployment: Deployment) -> str:
     """URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
     if request.as_written is not None:
         return request.as_written.dialect
+    if speaks_messages(deployment):
+        return "messages"
     return _TEXT_PATH if completes_text(request, deployment) else PATHS[request.operation]
 
 
@@ -554,7 +562,7 @@ _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
 
 
 def speaks_anthropic(deployment: Deployment) -> bool:
-    """True for a Claude behind litellm, whoever hosts it: cache marks, thinking and the like reach it."""
+    """True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
     name = deployment.upstream_model
     return deployment.kind == "litellm" and (name.startswith("anthropic/") or "claude" in name)
 
@@ -563,8 +571,12 @@ def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
     """What a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
     if not request.translated or request.as_written is not None:
         return ()
+    if request.in_messages is not None and speaks_messages(deployment):
+        return ()
     if speaks_anthropic(deployment):
         return request.left_out + tuple(sorted({"verbosity"} & request.for_reasoners.keys()))
+    if not (request.for_engines or request.for_reasoners):
+        return request.left_out + request.claudes_only
     asked = _TOLD & (request.for_engines.keys() | request.for_reasoners.keys())
     if asked:
         fields: dict[str, Any] = {}

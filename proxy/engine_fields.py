@@ -12,6 +12,7 @@ from typing import Final
 
 from accounts.caller import Caller
 from providers.parameters import MINOR, is_said
+from providers.provider_tools import speaks_messages
 from providers.target import Deployment, Target
 from proxy.deadlines.deadline import MOST_TIMEOUT_MS, TIMEOUT_HEADER
 from proxy.policy import longest_answer
@@ -45,7 +46,10 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
     facts = routed.facts
     tier = facts.service_tier if facts.service_tier in target.service_tiers else None
     longest = longest_answer(target, facts)
-    if longest == facts.max_output_tokens and _OLD not in left_out_fields(target, routed):
+    if longest is None and speaks_messages(deployment):
+        # Anthropic wants to be told, and has room for the longest that there is.
+        longest = target.max_output_tokens
+    elif longest == facts.max_output_tokens and _OLD not in left_out_fields(target, routed):
         longest = None
     if tier is None and longest is None:
         return fields

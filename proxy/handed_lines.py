@@ -5,7 +5,7 @@ reservation and its settlement, and a process's death may lie there too. So neit
 entries are given to whoever keeps the line, which writes them with the line itself.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -14,6 +14,7 @@ from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
 from cost.prices import Price
 from providers.breaker import Breakers
+from providers.claude.request import claude_params
 from providers.config import BreakerConfig
 from providers.errors import CannotCarry, MalformedReply
 from providers.target import Deployment, Target
@@ -39,9 +40,6 @@ FLAG: Final = "provider_batch"
 _AFTER_ALL: Final = frozenset({"fallback", "degraded"})
 """Reasons of candidates that are asked only where better ones fail."""
 
-Params = Callable[[UpstreamCall], Awaitable[bytes]]
-"""Turns a call into the parameters of Anthropic's messages. Raises CannotCarry for what does not go there."""
-
 
 class LineOffers:
     """The request line of this process, as the tier sees it that hands lines over."""
@@ -52,13 +50,11 @@ class LineOffers:
         wire_of: Callable[[str], Wire],
         clock: Callable[[], float],
         now_us: Callable[[], int],
-        as_params: Params | None = None,
     ) -> None:
         self._line = line
         self._wire_of = wire_of
         self._clock = clock
         self._now_us = now_us
-        self._as_params = as_params
         # Nothing is called here, so nothing is learnt of a deployment's health.
         self._breakers = Breakers(BreakerConfig(), clock)
 
@@ -126,7 +122,7 @@ class LineOffers:
         for deployment in target.deployments:
             if deployment.batch_api == "openai":
                 return deployment
-            if deployment.batch_api == "anthropic" and self._as_params and routed.request.operation == "chat":
+            if deployment.batch_api == "anthropic" and routed.request.operation == "chat":
                 return deployment
         return None
 
@@ -137,7 +133,7 @@ class LineOffers:
             target_id=candidate.target.target_id,
             deployment=deployment,
             path=path_of(routed.request, deployment),
-            body=await self._body(attempt),
+            body=_body(attempt),
             reserve=_marked(books.entries[-1]),
             most_nanousd=most_nanousd(_batched(candidate.target), routed.facts),
         )
@@ -152,26 +148,26 @@ class LineOffers:
         await attempt.reserve()
         return attempt, books
 
-    async def _body(self, attempt: Attempt) -> bytes:
-        """The body for the provider's batch API. Raises CannotCarry."""
-        routed, target, deployment = attempt.routed, attempt.candidate.target, attempt.deployment
-        fields = call_fields(target, deployment, routed)
-        dropped = left_out_fields(target, routed)
-        if deployment.batch_api == "openai":
-            return upstream_body(routed.request, deployment, fields, dropped)
-        assert self._as_params is not None  # noqa: S101  # It was looked for.
-        return await self._as_params(
-            UpstreamCall(
-                deployment=deployment,
-                request=routed.request,
-                request_id=routed.request_id,
-                connect_timeout_s=routed.timeouts.connect_s,
-                idle_timeout_s=routed.timeouts.idle_s,
-                total_timeout_s=routed.timeouts.total_s,
-                engine_fields=fields,
-                dropped=dropped,
-            )
+
+def _body(attempt: Attempt) -> bytes:
+    """The body for the provider's batch API. Raises CannotCarry."""
+    routed, target, deployment = attempt.routed, attempt.candidate.target, attempt.deployment
+    fields = call_fields(target, deployment, routed)
+    dropped = left_out_fields(target, routed)
+    if deployment.batch_api == "openai":
+        return upstream_body(routed.request, deployment, fields, dropped)
+    return claude_params(
+        UpstreamCall(
+            deployment=deployment,
+            request=routed.request,
+            request_id=routed.request_id,
+            connect_timeout_s=routed.timeouts.connect_s,
+            idle_timeout_s=routed.timeouts.idle_s,
+            total_timeout_s=routed.timeouts.total_s,
+            engine_fields=fields,
+            dropped=dropped,
         )
+    )
 
 
 class _Over:

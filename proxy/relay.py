@@ -90,6 +90,7 @@ def _served(answer: RelayedAnswer) -> Served:
         created_at=attempt.began_us // _SECOND_US,
         now_s=lambda: attempt.now_us // _SECOND_US,
         tally=lambda: Tally(*answer.attempt.preview()),
+        native=bool(answer.events[0].native),
     )
 
 
@@ -101,8 +102,9 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, headers: 
     tally = served.tally()
     money = money_headers(tally.cost_nanousd, tally.baseline_nanousd)
     await _book(answer.attempt)
-    await _keep(context, events[-1].payload, served)
-    body = _dialect_of(context).whole(events[-1].payload, served)
+    last = events[-1]
+    await _keep(context, last.payload, served)
+    body = _dialect_of(context).whole(last.native or last.payload, served)
     await context.reply.whole(200, body, [*headers, *money])
 
 

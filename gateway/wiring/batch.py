@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import aiohttp
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -24,7 +24,6 @@ from providers.batch_apis.batch_api import BatchHttp
 from providers.batch_apis.openai import OpenAiBatches
 from providers.catalog import Catalog
 from providers.target import Deployment
-from providers.upstream import UpstreamCall
 from proxy.background import background, every
 from proxy.batch.answering import Answered, Asked
 from proxy.batch.backlog import Backlog
@@ -49,9 +48,6 @@ from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.wires.completions.wire import COMPLETIONS
 from proxy.wires.messages.wire import MESSAGES
 from proxy.wires.responses.wire import RESPONSES
-
-if TYPE_CHECKING:
-    from providers.litellm_door import LitellmUpstream
 
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000
@@ -128,17 +124,16 @@ def keep_batches_going(
         bound=lambda batch: None if handover is None else handover.bound(batch),
     )
     if tier.section.providers:
-        claudes = _Claudes()
         session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         stack.push_async_callback(session.close)
         handover = Handover(
             section=tier.section,
             batches=tier.batches,
             store=handed,
-            line=LineOffers(line, _WIRES.__getitem__, time.monotonic, wall_us, claudes.params),
+            line=LineOffers(line, _WIRES.__getitem__, time.monotonic, wall_us),
             apis={
                 "openai": OpenAiBatches(BatchHttp(session)),
-                "anthropic": AnthropicBatches(BatchHttp(session), claudes.as_chat),
+                "anthropic": AnthropicBatches(BatchHttp(session)),
             },
             deployments=lambda: _with_batch_api(line.config.catalog),
             caller_of=accounts.caller_of,
@@ -153,25 +148,6 @@ def keep_batches_going(
         background(stack, handover.run(is_draining))
     background(stack, runner.run(is_draining))
     background(stack, every(_FORGET_S, runner.forget))
-
-
-class _Claudes:
-    """What of Anthropic's wire its batches need, once a target with such a batch API is asked."""
-
-    def __init__(self) -> None:
-        self._door: LitellmUpstream | None = None
-
-    async def params(self, call: UpstreamCall) -> bytes:
-        return await self._opened().message_params(call)
-
-    async def as_chat(self, message: bytes, deployment: Deployment) -> bytes:
-        return await self._opened().as_chat(message, deployment)
-
-    def _opened(self) -> "LitellmUpstream":
-        from providers.litellm_door import LitellmUpstream  # noqa: PLC0415 - only a target behind it needs the door
-
-        self._door = self._door or LitellmUpstream()
-        return self._door
 
 
 def _with_batch_api(catalog: Catalog) -> dict[str, Deployment]:

@@ -1,7 +1,7 @@
 """Anthropic's batch API: requests in one body, results in one stream. Its batches carry no name of ours."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from providers.batch_apis.batch_api import (
     malformed,
     text_of,
 )
+from providers.claude.reply import chat_of_message
 from providers.errors import RequestRejected, UpstreamRefusedUs
 from providers.target import Deployment
 
@@ -37,18 +38,14 @@ _STATUS: Final = {
 }
 _FAULT: Final = 500
 
-AsChat = Callable[[bytes, Deployment], Awaitable[bytes]]
-"""Turns a message of Anthropic's into a chat completion of OpenAI's."""
-
 
 class AnthropicBatches:
     """The API of `/v1/messages/batches`."""
 
     names_batches = False
 
-    def __init__(self, http: BatchHttp, as_chat: AsChat) -> None:
+    def __init__(self, http: BatchHttp) -> None:
         self._http = http
-        self._as_chat = as_chat
 
     async def create(self, deployment: Deployment, name: str, path: str, calls: Sequence[BatchCall]) -> str:  # noqa: ARG002  Batches have no name, and one path.
         """Sends all calls in one body."""
@@ -95,26 +92,12 @@ class AnthropicBatches:
         url = _url(deployment, f"{_PATH}/{batch.batch_id}/results")
         async for line in self._http.lines(deployment, url, _headers(deployment)):
             if line.strip():
-                yield await self._outcome(line, deployment)
+                yield _outcome(line, deployment)
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
         """Deletes it, with what it holds."""
         with contextlib.suppress(RequestRejected, UpstreamRefusedUs):
             await self._ask(deployment, "DELETE", f"{_PATH}/{batch.batch_id}")
-
-    async def _outcome(self, line: bytes, deployment: Deployment) -> CallOutcome:
-        try:
-            read = _decode_line(line)
-        except msgspec.DecodeError as error:
-            raise malformed(deployment, _WHOSE) from error
-        result = read.result
-        if result.type == "succeeded":
-            body = await self._as_chat(bytes(result.message), deployment)
-            return CallOutcome(custom_id=read.custom_id, status=200, body=body)
-        if result.type == "errored":
-            kind = result.error.error.type if result.error is not None and result.error.error is not None else ""
-            return CallOutcome(custom_id=read.custom_id, status=_STATUS.get(kind, _FAULT))
-        return CallOutcome(custom_id=read.custom_id, status=0)
 
     async def _ask(
         self,
@@ -153,6 +136,21 @@ class _Line(msgspec.Struct):
 
 
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
+
+
+def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
+    try:
+        read = _decode_line(line)
+    except msgspec.DecodeError as error:
+        raise malformed(deployment, _WHOSE) from error
+    result = read.result
+    if result.type == "succeeded":
+        body = chat_of_message(bytes(result.message), deployment)
+        return CallOutcome(custom_id=read.custom_id, status=200, body=body)
+    if result.type == "errored":
+        kind = result.error.error.type if result.error is not None and result.error.error is not None else ""
+        return CallOutcome(custom_id=read.custom_id, status=_STATUS.get(kind, _FAULT))
+    return CallOutcome(custom_id=read.custom_id, status=0)
 
 
 def _url(deployment: Deployment, path: str) -> str:

@@ -40,6 +40,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     now_s: Callable[[], int]
     """The same clock now."""
     tally: Callable[[], Tally]
+    native: bool = False
+    """Whether the answer is in the wire's own dialect, rather than in chat's: it passes as its upstream wrote it."""
 
 
 class EventWriter(Protocol):
@@ -98,7 +100,7 @@ class Dialect(Protocol):
     """True when the caller wants the answer kept. Set to False when it cannot be, before the end is written."""
 
     def whole(self, payload: bytes, served: Served) -> bytes:
-        """A whole chat completion as this wire's reply, in JSON."""
+        """A whole chat completion as this wire's reply, in JSON; or a reply of this wire's own, where `served` says so."""
         ...
 
     def events(self, served: Served) -> EventWriter: ...

@@ -43,6 +43,13 @@ def test_litellms_options_may_refer_to_secrets() -> None:
     assert made.needs_litellm
 
 
+def test_claudes_of_anthropics_own_need_no_litellm() -> None:
+    """Unless something is set that only litellm's options can say."""
+    claude = {"kind": "litellm", "upstream_model": "anthropic/claude-sonnet-4-5"}
+    assert not catalog(section(model(deployments=[claude]))).needs_litellm
+    assert catalog(section(model(deployments=[claude | {"options": {"api_version": "1"}}]))).needs_litellm
+
+
 def test_a_target_names_the_row_of_its_ability() -> None:
     """Only those that name one are told to the classifier."""
     made = catalog(section(model(ability="meta-llama/Llama-3-70b"), model(model_id="n")), KEY="k")

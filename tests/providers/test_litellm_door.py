@@ -1,4 +1,4 @@
-"""Anthropic and Bedrock through litellm, against local servers that speak their wires."""
+"""Anthropic directly and Bedrock through litellm, against local servers that speak their wires."""
 
 import asyncio
 import json
@@ -11,6 +11,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from providers.claude.reply import chat_of_message
+from providers.claude.request import claude_params
+from providers.direct import DirectUpstream
 from providers.errors import (
     AnswerLost,
     CannotCarry,
@@ -26,6 +29,7 @@ from providers.errors import (
 )
 from providers.litellm_door import LitellmUpstream, litellm_arguments
 from providers.target import Deployment
+from providers.upstreams import Upstreams
 from providers.wire import Event
 from tests.providers.calls import chat_request, deployment, talk, text_of, upstream_call
 from tests.providers.wires import (
@@ -47,11 +51,12 @@ KEY = "sk-ant-made-up-0123456789"
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[LitellmUpstream]:
+async def upstream() -> AsyncIterator[Upstreams]:
     door = LitellmUpstream()
     await door.prepare()
-    yield door
-    await door.aclose()
+    upstreams = Upstreams({"openai": DirectUpstream(), "litellm": door})
+    yield upstreams
+    await upstreams.aclose()
 
 
 def anthropic(served: Provider) -> Deployment:
@@ -93,7 +98,7 @@ def usage_of(events: list[Event]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("deploy", "whole", "streamed"), WIRES)
 async def test_text_and_usage(
-    upstream: LitellmUpstream, deploy: Deploy, whole: Answer, streamed: Answer, stream: bool
+    upstream: Upstreams, deploy: Deploy, whole: Answer, streamed: Answer, stream: bool
 ) -> None:
     """Text comes out in OpenAI's shape, and the prompt's tokens contain cache reads and writes."""
     async with provider(streamed if stream else whole) as served:
@@ -109,7 +114,7 @@ async def test_text_and_usage(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("deploy", "whole", "streamed"), WIRES)
-async def test_tools(upstream: LitellmUpstream, deploy: Deploy, whole: Answer, streamed: Answer, stream: bool) -> None:
+async def test_tools(upstream: Upstreams, deploy: Deploy, whole: Answer, streamed: Answer, stream: bool) -> None:
     """A tool goes out in the provider's shape and its call comes back in OpenAI's."""
     async with provider(streamed if stream else whole) as served:
         events = await talk(upstream, upstream_call(deploy(served), chat_request(stream=stream, tools=TOOLS)))
@@ -124,7 +129,7 @@ async def test_tools(upstream: LitellmUpstream, deploy: Deploy, whole: Answer, s
     assert sum(event.text_chars for event in events) >= len('{"kg":7}')
 
 
-async def test_an_effort_that_a_claude_does_not_take_is_left_out(upstream: LitellmUpstream) -> None:
+async def test_an_effort_that_a_claude_does_not_take_is_left_out(upstream: Upstreams) -> None:
     """As agents send it with every request, and any model may be chosen; the caller is told."""
     dropped: list[str] = []
     asked = msgspec.structs.replace(chat_request(), for_anthropic=lambda: {"reasoning_effort": "low"})
@@ -134,7 +139,7 @@ async def test_an_effort_that_a_claude_does_not_take_is_left_out(upstream: Litel
     assert (dropped, len(served.requests)) == (["reasoning_effort"], 1)
 
 
-async def test_the_key_goes_out_and_the_request_is_asked_once(upstream: LitellmUpstream) -> None:
+async def test_the_key_goes_out_and_the_request_is_asked_once(upstream: Upstreams) -> None:
     """Our key is sent where the deployment says, and a failure is not tried again behind our back."""
 
     async def fail(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
@@ -156,12 +161,12 @@ async def test_the_key_goes_out_and_the_request_is_asked_once(upstream: LitellmU
         (429, UpstreamRateLimited),
         (500, UpstreamUnavailable),
         (503, UpstreamUnavailable),
-        (504, UpstreamTimeout),
+        (504, AnswerLost),
         (529, UpstreamUnavailable),
     ],
 )
-async def test_statuses_become_our_errors(upstream: LitellmUpstream, status: int, kind: type[UpstreamError]) -> None:
-    """Exceptions of litellm are mapped as the direct way maps statuses, and show no key."""
+async def test_statuses_become_our_errors(upstream: Upstreams, status: int, kind: type[UpstreamError]) -> None:
+    """As of any provider that is called directly, and no key is shown."""
 
     async def refuse(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
         error = {"type": "error", "error": {"type": "invalid_request_error", "message": f"bad {KEY} line"}}
@@ -177,7 +182,7 @@ async def test_statuses_become_our_errors(upstream: LitellmUpstream, status: int
         assert raised.value.public in {"bad *** line", "bad REDACTED line"}
 
 
-async def test_nobody_listens(upstream: LitellmUpstream) -> None:
+async def test_nobody_listens(upstream: Upstreams) -> None:
     """A refused connection is told apart from an answer."""
     async with provider(anthropic_whole) as served:
         pass
@@ -185,7 +190,7 @@ async def test_nobody_listens(upstream: LitellmUpstream) -> None:
         await talk(upstream, upstream_call(anthropic(served)))
 
 
-async def test_a_connection_lost_before_the_answer(upstream: LitellmUpstream) -> None:
+async def test_a_connection_lost_before_the_answer(upstream: Upstreams) -> None:
     """Who took the request and vanished may have charged for it."""
 
     async def die(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
@@ -199,7 +204,7 @@ async def test_a_connection_lost_before_the_answer(upstream: LitellmUpstream) ->
 
 
 @pytest.mark.parametrize("deploy", [anthropic, bedrock])
-async def test_an_answer_that_is_no_json(upstream: LitellmUpstream, deploy: Deploy) -> None:
+async def test_an_answer_that_is_no_json(upstream: Upstreams, deploy: Deploy) -> None:
     """The provider did the work, so this is no refusal of the request, whatever litellm calls it."""
 
     async def nonsense(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
@@ -210,7 +215,7 @@ async def test_an_answer_that_is_no_json(upstream: LitellmUpstream, deploy: Depl
             await talk(upstream, upstream_call(deploy(served), chat_request()))
 
 
-async def test_silence_before_the_answer(upstream: LitellmUpstream) -> None:
+async def test_silence_before_the_answer(upstream: Upstreams) -> None:
     """The total time is kept."""
 
     async def hang(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
@@ -218,14 +223,12 @@ async def test_silence_before_the_answer(upstream: LitellmUpstream) -> None:
         raise AssertionError
 
     async with provider(anthropic_stream) as served:
-        # The very first call is slow in litellm itself, which would time out before it asked anybody.
-        await talk(upstream, upstream_call(anthropic(served)))
         served.answer = hang
         with pytest.raises(UpstreamTimeout):
             await talk(upstream, upstream_call(anthropic(served), total_timeout_s=0.2))
 
 
-async def test_a_stream_that_breaks_off(upstream: LitellmUpstream) -> None:
+async def test_a_stream_that_breaks_off(upstream: Upstreams) -> None:
     """An end without a finish is a cut."""
 
     async def cut(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -242,7 +245,7 @@ async def test_a_stream_that_breaks_off(upstream: LitellmUpstream) -> None:
             await talk(upstream, upstream_call(anthropic(served)))
 
 
-async def test_closing_cuts_the_providers_stream(upstream: LitellmUpstream) -> None:
+async def test_closing_cuts_the_providers_stream(upstream: Upstreams) -> None:
     """A caller that hangs up stops the provider's work."""
     gone = asyncio.Event()
 
@@ -345,7 +348,7 @@ def test_embeddings_do_not_pass() -> None:
     assert (raised.value.status, raised.value.param) == (400, "model")
 
 
-async def test_a_call_goes_into_a_batch_as_it_is_called(upstream: LitellmUpstream) -> None:
+async def test_a_call_goes_into_a_batch_as_it_is_called(upstream: Upstreams) -> None:
     """The same parameters of messages reach Anthropic either way."""
     fields = {
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
@@ -358,21 +361,19 @@ async def test_a_call_goes_into_a_batch_as_it_is_called(upstream: LitellmUpstrea
     async with provider(anthropic_whole) as served:
         call = upstream_call(anthropic(served), chat_request(**fields))
         await talk(upstream, call)
-    params = json.loads(await upstream.message_params(call))
+    params = json.loads(claude_params(call))
     (called,) = served.bodies
     assert params == {name: value for name, value in called.items() if name != "stream"}
 
 
-async def test_what_is_called_in_another_way_goes_into_no_batch(upstream: LitellmUpstream) -> None:
-    call = upstream_call(
-        deployment("litellm", upstream_model="anthropic/claude-sonnet-4-5"),
-        chat_request(response_format={"type": "json_object"}),
-    )
-    with pytest.raises(CannotCarry, match="response_format"):
-        await upstream.message_params(call)
+def test_what_is_called_in_another_way_goes_into_no_batch() -> None:
+    """What only litellm's options can say."""
+    at = deployment("litellm", upstream_model="anthropic/claude-sonnet-4-5", options={"api_version": "1"})
+    with pytest.raises(CannotCarry):
+        claude_params(upstream_call(at, chat_request()))
 
 
-async def test_a_message_of_a_batch_is_a_chat_completion(upstream: LitellmUpstream) -> None:
+def test_a_message_of_a_batch_is_a_chat_completion() -> None:
     """With the usage of it, what came from caches included; anything else is refused."""
     message = {
         "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
@@ -381,9 +382,9 @@ async def test_a_message_of_a_batch_is_a_chat_completion(upstream: LitellmUpstre
         "usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2},
     }  # fmt: skip
     at = deployment("litellm", upstream_model="anthropic/claude-sonnet-4-5")
-    chat = json.loads(await upstream.as_chat(json.dumps(message).encode(), at))
+    chat = json.loads(chat_of_message(json.dumps(message).encode(), at))
     assert chat["choices"][0]["message"]["content"] == "hello"
-    assert chat["choices"][0]["message"]["tool_calls"][0]["function"] == {"arguments": '{"a": 1}', "name": "f"}
+    assert chat["choices"][0]["message"]["tool_calls"][0]["function"] == {"arguments": '{"a":1}', "name": "f"}
     assert (chat["usage"]["prompt_tokens"], chat["usage"]["completion_tokens"]) == (15, 5)
     with pytest.raises(MalformedReply):
-        await upstream.as_chat(b"{}", at)
+        chat_of_message(b"{}", at)

@@ -119,7 +119,7 @@ async def test_a_refused_reload_takes_no_outlook_away(tmp_path: Path) -> None:
         inside: Gateway = gateway.parts
         written = yaml.safe_load(gateway.config_path.read_text())
         behind = [
-            {"name": "a", "kind": "litellm", "upstream_model": "anthropic/made-up", "base_url": "http://127.0.0.1:9"}
+            {"name": "a", "kind": "litellm", "upstream_model": "bedrock/made-up", "base_url": "http://127.0.0.1:9"}
         ]
         written["providers"]["models"] = [model("other", behind, ability="gpt-4o-2024-05-13")]
         written["cost"]["reference_target"] = "other"

@@ -1,4 +1,4 @@
-"""Anthropic's client on one side and Anthropic's wire on the other: what survives the way through chat and litellm."""
+"""Anthropic's client on one side and Anthropic's wire on the other: what passes as it was written, and what comes by other wires."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import anthropic
 import openai
 import pytest
@@ -13,15 +14,12 @@ from aiohttp import web
 
 from tests.providers.wires import (
     ANTHROPIC_USAGE,
-    LITELLM_WARNINGS,
     Provider,
     anthropic_stream,
     anthropic_whole,
     provider,
 )
 from tests.running_gateway import Running, model, running_gateway
-
-pytestmark = LITELLM_WARNINGS
 
 MARK: Final[Any] = {"type": "ephemeral"}
 ATTRIBUTION: Final[Any] = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=ab;"}
@@ -183,6 +181,66 @@ async def test_signed_thinking_comes_back_and_goes_on(tmp_path: Path) -> None:
         blocks = served.bodies[-1]["messages"][1]["content"]
         assert blocks[0] == THOUGHT
         assert blocks[1]["text"] == "7 t"
+
+
+NEW_BLOCK: Final[Any] = {"type": "tomorrow_block", "said": {"a": [1, None]}}
+
+
+def _new_events() -> Iterator[dict[str, Any]]:
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
+    yield {"type": "message_start", "message": {**message, "stop_reason": None, "usage": ANTHROPIC_USAGE, "newer": 1}}
+    yield {"type": "content_block_start", "index": 0, "content_block": NEW_BLOCK}
+    yield {"type": "content_block_delta", "index": 0, "delta": {"type": "tomorrow_delta", "said": "x"}}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}
+    yield {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "7 t"}}
+    yield {"type": "content_block_stop", "index": 1}
+    end = {"stop_reason": "tomorrow", "stop_sequence": None, "stop_details": {"b": 2}}
+    yield {"type": "message_delta", "delta": end, "usage": {"output_tokens": 5}, "context_management": {"applied": []}}
+    yield {"type": "message_stop"}
+
+
+async def new_whole(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5"}
+    content = [NEW_BLOCK, {"type": "text", "text": "7 t"}]
+    return web.json_response(
+        {**message, "content": content, "stop_reason": "tomorrow", "usage": ANTHROPIC_USAGE, "newer": 1}
+    )
+
+
+async def new_stream(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await reply.prepare(request)
+    for event in _new_events():
+        await reply.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+    return reply
+
+
+async def test_what_nobody_here_knows_passes_both_ways(tmp_path: Path) -> None:
+    """Betas, fields and blocks of tomorrow go to Anthropic and come back as they were written, and all of it is booked."""
+    unknown: dict[str, Any] = {"context_management": {"edits": []}, "metadata": {"user_id": "u"}, "tomorrow": [1, None]}
+    asked: Any = {"model": "claude-house", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"x-api-key": "", "anthropic-version": "2023-06-01", "anthropic-beta": "tomorrow-2027-01-01"}
+    async with (
+        provider(new_whole) as served,
+        house(tmp_path, served) as (gateway, _),
+        aiohttp.ClientSession(headers=headers | {"x-api-key": gateway.key}) as session,
+    ):
+        async with session.post(f"{gateway.base_url}/messages", json=asked | unknown) as reply:
+            whole = await reply.json()
+            assert "x-weighbridge-dropped" not in reply.headers
+        served.answer = new_stream
+        async with session.post(f"{gateway.base_url}/messages", json=asked | {"stream": True}) as reply:
+            events = [json.loads(line[6:]) for line in (await reply.text()).splitlines() if line.startswith("data: ")]
+        rows = await gateway.rows("entry = 'settle'")
+    sent = served.bodies[0]
+    assert sent == asked | unknown | {"model": "claude-sonnet-4-5", "stream": False}
+    assert served.requests[0].headers["anthropic-beta"] == "tomorrow-2027-01-01"
+    assert (whole["content"][0], whole["stop_reason"], whole["newer"]) == (NEW_BLOCK, "tomorrow", 1)
+    assert whole["model_used"] == "claude-house"
+    last = {name: value for name, value in events[-2].items() if name not in ("model_used", "weighbridge")}
+    assert [*events[:-2], last, events[-1]] == list(_new_events())
+    assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(130, 5)] * 2
 
 
 TOO_LONG: Final = "prompt is too long: 210431 tokens > 200000 maximum"

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from providers.provider_tools import AsWritten, tool_name
 from providers.wire import Event
 from proxy.errors import ErrorReply
-from proxy.request import OWN_FIELDS, RequestHeaders
+from proxy.request import OWN_FIELDS, RequestHeaders, steers
 from proxy.wires.as_written import event_as_written, fields_as_written, with_fields
 from proxy.wires.messages.errors import error_event
 from proxy.wires.own_fields import own_fields
@@ -19,6 +21,7 @@ _BESIDE: Final[Mapping[str, str]] = {"container": "code_execution", "mcp_servers
 _VERSION: Final = "2023-06-01"
 _MAX_HEADER: Final = 1_024
 _LAST: Final = frozenset({"message_delta", "message_stop"})
+_decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def tools_asked(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -50,13 +53,28 @@ def without_tools(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def in_own_words(body: bytes, headers: RequestHeaders) -> AsWritten:
+    """The same for a request that has no such tools, and was read before. What may not pass is left out, as it is elsewhere."""
+    told = [("anthropic-version", headers.anthropic_version or _VERSION)]
+    if headers.anthropic_beta is not None:
+        told.append(("anthropic-beta", headers.anthropic_beta))
+    fields = {name: value for name, value in _decode(body).items() if name not in _OURS and not steers(name)}
+    return AsWritten(
+        dialect="messages", fields=fields, tools={}, headers=tuple(each for each in told if _is_printable(each[1]))
+    )
+
+
+def _is_printable(value: str) -> bool:
+    return len(value) <= _MAX_HEADER and value.isascii() and value.isprintable()
+
+
 def message_as_written(body: bytes, headers: RequestHeaders, tools: Mapping[str, str]) -> AsWritten:
     """The request for Anthropic. Raises BadRequest."""
     told = [("anthropic-version", headers.anthropic_version or _VERSION)]
     if headers.anthropic_beta is not None:
         told.append(("anthropic-beta", headers.anthropic_beta))
     for name, value in told:
-        if len(value) > _MAX_HEADER or not (value.isascii() and value.isprintable()):
+        if not _is_printable(value):
             raise wrong(name, f"at most {_MAX_HEADER} printable characters")
     return AsWritten(dialect="messages", fields=fields_as_written(body, _OURS), tools=tools, headers=tuple(told))
 
@@ -89,14 +107,15 @@ class _EventWriter:
             if event.finished or event.kind in _LAST:
                 self._last.append(event)
             else:
-                parts.append(event_as_written(event.kind, event.payload))
+                parts.append(event_as_written(event.kind, event.native or event.payload))
         return b"".join(parts)
 
     def last_words(self) -> bytes:
         own = own_fields(self._served, self._served.tally())
         parts = []
         for event in self._last:
-            payload = with_fields(event.payload, own) if event.finished else event.payload
+            payload = event.native or event.payload
+            payload = with_fields(payload, own) if event.finished else payload
             parts.append(event_as_written(event.kind, payload))
         return b"".join(parts)
 

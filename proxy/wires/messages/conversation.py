@@ -34,7 +34,9 @@ def chat_messages(system: Any, messages: Any, *, marked: bool, foreign: dict[str
 
     Blocks that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place.
     """
-    found = list(_system(system, marked=marked))
+    found: list[Message] = []
+    if system is not None:
+        found += _system(system, marked=marked)
     for index, message in enumerate(objects(messages, "messages")):
         # Most messages are a text, and are chat's as they are.
         if len(message) == _PLAIN and type(message.get("content")) is str and message.get("role") in _SPEAKERS:
@@ -50,8 +52,6 @@ def is_attribution(block: Mapping[str, Any]) -> bool:
 
 
 def _system(system: Any, *, marked: bool) -> Iterator[Message]:
-    if system is None:
-        return
     if isinstance(system, str):
         yield {"role": "system", "content": system}
         return

@@ -10,6 +10,7 @@ from cost.usage import Usage
 from providers.wire import Event
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
+from proxy.wires.messages.as_written import MessagesAsWritten
 from proxy.wires.messages.errors import error_event
 from proxy.wires.own_fields import own_fields
 from proxy.wires.wire import EventWriter, Served
@@ -22,6 +23,7 @@ _STOP_REASONS: Final[Mapping[str, str]] = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
+_AS_WRITTEN: Final = MessagesAsWritten()
 _PING: Final = sse(b"ping", {"type": "ping"})
 _TEXT_DELTA: Final = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":'
@@ -40,6 +42,8 @@ class MessagesDialect:
         self._names = names
 
     def whole(self, payload: bytes, served: Served) -> bytes:
+        if served.native:
+            return _AS_WRITTEN.whole(payload, served)
         completion = completion_of(payload)
         choice = completion.choices[0] if completion.choices else Choice()
         tally = served.tally()
@@ -56,6 +60,8 @@ class MessagesDialect:
         )
 
     def events(self, served: Served) -> EventWriter:
+        if served.native:
+            return _AS_WRITTEN.events(served)
         return _EventWriter(served, self._names, thinks=self._thinks)
 
     def to_keep(self, payload: bytes | None, served: Served) -> None:

@@ -6,16 +6,24 @@ from typing import Any, Final
 import msgspec
 
 from providers.cache_marks import with_cache_marks
-from proxy.request import RequestHeaders, parse_chat
-from proxy.wires.messages.as_written import MessagesAsWritten, message_as_written, tools_asked, without_tools
+from providers.wire import Message
+from proxy.request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
+from proxy.wires.messages.as_written import (
+    MessagesAsWritten,
+    in_own_words,
+    message_as_written,
+    tools_asked,
+    without_tools,
+)
 from proxy.wires.messages.conversation import chat_messages
 from proxy.wires.messages.dialect import MessagesDialect
 from proxy.wires.messages.tools import chat_tool_choice, chat_tools, given_names
 from proxy.wires.reading import (
     an_object,
-    encoded,
+    is_plain,
     object_of,
     own_fields_of,
+    plain_fields,
     raw,
     said,
     text,
@@ -36,14 +44,35 @@ _READ: Final = frozenset(
     {"cache_control", "container", "inference_geo", "mcp_servers", "max_tokens", "messages", "metadata", "model", "output_config", "service_tier",
      "stop_sequences", "system", "thinking", "tool_choice", "tools", "top_k", *_SAME}
 )  # fmt: skip
+_COMMON: Final = frozenset({"max_tokens", "messages", "metadata", "model", "stop_sequences", "system", *_SAME})
+"""Fields that each target has under some name. Most requests have no others, so nothing else is looked for in them."""
 _GLOBAL: Final = (None, "global")
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Anthropic's efforts in the words that every engine knows."""
 _MAX_SESSION_CHARS: Final = 256
 
 
+class _Plain(Asked, frozen=True, kw_only=True):
+    """A body with none but the usual fields."""
+
+    messages: list[PlainMessage]
+    max_tokens: int
+    stream: bool = False
+    system: str | msgspec.UnsetType = msgspec.UNSET
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_sequences: tuple[str, ...] = ()
+    metadata: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_plain: Final = msgspec.json.Decoder(_Plain).decode
+
+
 def read_messages(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
     """Parses a request for an answer. Raises BadRequest."""
+    plain = plain_fields(body, _COMMON, _decode_plain)
+    if plain is not None and is_plain(plain[0]["messages"], plain[1].messages):
+        return _read_plain(body, *plain, headers, is_model)
     fields = object_of(body)
     if "max_tokens" not in fields:
         raise wrong("max_tokens", "the most tokens that the answer may have")
@@ -61,63 +90,107 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
 
 def model_named(name: str, is_model: IsModel) -> str:
     """The model that a name stands for: `claude-NAME` is NAME where the configuration has it, and else `auto`."""
-    if is_model(name) or not name.startswith(CLAUDE_PREFIX):
+    if not name.startswith(CLAUDE_PREFIX) or is_model(name):
         return name
     rest = name.removeprefix(CLAUDE_PREFIX)
     return rest if is_model(rest) else _AUTO
 
 
+def _read_plain(
+    body: bytes, fields: dict[str, msgspec.Raw], asked: _Plain, headers: RequestHeaders, is_model: IsModel
+) -> Understood:
+    """A request that is a chat in all but a few names, as most are: its texts are passed on as they were written."""
+    model = model_named(asked.model, is_model)
+    messages: list[Message] = [*asked.messages]
+    if asked.system is not msgspec.UNSET:
+        messages.insert(0, Message("system", asked.system))
+        said = b'[{"role":"system","content":%b},%b' % (fields.pop("system"), bytes(fields["messages"])[1:])
+        fields["messages"] = msgspec.Raw(said)
+    if model != asked.model:
+        fields["model"], asked = msgspec.Raw(b'"%b"' % model.encode()), msgspec.structs.replace(asked, model=model)
+    session = None
+    if "metadata" in fields:
+        del fields["metadata"]
+        session = _session(asked.metadata)
+    if "stop_sequences" in fields:
+        stops = fields.pop("stop_sequences")
+        if asked.stop_sequences:
+            fields["stop"] = stops
+    request = request_of(
+        fields,
+        asked,
+        messages,
+        headers,
+        session=session,
+        translated=True,
+        for_anthropic=lambda: _for_anthropic(object_of(body)),
+        in_messages=lambda: in_own_words(body, headers),
+    )
+    return Understood(request, MessagesDialect(thinks=False))
+
+
 def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) -> Understood:
+    is_common = fields.keys() <= _COMMON
+    run = {} if is_common else _run_by_anthropic(fields)
+    if run:
+        # What Anthropic alone can read is weighed as if it were not there.
+        fields = without_tools(fields)
+    messages = chat_messages(fields.get("system"), fields.get("messages"), marked=False, foreign=run)
+    chat: dict[str, Any] = {
+        "model": model_named(text(fields.get("model"), "model"), is_model),
+        "messages": messages,
+        **said(fields, _SAME),
+    }
+    if fields.get("max_tokens") is not None:
+        chat["max_tokens"] = whole_number(fields["max_tokens"], "max_tokens")
+    if fields.get("stop_sequences"):
+        chat["stop"] = fields["stop_sequences"]
+    more: dict[str, Any] = {}
+    thinks = False
+    engines: dict[str, Any] = {"messages": with_system_first(messages)}
+    if run or not is_common:
+        thinks = _thinks(fields.get("thinking"))
+        effort = {"reasoning_effort": _effort(fields)}
+        engines |= {**_for_engines(fields), **effort}
+        chat |= _rarely_asked(fields)
+        more = {
+            "claudes_only": ("thinking",) if thinks else (),
+            "left_out": unread(fields, _READ),
+            "for_reasoners": raw(effort),
+            "as_written": message_as_written(body, headers, run) if run else None,
+        }
+    request = chat_request(
+        chat,
+        headers,
+        session=_session(fields.get("metadata")),
+        for_engines=raw(engines),
+        for_anthropic=lambda: _for_anthropic(fields),
+        in_messages=None if run else lambda: in_own_words(body, headers),
+        **more,
+    )
+    dialect = MessagesDialect(thinks=thinks, names=given_names(fields.get("tools")))
+    return Understood(request, MessagesAsWritten() if run else dialect)
+
+
+def _run_by_anthropic(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The tools that only Anthropic has, by name. Raises BadRequest for what no request here may choose."""
     if fields.get("inference_geo") not in _GLOBAL:
         raise unsupported(
             "inference_geo",
             "Where a model runs is not chosen by a request here: name a model of the region that you need.",
         )
-    run = tools_asked(fields)
-    if run:
-        # What Anthropic alone can read is weighed as if it were not there.
-        fields = without_tools(fields)
-    messages = chat_messages(fields.get("system"), fields.get("messages"), marked=False, foreign=run)
-    model = model_named(text(fields.get("model"), "model"), is_model)
-    chat: dict[str, Any] = {
-        **own_fields_of(fields),
-        "model": model,
-        "messages": messages,
-        **said(fields, _SAME),
-        **_asked(fields),
-    }
+    return tools_asked(fields)
+
+
+def _rarely_asked(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What most requests have none of, in chat's fields."""
+    asked = own_fields_of(fields)
     # Anthropic's values mean an answer now, whichever of its own queues they choose.
-    chat.pop("service_tier", None)
+    asked.pop("service_tier", None)
     if fields.get("tools"):
-        chat["tools"] = chat_tools(fields["tools"], marked=False)
+        asked["tools"] = chat_tools(fields["tools"], marked=False)
         if fields.get("tool_choice") is not None:
-            chat |= chat_tool_choice(fields["tool_choice"])
-    request = parse_chat(encoded(chat), headers)
-    thinks = _thinks(fields.get("thinking"))
-    effort = {"reasoning_effort": _effort(fields)}
-    return Understood(
-        msgspec.structs.replace(
-            request,
-            translated=True,
-            claudes_only=("thinking",) if thinks else (),
-            left_out=unread(fields, _READ),
-            session_id=request.session_id or _session(fields.get("metadata")),
-            for_engines=raw({**_for_engines(fields), **effort, "messages": with_system_first(messages)}),
-            for_reasoners=raw(effort),
-            for_anthropic=lambda: _for_anthropic(fields),
-            as_written=message_as_written(body, headers, run) if run else None,
-        ),
-        MessagesAsWritten() if run else MessagesDialect(thinks=thinks, names=given_names(fields.get("tools"))),
-    )
-
-
-def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked of the answer, in chat's fields."""
-    asked: dict[str, Any] = {}
-    if fields.get("max_tokens") is not None:
-        asked["max_tokens"] = whole_number(fields["max_tokens"], "max_tokens")
-    if fields.get("stop_sequences"):
-        asked["stop"] = fields["stop_sequences"]
+            asked |= chat_tool_choice(fields["tool_choice"])
     form = _output_config(fields).get("format")
     if form is not None:
         form = an_object(form, "output_config.format")

@@ -32,12 +32,8 @@ async def http() -> AsyncIterator[BatchHttp]:
         yield BatchHttp(session)
 
 
-async def as_it_is(message: bytes, _deployment: Deployment) -> bytes:
-    return message
-
-
 def apis(http: BatchHttp) -> list[BatchApi]:
-    return [OpenAiBatches(http), AnthropicBatches(http, as_it_is)]
+    return [OpenAiBatches(http), AnthropicBatches(http)]
 
 
 def calls(*scripts: str) -> list[BatchCall]:

@@ -186,13 +186,9 @@ class House:
 @pytest.fixture
 async def house(engine: AsyncEngine, tmp_path: Path, upstream: Upstream) -> AsyncIterator[House]:
     """OpenAI's API beside SQLite, Anthropic's beside PostgreSQL: each differs from the other in its own way."""
-
-    async def as_chat(message: bytes, _deployment: Deployment) -> bytes:
-        return message
-
     async with aiohttp.ClientSession() as session:
         http = BatchHttp(session)
-        api: BatchApi = OpenAiBatches(http) if engine.dialect.name == "sqlite" else AnthropicBatches(http, as_chat)
+        api: BatchApi = OpenAiBatches(http) if engine.dialect.name == "sqlite" else AnthropicBatches(http)
         yield House(engine, tmp_path, upstream, api)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from providers.claude.request import claude_body
 from providers.errors import UpstreamError
 from providers.litellm_door import litellm_arguments
 from providers.wire import decode_event, upstream_body
@@ -25,6 +26,7 @@ from tests.proxy.wires.writing import served
 
 WIRES: Final = (MESSAGES, COUNT_TOKENS, RESPONSES, INPUT_TOKENS, COMPLETIONS)
 CLAUDE: Final = deployment("litellm", upstream_model="anthropic/claude-x", base_url="")
+OTHER_CLAUDE: Final = deployment("litellm", upstream_model="bedrock/anthropic.claude-x", base_url="")
 
 _WORDS: Final = st.sampled_from(
     [
@@ -199,7 +201,10 @@ def test_any_body_is_read_or_refused(wire: Wire, body: dict[str, Any]) -> None:
     for kind in ("openai", "azure", "vllm"):
         json.loads(upstream_body(request, deployment(kind)))
     with contextlib.suppress(UpstreamError):
-        litellm_arguments(upstream_call(CLAUDE, request))
+        litellm_arguments(upstream_call(OTHER_CLAUDE, request))
+    if request.as_written is None:
+        with contextlib.suppress(UpstreamError):
+            json.loads(claude_body(upstream_call(CLAUDE, request, marks_cache=True)).body)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.path)

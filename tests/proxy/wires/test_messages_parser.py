@@ -15,7 +15,8 @@ from tests.proxy.wires.reading import chat_fields, read
 
 MARK = {"type": "ephemeral"}
 HI: dict[str, Any] = {"model": "auto", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
-CLAUDE = deployment("litellm", upstream_model="anthropic/claude-x", base_url="")
+CLAUDE = deployment("litellm", upstream_model="bedrock/anthropic.claude-x", base_url="")
+"""Elsewhere than at Anthropic, so it is reached through litellm."""
 WEIGH = {"name": "weigh", "description": "Weighs.", "input_schema": {"type": "object"}}
 USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {"kg": 7}}]}
 

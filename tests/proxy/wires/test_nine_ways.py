@@ -7,8 +7,11 @@ import msgspec
 import pytest
 
 from cost.usage import Usage, estimated, from_openai
+from providers.claude.reply import chat_of_message
+from providers.claude.request import claude_body
 from providers.litellm_door import litellm_arguments
 from providers.parameters import MINOR, lacking
+from providers.provider_tools import speaks_messages
 from providers.target import Deployment
 from providers.wire import decode_event, untaken, upstream_body
 from proxy.wires.chat.dialect import CHAT
@@ -22,8 +25,10 @@ from tests.proxy.wires.writing import served
 TARGETS: Final = {
     "openai": deployment(base_url="https://api.openai.com/v1", upstream_model="gpt-5"),
     "engine": deployment("vllm"),
-    "claude": deployment("litellm", upstream_model="anthropic/claude-x", base_url=""),
+    "claude": deployment("litellm", upstream_model="anthropic/claude-opus-4-8", base_url=""),
+    "elsewhere": deployment("litellm", upstream_model="bedrock/anthropic.claude-x", base_url=""),
 }
+"""The last is a Claude of another host, which litellm calls."""
 _SCHEMA: Final = {"type": "object"}
 ASKED: Final[dict[str, tuple[Wire, dict[str, Any]]]] = {
     "chat": (
@@ -50,39 +55,63 @@ NOTHING: Final[Sent] = {}
 TOLD: Final = "told"
 """Left out, and named in `x-weighbridge-dropped`."""
 
-CASES: Final[list[tuple[str, str, dict[str, Any], tuple[Any, Any, Any]]]] = [
-    # feature, wire, what is said on it, and what OpenAI, an engine of one's own and a Claude are sent.
-    ("effort", "chat", {"reasoning_effort": "xhigh"}, ({"reasoning_effort": "xhigh"},) * 3),
+
+def _kept(chat: Sent, claude: Sent) -> tuple[Sent, Sent, Sent, Sent]:
+    """The same for all who chat, litellm included."""
+    return chat, chat, claude, chat
+
+
+def _effort(word: str) -> Sent:
+    return {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": word}}
+
+
+_ONE: Final[Sent] = {"tool_choice": {"type": "tool", "name": "weigh"}}
+_ANY: Final[Sent] = {"tool_choice": {"type": "any"}}
+_ALONE: Final[Sent] = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+
+CASES: Final[list[tuple[str, str, dict[str, Any], tuple[Any, Any, Any, Any]]]] = [
+    # feature, wire, what is said on it, and what OpenAI, an engine of one's own, a Claude and one elsewhere are sent.
+    (
+        "effort",
+        "chat",
+        {"reasoning_effort": "xhigh"},
+        (*({"reasoning_effort": "xhigh"},) * 2, _effort("xhigh"), {"reasoning_effort": "xhigh"}),
+    ),
     (
         "effort",
         "responses",
         {"reasoning": {"effort": "xhigh"}},
-        ({"reasoning_effort": "xhigh"}, {"reasoning_effort": "high"}, {"reasoning_effort": "high"}),
+        ({"reasoning_effort": "xhigh"}, {"reasoning_effort": "high"}, _effort("high"), {"reasoning_effort": "high"}),
     ),
     (
         "effort",
         "messages",
         {"output_config": {"effort": "max"}},
-        ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}, {"reasoning_effort": "max"}),
+        (
+            {"reasoning_effort": "high"},
+            {"reasoning_effort": "high"},
+            {"output_config": {"effort": "max"}},
+            {"reasoning_effort": "max"},
+        ),
     ),
-    ("verbosity", "chat", {"verbosity": "low"}, ({"verbosity": "low"}, {"verbosity": "low"}, TOLD)),
-    ("verbosity", "responses", {"text": {"verbosity": "low"}}, ({"verbosity": "low"}, TOLD, TOLD)),
+    ("verbosity", "chat", {"verbosity": "low"}, ({"verbosity": "low"}, {"verbosity": "low"}, TOLD, TOLD)),
+    ("verbosity", "responses", {"text": {"verbosity": "low"}}, ({"verbosity": "low"}, TOLD, TOLD, TOLD)),
     # Anthropic has none.
-    ("verbosity", "messages", {}, (NOTHING,) * 3),
-    ("choice", "chat", {"tool_choice": _NAMED}, ({"tool_choice": _NAMED},) * 3),
-    ("choice", "responses", {"tool_choice": {"type": "function", "name": "weigh"}}, ({"tool_choice": _NAMED},) * 3),
-    ("choice", "messages", {"tool_choice": {"type": "tool", "name": "weigh"}}, ({"tool_choice": _NAMED},) * 3),
-    ("any", "chat", {"tool_choice": "required"}, ({"tool_choice": "required"},) * 3),
-    ("any", "responses", {"tool_choice": "required"}, ({"tool_choice": "required"},) * 3),
-    ("any", "messages", {"tool_choice": {"type": "any"}}, ({"tool_choice": "required"},) * 3),
-    ("parallel", "chat", {"parallel_tool_calls": False}, ({"parallel_tool_calls": False},) * 3),
-    ("parallel", "responses", {"parallel_tool_calls": False}, ({"parallel_tool_calls": False},) * 3),
+    ("verbosity", "messages", {}, (NOTHING,) * 4),
+    ("choice", "chat", {"tool_choice": _NAMED}, _kept({"tool_choice": _NAMED}, _ONE)),
     (
-        "parallel",
-        "messages",
-        {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-        ({"tool_choice": "auto", "parallel_tool_calls": False},) * 3,
+        "choice",
+        "responses",
+        {"tool_choice": {"type": "function", "name": "weigh"}},
+        _kept({"tool_choice": _NAMED}, _ONE),
     ),
+    ("choice", "messages", _ONE, _kept({"tool_choice": _NAMED}, _ONE)),
+    ("any", "chat", {"tool_choice": "required"}, _kept({"tool_choice": "required"}, _ANY)),
+    ("any", "responses", {"tool_choice": "required"}, _kept({"tool_choice": "required"}, _ANY)),
+    ("any", "messages", _ANY, _kept({"tool_choice": "required"}, _ANY)),
+    ("parallel", "chat", {"parallel_tool_calls": False}, _kept({"parallel_tool_calls": False}, _ALONE)),
+    ("parallel", "responses", {"parallel_tool_calls": False}, _kept({"parallel_tool_calls": False}, _ALONE)),
+    ("parallel", "messages", _ALONE, _kept({"tool_choice": "auto", "parallel_tool_calls": False}, _ALONE)),
 ]
 
 
@@ -90,17 +119,21 @@ def sent_to(target: Deployment, wire: Wire, body: dict[str, Any]) -> tuple[Sent,
     """What of the four features a target is sent, and what its caller is told was left out."""
     request = read(wire, {"model": "auto", **body})
     dropped = tuple(lacking([target]) & request.fields.keys())
-    if target.kind == "litellm":
-        found = litellm_arguments(upstream_call(target, request, dropped=dropped))
+    noted: list[str] = []
+    call = upstream_call(target, request, dropped=dropped, drops=noted.append)
+    if speaks_messages(target):
+        found = msgspec.json.decode(claude_body(call).body)
+    elif target.kind == "litellm":
+        found = litellm_arguments(call)
     else:
         found = msgspec.json.decode(upstream_body(request, target, dropped=dropped))
-    names = ("reasoning_effort", "verbosity", "tool_choice", "parallel_tool_calls")
-    told = {*untaken(request, target), *(name for name in dropped if name in MINOR)}
+    names = ("reasoning_effort", "verbosity", "tool_choice", "parallel_tool_calls", "thinking", "output_config")
+    told = {*noted, *untaken(request, target), *(name for name in dropped if name in MINOR)}
     return {name: found[name] for name in names if name in found}, told
 
 
 @pytest.mark.parametrize(("feature", "wire", "said", "sent"), CASES)
-def test_what_is_asked_for(feature: str, wire: str, said: dict[str, Any], sent: tuple[Any, Any, Any]) -> None:
+def test_what_is_asked_for(feature: str, wire: str, said: dict[str, Any], sent: tuple[Any, Any, Any, Any]) -> None:
     """Sent in the target's words, or left out and told."""
     spoken, body = ASKED[wire]
     for name, expected in zip(TARGETS, sent, strict=True):
@@ -111,22 +144,30 @@ def test_what_is_asked_for(feature: str, wire: str, said: dict[str, Any], sent: 
             assert (found, told) == (expected, set()), (feature, name)
 
 
-# Answers, as each kind of target gives them. litellm turns a Claude's own stop reasons into chat's.
 STOPS: Final[list[tuple[str, dict[str, Any], tuple[str, tuple[str, str | None], str]]]] = [
-    # who says it, chat's choice, and what callers of chat, responses and messages read.
+    # who says it, chat's choice or a Claude's reason, and what callers of chat, responses and messages read.
     ("openai", {"finish_reason": "stop"}, ("stop", ("completed", None), "end_turn")),
     ("openai", {"finish_reason": "length"}, ("length", ("incomplete", "max_output_tokens"), "max_tokens")),
     ("openai", {"finish_reason": "tool_calls"}, ("tool_calls", ("completed", None), "tool_use")),
     ("openai", {"finish_reason": "content_filter"}, ("content_filter", ("incomplete", "content_filter"), "refusal")),
     ("engine", {"finish_reason": "stop", "stop_reason": "END"}, ("stop", ("completed", None), "stop_sequence")),
-    ("claude", {"claude": "end_turn"}, ("stop", ("completed", None), "end_turn")),
-    ("claude", {"claude": "max_tokens"}, ("length", ("incomplete", "max_output_tokens"), "max_tokens")),
-    ("claude", {"claude": "tool_use"}, ("tool_calls", ("completed", None), "tool_use")),
-    ("claude", {"claude": "refusal"}, ("content_filter", ("incomplete", "content_filter"), "refusal")),
-    # Chat has no words for these, so they are lost on the way.
-    ("claude", {"claude": "stop_sequence"}, ("stop", ("completed", None), "end_turn")),
-    ("claude", {"claude": "pause_turn"}, ("stop", ("completed", None), "end_turn")),
-    ("claude", {"claude": "model_context_window_exceeded"}, ("stop", ("completed", None), "end_turn")),
+    ("claude", {"stop_reason": "end_turn"}, ("stop", ("completed", None), "end_turn")),
+    ("claude", {"stop_reason": "max_tokens"}, ("length", ("incomplete", "max_output_tokens"), "max_tokens")),
+    ("claude", {"stop_reason": "tool_use"}, ("tool_calls", ("completed", None), "tool_use")),
+    ("claude", {"stop_reason": "refusal"}, ("content_filter", ("incomplete", "content_filter"), "refusal")),
+    ("claude", {"stop_reason": "stop_sequence"}, ("stop", ("completed", None), "stop_sequence")),
+    # OpenAI's wires have no word for it.
+    ("claude", {"stop_reason": "pause_turn"}, ("stop", ("completed", None), "pause_turn")),
+    (
+        "claude",
+        {"stop_reason": "model_context_window_exceeded"},
+        ("length", ("incomplete", "max_output_tokens"), "model_context_window_exceeded"),
+    ),
+    # litellm has chat's words alone.
+    ("elsewhere", {"stop_reason": "refusal"}, ("content_filter", ("incomplete", "content_filter"), "refusal")),
+    ("elsewhere", {"stop_reason": "stop_sequence"}, ("stop", ("completed", None), "end_turn")),
+    ("elsewhere", {"stop_reason": "pause_turn"}, ("stop", ("completed", None), "end_turn")),
+    ("elsewhere", {"stop_reason": "model_context_window_exceeded"}, ("stop", ("completed", None), "end_turn")),
 ]
 
 
@@ -147,12 +188,22 @@ def completion(message: dict[str, Any], **choice: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("who", "choice", "read_as"), STOPS)
 def test_why_an_answer_stopped(who: str, choice: dict[str, Any], read_as: tuple[str, Any, str]) -> None:
     """In each wire's own words, as far as it and the way there have one."""
-    if "claude" in choice:
-        from litellm.litellm_core_utils.core_helpers import map_finish_reason
+    if who == "claude":
+        message = {"content": [{"type": "text", "text": "a"}], "stop_sequence": None, **choice}
+        payload = json.loads(chat_of_message(json.dumps(message).encode(), TARGETS["claude"]))
+        chat, responses = (told_on(wire, payload) for wire in ("chat", "responses"))
+        # On the wire that it speaks it is passed as it came.
+        dialect = understood(MESSAGES, {"model": "auto", **ASKED["messages"][1]}).dialect
+        messages = json.loads(
+            dialect.whole(json.dumps(message).encode(), msgspec.structs.replace(served(), native=True))
+        )
+    else:
+        if who == "elsewhere":
+            from litellm.litellm_core_utils.core_helpers import map_finish_reason
 
-        choice = {"finish_reason": map_finish_reason(choice["claude"])}
-    payload = completion({"role": "assistant", "content": "a"}, **choice)
-    chat, responses, messages = (told_on(wire, payload) for wire in ASKED)
+            choice = {"finish_reason": map_finish_reason(choice["stop_reason"])}
+        payload = completion({"role": "assistant", "content": "a"}, **choice)
+        chat, responses, messages = (told_on(wire, payload) for wire in ASKED)
     reason = (responses["incomplete_details"] or {}).get("reason")
     assert (chat["choices"][0]["finish_reason"], (responses["status"], reason), messages["stop_reason"]) == read_as, who
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from providers.wire import Event
+from providers.claude.reply import ClaudeReader
+from providers.claude.request import claude_body
+from providers.wire import EMPTY_OBJECT, Event
 from proxy.request import RequestHeaders
 from proxy.wires.messages.wire import MESSAGES
 from proxy.wires.responses.continuing import continued, names_in
@@ -20,6 +22,7 @@ from proxy.wires.responses.tools import chat_name
 from proxy.wires.responses.wire import RESPONSES
 from proxy.wires.tool_names import short_name
 from proxy.wires.wire import Dialect
+from tests.providers.calls import chat_request, deployment, upstream_call
 from tests.proxy.wires.reading import chat_fields, understood
 from tests.proxy.wires.writing import chunk, completion, decoded, served
 from tests.published_types import check_events, check_message, check_message_events, check_response
@@ -196,8 +199,54 @@ def play_messages(seed: int) -> None:
         waiting = message.get("tool_calls", [])
 
 
+def play_claude(seed: int) -> None:
+    """A caller that chats with a Claude at Anthropic: the body that is sent says the conversation, and the reply is a chat's."""
+    chance = Chance(seed)
+    claude = deployment("litellm", upstream_model="anthropic/claude-sonnet-4-5", base_url="")
+    tools = [{"type": "function", "function": {"name": _SHORT, "parameters": {"type": "object"}}}]
+    said: list[_Message] = [{"role": "system", "content": chance.words()}]
+    waiting: list[_Message] = []
+    for turn in range(chance.random.randint(2, 5)):
+        said += [{"role": "tool", "tool_call_id": call["id"], "content": chance.words()} for call in waiting]
+        if not waiting or chance.random.random() < 0.3:
+            said.append({"role": "user", "content": chance.words()})
+        sent = json.loads(claude_body(upstream_call(claude, chat_request(messages=said, tools=tools))).body)
+        # Read as if a caller of Anthropic's wire had sent it.
+        assert plain(chat_fields(understood(MESSAGES, sent).request)["messages"]) == plain(said), (seed, turn)
+        message = chance.answer([_SHORT])
+        reply, is_stream = written(chance, understood(MESSAGES, sent).dialect, message)
+        heard = _heard(reply, claude) if is_stream else _whole(reply, claude)
+        assert plain([heard]) == plain([message]), (seed, turn)
+        said.append(message)
+        waiting = message.get("tool_calls", [])
+
+
+def _whole(reply: Any, claude: Any) -> _Message:
+    found: _Message = json.loads(ClaudeReader(claude).whole(json.dumps(reply).encode()).payload)["choices"][0][
+        "message"
+    ]
+    return found
+
+
+def _heard(events: list[Any], claude: Any) -> _Message:
+    """What a chat client makes of the chunks."""
+    reader = ClaudeReader(claude)
+    message: _Message = {"role": "assistant", "content": ""}
+    for event in events:
+        payload = reader.event(json.dumps(event).encode()).payload
+        for choice in json.loads(payload).get("choices", ()) if payload != EMPTY_OBJECT else ():
+            message["content"] += choice["delta"].get("content", "")
+            for call in choice["delta"].get("tool_calls", ()):
+                calls = message.setdefault("tool_calls", [])
+                if call["index"] == len(calls):
+                    calls.append({name: call[name] for name in ("id", "type", "function")})
+                else:
+                    calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    return message
+
+
 @pytest.mark.parametrize("lot", range(max(1, CONVERSATIONS // _AT_A_TIME // 2)))
-@pytest.mark.parametrize("play", [play_responses, play_messages])
+@pytest.mark.parametrize("play", [play_responses, play_messages, play_claude])
 def test_nothing_is_lost_there_and_back(play: Any, lot: int) -> None:
     """Texts, calls with their arguments, results and names, in their order, whatever way they went."""
     for number in range(_AT_A_TIME):

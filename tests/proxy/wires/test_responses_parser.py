@@ -16,7 +16,8 @@ from tests.providers.calls import deployment, upstream_call
 from tests.proxy.wires.reading import chat_fields, read
 
 HI: dict[str, Any] = {"model": "auto", "input": "hi"}
-CLAUDE = deployment("litellm", upstream_model="anthropic/claude-x", base_url="")
+CLAUDE = deployment("litellm", upstream_model="bedrock/anthropic.claude-x", base_url="")
+"""Elsewhere than at Anthropic, so it is reached through litellm."""
 WEIGH = {"type": "function", "name": "weigh", "parameters": {"type": "object"}, "strict": True}
 CALL = {"type": "function_call", "call_id": "call_1", "name": "weigh", "arguments": '{"kg":7}'}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "7 kg"}

@@ -1,0 +1,371 @@
+"""A call as the body of Anthropic's messages. Pure.
+
+A request that came in Anthropic's dialect goes as its caller wrote it; any other one is translated from chat's fields.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from providers.cache_marks import mark_body
+from providers.claude.conversation import claude_conversation
+from providers.claude.models import Claude, claude_named
+from providers.claude.schema import answer_schema
+from providers.errors import CannotCarry
+from providers.parameters import DECISIVE, MINOR, is_said
+from providers.provider_tools import AsWritten, model_of_dialect
+from providers.target import Deployment
+from providers.upstream import UpstreamCall
+from providers.wire import field_of
+
+_VERSION: Final = (("anthropic-version", "2023-06-01"),)
+_READ: Final = frozenset(
+    {"function_call", "functions", "max_completion_tokens", "max_tokens", "messages", "parallel_tool_calls", "reasoning_effort",
+     "response_format", "stop", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "user", "web_search_options"}
+)  # fmt: skip
+_NOTES: Final = frozenset(
+    {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
+)
+"""Ours to set, or notes for OpenAI's own records that change nothing in an answer."""
+_USUAL_TOKENS: Final = 4_096
+"""The longest answer where nobody says one: Anthropic wants to be told."""
+_BUDGETS: Final[Mapping[str, int]] = {
+    "minimal": 1_024, "low": 1_024, "medium": 2_048, "high": 4_096, "xhigh": 8_192, "max": 16_384,
+}  # fmt: skip
+"""Tokens to think with, by effort, for models that are asked so; the least is Anthropic's own."""
+_LEAST_BUDGET: Final = 1_024
+_EFFORTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "minimal": ("low",), "low": ("low",), "medium": ("medium",), "high": ("high",), "xhigh": ("xhigh", "high"),
+    "max": ("max", "high"),
+}  # fmt: skip
+"""What an effort is called by models that have efforts, the closest first."""
+_SEARCHES: Final[Mapping[str, int]] = {"low": 1, "medium": 5, "high": 10}
+_ODD_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MOST_NAME_CHARS: Final = 128
+_SPEAKS_OF_A_PERSON: Final = re.compile(r"[\w.%+-]+@[\w.-]+|\+?[\d\s()-]{7,}", re.ASCII)
+"""Mail addresses and telephone numbers, which Anthropic refuses as names of users."""
+_SAMPLING: Final = ("temperature", "top_p", "top_k")
+
+Fields = dict[str, Any]
+
+
+class ClaudeBody(msgspec.Struct, frozen=True):
+    """A body, the dialect's headers, and what the names of tools were that had to be written in other letters."""
+
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+    names: Mapping[str, str]
+
+
+def claude_body(call: UpstreamCall) -> ClaudeBody:
+    """The call for a Claude. Raises CannotCarry for what would change what the caller gets."""
+    claude = claude_named(model_of_dialect(call.deployment))
+    written = call.request.in_messages
+    if written is not None:
+        return _as_written(written(), call, claude)
+    names: dict[str, str] = {}
+    fields = _translated(call, claude, names)
+    if call.marks_cache:
+        mark_body(fields)
+    return ClaudeBody(_encoded(fields, call), _VERSION, names)
+
+
+def claude_params(call: UpstreamCall) -> bytes:
+    """The same as one request of a batch, which cannot be streamed. Raises CannotCarry."""
+    if call.deployment.options:
+        raise _cannot_carry(call.deployment, "What only litellm can call does not go into a batch.", "model")
+    fields = msgspec.json.decode(claude_body(call).body, type=dict[str, msgspec.Raw])
+    fields.pop("stream", None)
+    return msgspec.json.encode(fields)
+
+
+def _encoded(fields: Fields, call: UpstreamCall) -> bytes:
+    try:
+        return msgspec.json.encode(fields)
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise _cannot_carry(
+            call.deployment, "The request has half a letter in it, which no model can read.", "messages"
+        ) from error
+
+
+def _as_written(written: AsWritten, call: UpstreamCall, claude: Claude) -> ClaudeBody:
+    """The caller's own body. Only what this model refuses, and what another one may have been meant to get, is left out."""
+    fields: Fields = {**written.fields, "model": model_of_dialect(call.deployment), "stream": call.request.stream}
+    longest = _longest(call)
+    if longest is not None:
+        fields["max_tokens"] = longest
+    if not claude.samples or "thinking" in fields or "output_config" in fields:
+        for name in (*_SAMPLING, "max_tokens", "thinking", "output_config"):
+            if isinstance(fields.get(name), msgspec.Raw):
+                fields[name] = msgspec.json.decode(fields[name])
+        _suit(fields, claude, call.drops)
+    if call.marks_cache:
+        for name in ("cache_control", "messages", "system", "tools"):
+            if name in fields:
+                fields[name] = msgspec.json.decode(fields[name])
+        mark_body(fields)
+    return ClaudeBody(msgspec.json.encode(fields), written.headers, {})
+
+
+def _longest(call: UpstreamCall) -> int | str | None:
+    """The longest answer, where it is the gateway's to say."""
+    own = call.engine_fields
+    return own.get("max_tokens", own.get("max_completion_tokens"))
+
+
+def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
+    """Leaves out what the model refuses and what only nudges an answer; says another one's way of thinking in its own."""
+    for name in _SAMPLING if not claude.samples else ():
+        # Newer models take what comes anyway, and nothing else.
+        if name in fields and not (name == "temperature" and fields[name] == 1):
+            del fields[name]
+            drops(name)
+    thinking = fields.get("thinking")
+    if isinstance(thinking, dict) and thinking.get("type") == "adaptive" and claude.thinking != "adaptive":
+        del fields["thinking"]
+        made = _budget(_BUDGETS["medium"], fields.get("max_tokens")) if claude.thinking == "budget" else None
+        if made is None:
+            drops("thinking")
+        else:
+            fields["thinking"] = made
+    config = fields.get("output_config")
+    effort = config.get("effort") if isinstance(config, dict) else None
+    if isinstance(config, dict) and str(effort) in _EFFORTS and effort not in claude.efforts:
+        fields["output_config"] = {name: value for name, value in config.items() if name != "effort"}
+        closest = next((each for each in _EFFORTS[str(effort)] if each in claude.efforts), None)
+        if closest is not None:
+            fields["output_config"]["effort"] = closest
+        else:
+            drops("reasoning_effort")
+        if not fields["output_config"]:
+            del fields["output_config"]
+
+
+def _budget(tokens: int, longest: Any) -> Fields | None:
+    """Thinking with so many tokens, within the longest answer; None where that leaves too few."""
+    if isinstance(longest, int) and tokens >= longest:
+        tokens = longest - 1
+    return {"type": "enabled", "budget_tokens": tokens} if tokens >= _LEAST_BUDGET else None
+
+
+def _translated(call: UpstreamCall, claude: Claude, names: dict[str, str]) -> Fields:
+    asked = _asked(call)
+    talk = claude_conversation(asked.get("messages"), call.deployment, system_between=claude.system_between)
+    longest = _longest(call) or asked.get("max_completion_tokens") or asked.get("max_tokens") or _USUAL_TOKENS
+    fields: Fields = {
+        "model": model_of_dialect(call.deployment),
+        "messages": talk.messages,
+        "max_tokens": longest,
+        "stream": call.request.stream,
+        **{name: asked[name] for name in (*_SAMPLING, "thinking") if name in asked},
+    }
+    if talk.system:
+        fields["system"] = talk.system
+    if stops := _stops(asked.get("stop")):
+        fields["stop_sequences"] = stops
+    user = asked.get("user")
+    if isinstance(user, str) and not _SPEAKS_OF_A_PERSON.fullmatch(user):
+        fields["metadata"] = {"user_id": user}
+    _add_tools(fields, asked, call, claude, names)
+    _rename_calls(talk.messages, names)
+    _think(fields, asked.get("reasoning_effort"), claude, call.drops)
+    _shape(fields, asked.get("response_format"), call.drops)
+    _suit(fields, claude, call.drops)
+    _cool(fields, call.drops)
+    return fields
+
+
+def _asked(call: UpstreamCall) -> Fields:
+    """The caller's fields, decoded, as far as they ask for something. Raises CannotCarry for those that may not be left out."""
+    request, deployment = call.request, call.deployment
+    if request.operation != "chat":
+        raise _cannot_carry(
+            deployment, f"This model's provider is reached for chats only, not for {request.operation}.", "model"
+        )
+    asked: Fields = {}
+    for name, given in request.fields.items():
+        if name in call.dropped or name in _NOTES:
+            continue
+        if name in _READ:
+            asked[name] = field_of(request, name, deployment.deployment_id)
+        elif name not in DECISIVE | MINOR:
+            raise _cannot_carry(
+                deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name
+            )
+        elif is_said(name, given):
+            if name in DECISIVE:
+                raise _cannot_carry(
+                    deployment,
+                    f"This model's provider cannot take the parameter {name!r}: leave it out, or send another model.",
+                    name,
+                )
+            call.drops(name)
+    if request.for_anthropic is not None:
+        asked |= request.for_anthropic()
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _stops(given: Any) -> list[str]:
+    """The stop sequences. Anthropic refuses those of blanks alone."""
+    stops = [given] if isinstance(given, str) else given
+    return [each for each in stops if isinstance(each, str) and each.strip()] if isinstance(stops, list) else []
+
+
+def _add_tools(fields: Fields, asked: Fields, call: UpstreamCall, claude: Claude, names: dict[str, str]) -> None:
+    tools = [_tool(each, call.deployment, names) for each in _list(asked.get("tools"))]
+    tools += [
+        _tool({"type": "function", "function": each}, call.deployment, names) for each in _list(asked.get("functions"))
+    ]
+    search = asked.get("web_search_options")
+    if isinstance(search, dict):
+        tools.append(_search(search))
+    if tools:
+        fields["tools"] = tools
+        choice = _choice(asked, names)
+        if choice is not None and choice["type"] in ("any", "tool") and not claude.forced:
+            raise _cannot_carry(
+                call.deployment, "This model cannot be made to call a tool: leave out `tool_choice`, or send another model.",
+                "tool_choice",
+            )  # fmt: skip
+        if choice is not None:
+            fields["tool_choice"] = choice
+
+
+def _list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []
+
+
+def _tool(tool: Any, deployment: Deployment, names: dict[str, str]) -> Fields:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if isinstance(tool, dict) and tool.get("type") not in (None, "function", "custom") and "name" in tool:
+        # One that Anthropic knows by its type, in its own words.
+        return tool
+    if not isinstance(function, dict):
+        raise _cannot_carry(deployment, "This model's provider takes tools of the type `function` alone.", "tools")
+    schema = function.get("parameters")
+    schema = schema if isinstance(schema, dict) else {}
+    found: Fields = {
+        "name": _name(function.get("name"), names),
+        "input_schema": {"type": "object", **({"properties": {}} if "properties" not in schema else {}), **schema},
+    }
+    if function.get("description"):
+        found["description"] = function["description"]
+    if function.get("strict"):
+        found |= {"strict": True, "input_schema": answer_schema(found["input_schema"])}
+    mark = tool.get("cache_control") or function.get("cache_control")
+    return found if mark is None else {**found, "cache_control": mark}
+
+
+def _name(given: Any, names: dict[str, str]) -> str:
+    """The tool's name in the letters that Anthropic takes."""
+    name = str(given)
+    taken = _ODD_IN_NAME.sub("_", name)[:_MOST_NAME_CHARS]
+    if taken != name:
+        names[taken] = name
+    return taken
+
+
+def _rename_calls(messages: list[Fields], names: Mapping[str, str]) -> None:
+    """Earlier calls go by the names that the tools have now."""
+    if not names:
+        return
+    given = {name: taken for taken, name in names.items()}
+    for message in messages:
+        for block in message["content"] if isinstance(message["content"], list) else ():
+            if block["type"] == "tool_use":
+                block["name"] = given.get(block["name"], block["name"])
+
+
+def _search(options: Fields) -> Fields:
+    found: Fields = {"type": "web_search_20250305", "name": "web_search"}
+    most = _SEARCHES.get(str(options.get("search_context_size")))
+    if most is not None:
+        found["max_uses"] = most
+    place = options.get("user_location")
+    near = place.get("approximate") if isinstance(place, dict) else None
+    if isinstance(near, dict):
+        told = {name: near[name] for name in ("city", "region", "country", "timezone") if name in near}
+        found["user_location"] = {"type": "approximate", **told}
+    return found
+
+
+def _choice(asked: Fields, names: dict[str, str]) -> Fields | None:
+    given = asked.get("tool_choice", asked.get("function_call"))
+    made: Fields | None = None
+    if isinstance(given, str):
+        kind = {"auto": "auto", "required": "any", "any": "any", "none": "none"}.get(given)
+        made = None if kind is None else {"type": kind}
+    elif isinstance(given, dict):
+        function = given.get("function", given if "name" in given else None)
+        if isinstance(function, dict):
+            made = {"type": "tool", "name": _name(function.get("name"), names)}
+    parallel = asked.get("parallel_tool_calls")
+    if isinstance(parallel, bool) and (made is None or made["type"] != "none"):
+        made = {**(made or {"type": "auto"}), "disable_parallel_tool_use": not parallel}
+    return made
+
+
+def _think(fields: Fields, effort: Any, claude: Claude, drops: Callable[[str], None]) -> None:
+    """An effort as this model's own way of thinking, where the caller did not choose one itself."""
+    if effort is None or effort == "none" or "thinking" in fields:
+        return
+    words = _EFFORTS.get(str(effort), ())
+    if claude.thinking == "adaptive":
+        closest = next((each for each in words if each in claude.efforts), None)
+        if closest is not None:
+            # Unasked for, what was thought comes without its text.
+            fields["thinking"] = {"type": "adaptive", "display": "summarized"}
+            fields["output_config"] = {"effort": closest}
+            return
+    elif claude.thinking == "budget" and words and _may_think(fields):
+        made = _budget(_BUDGETS[str(effort)], fields["max_tokens"])
+        if made is not None:
+            fields["thinking"] = made
+            return
+    drops("reasoning_effort")
+
+
+def _may_think(fields: Fields) -> bool:
+    """False where Anthropic refuses thinking with a budget: beside a forced tool, and in the middle of a loop of tools whose
+    beginning was not thought about, or whose caller did not send the thoughts back.
+    """
+    if fields.get("tool_choice", {}).get("type") in ("any", "tool"):
+        return False
+    for message in reversed(fields["messages"]):
+        if message["role"] == "assistant":
+            return bool(message["content"][0]["type"] in ("thinking", "redacted_thinking"))
+        if message["role"] == "user" and all(block["type"] != "tool_result" for block in message["content"]):
+            return True
+    return True
+
+
+def _shape(fields: Fields, wanted: Any, drops: Callable[[str], None]) -> None:
+    """An answer by a schema. A mere JSON object cannot be asked for, and its caller's prompt says so anyway."""
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "json_schema" and isinstance(wanted.get("json_schema"), dict):
+        schema = wanted["json_schema"].get("schema")
+        if isinstance(schema, dict):
+            form = {"type": "json_schema", "schema": answer_schema(schema)}
+            fields["output_config"] = {**fields.get("output_config", {}), "format": form}
+    elif kind == "json_object":
+        drops("response_format")
+
+
+def _cool(fields: Fields, drops: Callable[[str], None]) -> None:
+    """What OpenAI takes of a temperature, and Anthropic does not: more than 1, or another one than 1 beside thinking."""
+    thinks = fields.get("thinking", {}).get("type") in ("enabled", "adaptive")
+    heat = fields.get("temperature")
+    if isinstance(heat, int | float) and (heat > 1 or (thinks and heat != 1)):
+        del fields["temperature"]
+        drops("temperature")
+    if thinks and "top_k" in fields:
+        del fields["top_k"]
+        drops("top_k")
+
+
+def _cannot_carry(deployment: Deployment, message: str, param: str) -> CannotCarry:
+    return CannotCarry(
+        message, deployment_id=deployment.deployment_id, status=400, param=param[:64], code="unsupported_parameter"
+    )

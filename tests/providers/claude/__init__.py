@@ -1,0 +1,1 @@
+"""Tests of Claudes at their own API."""
