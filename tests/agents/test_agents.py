@@ -1,15 +1,21 @@
-"""Codex, Claude Code, opencode and aider, unchanged, each with a task: through `auto`, over a target that speaks chat."""
+"""Codex, Claude Code, opencode and aider, unchanged, each with a task: through `auto`, over a pool of two engines."""
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.agents.coder import DONE, Coder, coder
-from tests.running_gateway import Running, model, running_gateway
+from tests.fleet import Place, callers, pool, pooled_model
+from tests.running_gateway import Running, running_gateway
+
+_log: Final = logging.getLogger(__name__)
 
 _CODEX = """
 model = "auto"
@@ -22,6 +28,8 @@ env_key = "WEIGHBRIDGE_KEY"
 wire_api = "responses"
 """
 _LONG_S = 100
+_MOST_LOST: Final = 0.01
+"""Of a turn before: what the next one may have to compute anew."""
 
 
 def _codex(installed: Path, home: Path, gateway: Running) -> tuple[list[str], dict[str, str]]:
@@ -68,11 +76,6 @@ def _opencode(installed: Path, home: Path, gateway: Running) -> tuple[list[str],
     return [str(command), "run", "Make made.txt"], {"WEIGHBRIDGE_KEY": gateway.key, **quiet}
 
 
-def _house(upstream: Coder) -> list[dict[str, Any]]:
-    deployment = {"name": "a", "kind": "openai", "base_url": upstream.url, "upstream_model": "m"}
-    return [model("coder", [deployment], max_context_tokens=400_000)]
-
-
 async def _said(call: list[str], variables: dict[str, str], work: Path, home: Path) -> str:
     """What the agent printed. It has to end well, and in time."""
     running = await asyncio.create_subprocess_exec(
@@ -88,6 +91,7 @@ async def _said(call: list[str], variables: dict[str, str], work: Path, home: Pa
     except TimeoutError:
         running.kill()
         said, _ = await running.communicate()
+    _log.info("%s", said.decode())
     assert running.returncode == 0, said.decode()
     return said.decode()
 
@@ -106,23 +110,48 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
+@contextlib.asynccontextmanager
+async def _pooled(folder: Path, one: Coder, other: Coder) -> AsyncIterator[Running]:
+    """A gateway before a pool of both, once it has found them ready."""
+    own = pool([Place("a", one.url), Place("b", other.url)], targets=["coder"])
+    served = pooled_model("coder", max_context_tokens=400_000)
+    async with (
+        running_gateway(folder, [served], selfhosted={"pools": [own]}) as gateway,
+        callers(gateway) as fleet,
+    ):
+        await fleet.until_states(a="ready", b="ready")
+        yield gateway
+
+
 @pytest.mark.parametrize("agent", [_codex, _codex_on_a_socket, _claude, _opencode])
 async def test_an_agent_does_its_task(tmp_path: Path, work: Path, home: Path, installed: Path, agent: Any) -> None:
-    """The file is made, each call is booked to the key's team, and the second turn begins with the whole first one."""
-    async with coder() as upstream, running_gateway(tmp_path, _house(upstream)) as gateway:
+    """The file is made, each call is booked to the key's team, and the second turn finds the first one's prompt cached."""
+    async with coder() as one, coder() as other, _pooled(tmp_path, one, other) as gateway:
         call, variables = agent(installed, home, gateway)
         said = await _said(call, variables, work, home)
-        assert DONE in said
-        # Codex goes on without a socket where it gets none, and says so.
-        assert "Reconnecting" not in said
-        assert "Falling back" not in said
-        assert (work / "made.txt").read_text() == "hi\n"
         rows = await gateway.rows("entry = 'settle'")
-        assert {(row["team_id"], row["alias"], row["target_id"]) for row in rows} == {("team_a", "auto", "coder")}
-        assert len(rows) == len(upstream.bodies)
-        first, second = (body["messages"] for body in upstream.bodies if body.get("tools"))
-        assert second[: len(first)] == first
-        assert [message["role"] for message in second[len(first) :]] == ["assistant", "tool"]
+    assert DONE in said
+    # Codex goes on without a socket where it gets none, and says so.
+    assert "Reconnecting" not in said
+    assert "Falling back" not in said
+    assert (work / "made.txt").read_text() == "hi\n"
+    _are_booked(rows, one, other)
+    # Both turns of the task went to the same engine.
+    (worked,) = [engine for engine in (one, other) if any(body.get("tools") for body in engine.bodies)]
+    turns = [(body, told) for body, told in zip(worked.bodies, worked.cached, strict=True) if body.get("tools")]
+    (first, (before, _)), (second, (_, cached)) = turns
+    assert cached >= (1 - _MOST_LOST) * before
+    _log.info("%s: %d of %d tokens were cached", agent.__name__, cached, before)
+    told, more = first["messages"], second["messages"]
+    assert more[: len(told)] == told
+    assert [message["role"] for message in more[len(told) :]] == ["assistant", "tool"]
+
+
+def _are_booked(rows: list[dict[str, Any]], *engines: Coder) -> None:
+    """Every call is, once, to the key's team, with what its engine told."""
+    assert {(row["team_id"], row["alias"], row["target_id"]) for row in rows} == {("team_a", "auto", "coder")}
+    told = [each for engine in engines for each in engine.cached]
+    assert sorted((row["input_tokens"], row["cached_input_tokens"]) for row in rows) == sorted(told)
 
 
 async def test_aider_writes_what_it_is_told(tmp_path: Path, work: Path, home: Path, aider: Path) -> None:
@@ -135,13 +164,10 @@ async def test_aider_writes_what_it_is_told(tmp_path: Path, work: Path, home: Pa
         "--analytics-disable",
     )
     call = [str(aider), "--model", "openai/auto", "--yes-always", *quiet, "--message", "Make made.txt"]
-    async with (
-        coder("made.txt\n```\nhi\n```\n") as upstream,
-        running_gateway(tmp_path, _house(upstream)) as gateway,
-    ):
+    answer = "made.txt\n```\nhi\n```\n"
+    async with coder(answer) as one, coder(answer) as other, _pooled(tmp_path, one, other) as gateway:
         variables = {"OPENAI_API_BASE": gateway.base_url, "OPENAI_API_KEY": gateway.key}
         await _said(call, variables, work, home)
-        assert (work / "made.txt").read_text() == "hi\n"
         rows = await gateway.rows("entry = 'settle'")
-        assert {(row["team_id"], row["alias"], row["target_id"]) for row in rows} == {("team_a", "auto", "coder")}
-        assert len(rows) == len(upstream.bodies)
+    assert (work / "made.txt").read_text() == "hi\n"
+    _are_booked(rows, one, other)
