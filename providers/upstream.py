@@ -1,7 +1,7 @@
 """The interface to an upstream: open a call, read batches of events, close it once."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -31,7 +31,7 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     total_timeout_s: float
     headers: dict[str, str] = {}
     """Additional headers of the gateway (trace context); never the caller's."""
-    engine_fields: Mapping[str, int | str] = {}
+    engine_fields: Mapping[str, Any] = {}
     """Body fields of the gateway in place of the caller's: an engine's own, the longest answer, the service tier."""
     marks_cache: bool = False
     """Whether a Claude's prompt cache is to be marked where the caller has not."""

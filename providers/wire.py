@@ -489,7 +489,7 @@ def field_of(request: ChatRequest, name: str, deployment_id: str) -> Any:
 def upstream_body(
     request: ChatRequest,
     deployment: Deployment,
-    engine_fields: Mapping[str, int | str] = MappingProxyType({}),
+    engine_fields: Mapping[str, Any] = MappingProxyType({}),
     dropped: Collection[str] = (),
 ) -> bytes:
     """The caller's body with the upstream's model name; a stream is always asked for its usage.
@@ -519,7 +519,7 @@ def _body_as_written(
     request: ChatRequest,
     written: AsWritten,
     deployment: Deployment,
-    own_fields: Mapping[str, int | str],
+    own_fields: Mapping[str, Any],
     dropped: Collection[str],
 ) -> bytes:
     """The body in the caller's own dialect. `own_fields` and `dropped` go by chat's names."""

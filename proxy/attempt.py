@@ -67,6 +67,14 @@ class Lease(Protocol):
         """Marks the prompt as computed, and cached, on the replica."""
         ...
 
+    def put_off(self) -> None:
+        """The replica is asked later, so until then its silence says nothing of it."""
+        ...
+
+    def asked(self) -> None:
+        """The replica that was put off is asked now."""
+        ...
+
     def watch(self, when_down: Callable[[], None]) -> None:
         """Has `when_down` called if the replica is found dead before the lease ends."""
         ...

@@ -15,6 +15,8 @@ from proxy.attempt import Lease
 from proxy.policy import Candidate
 from proxy.routed_request import RoutedRequest
 from selfhosted.engines.continuation import goes_on
+from selfhosted.fleet import ReadResult
+from selfhosted.pool import Reader
 from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 
@@ -45,6 +47,16 @@ class ReplicaDoor(Protocol):
         self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
     ) -> Lease:
         """Counts the request as load of the chosen replica until the returned lease ends."""
+        ...
+
+    def reader(self, target: Target, lease: Lease, tried: Collection[str]) -> Reader | None:
+        """Returns a replica that reads the prompt for the one of the lease, none of those tried before (by their names), counted
+        as load there; None where that one should read it itself.
+        """
+        ...
+
+    def read(self, target: Target, result: ReadResult) -> None:
+        """Counts what became of asking such a replica."""
         ...
 
     def turned_away(self, target: Target, tokens: int) -> None:

@@ -40,6 +40,7 @@ from proxy.held_reply import hold
 from proxy.latency import LatencyTracker
 from proxy.patience import hold_within, impatience, patience_s
 from proxy.policy import AUTO, Candidate, is_own
+from proxy.prefill import read_apart
 from proxy.queues.work import Slot
 from proxy.retrying import retrying, worth_another
 from proxy.routed_request import RoutedRequest
@@ -251,7 +252,7 @@ class Dispatcher:
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 attempt.sent = True
-                stream = await self._upstream.open(self._call(attempt))
+                stream = await self._upstream.open(await self._prepared_call(attempt))
                 events = await first_token(stream, attempt)
             attempt.healthy()
         except BaseException as error:
@@ -330,6 +331,18 @@ class Dispatcher:
         error.retry_same = True
         if self._replicas is not None:
             self._replicas.missing(target, deployment)
+
+    async def _prepared_call(self, attempt: Attempt) -> UpstreamCall:
+        """The call, after another replica has read its prompt where the pool keeps prefill and decode apart."""
+        call = self._call(attempt)
+        if self._replicas is None:
+            return call
+        handed = await read_apart(self._upstream, self._replicas, attempt, call)
+        if not handed:
+            return call
+        # Anew, as time has passed.
+        call = self._call(attempt)
+        return msgspec.structs.replace(call, engine_fields={**call.engine_fields, **handed})
 
     def _call(self, attempt: Attempt) -> UpstreamCall:
         routed = attempt.routed

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -354,6 +355,26 @@ class LaunchConfig(Section):
         return value
 
 
+class PrefillConfig(Section):
+    """Replicas that read prompts for the others of their pool, which fetch what was read (vLLM's NixlConnector)."""
+
+    replicas: str = Field(
+        min_length=1,
+        max_length=128,
+        description="A pattern of their names, such as llama-prefill-*; `?` is one letter.",
+    )
+    from_tokens: int = Field(
+        default=512,
+        ge=1,
+        le=10_000_000,
+        description="A prompt of which the answering replica lacks fewer tokens is read there. Tokens are estimated.",
+    )
+
+    def reads(self, replica: str) -> bool:
+        """True for the name of one that only reads."""
+        return fnmatchcase(replica, self.replicas)
+
+
 class HardwareConfig(Section):
     """What a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
 
@@ -388,6 +409,10 @@ class PoolConfig(Section):
         default=(),
         max_length=100,
         description="The version that a replica runs, by its name; the first pattern counts.",
+    )
+    prefill: PrefillConfig | None = Field(
+        default=None,
+        description="Some of the replicas only read prompts, and the gateway asks one of them before the one that answers.",
     )
     spot: bool = Field(
         default=False,
@@ -426,6 +451,12 @@ class PoolConfig(Section):
             raise ValueError("two replicas have one address; each is one process")
         if self.launch is not None and self.launch.keep_asleep and self.engine != "vllm":
             raise ValueError("launch.keep_asleep is for vLLM, which can sleep")
+        if self.prefill is not None and self.engine != "vllm":
+            raise ValueError("prefill is for vLLM, whose connectors hand a prompt over")
+        if self.prefill is not None and (self.scale is not None or self.launch is not None):
+            raise ValueError(
+                "with prefill nothing scales or launches the pool: it would not know of which kind to start one"
+            )
         if self.adapters and self.engine != "vllm":
             raise ValueError("adapters are loaded through vLLM's runtime API; another engine serves them as targets")
         if (self.priority_scheduling or self.cache_isolation != "none") and self.engine != "vllm":
@@ -462,6 +493,10 @@ class SelfhostedSection(Section):
 
     pools: Annotated[tuple[PoolConfig, ...], AfterValidator(_unique_names)] = Field(
         default=(), max_length=100, description="Each serves one model."
+    )
+    tells_other_hosts: bool = Field(
+        default=True,
+        description="With Redis, gateways of several hosts tell each other which prompts they sent where, as sealed hashes and counts.",
     )
 
     def pool_of_target(self) -> dict[str, str]:

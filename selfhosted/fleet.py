@@ -6,8 +6,8 @@ with every probe. Each process judges them itself, by what it is told of probes 
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from selfhosted.config import PoolConfig
 from selfhosted.kv_events.following import KvStates
 from selfhosted.kv_events.sampling import Sample, tokenize_body
 from selfhosted.messages import ToFleet, ToHost
-from selfhosted.pool import Pool, ReplicaLease
+from selfhosted.pool import Pool, Reader, ReplicaLease
 from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import PoolFullness, PoolReading, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
 from selfhosted.rollouts.versions import RolloutTold
@@ -36,12 +36,18 @@ _BYTES_A_TOKEN: Final = 4
 """Bytes of English text in a token, the rule of thumb of OpenAI's tokenizer guide."""
 
 
+ReadResult = Literal["handed", "declined", "failed"]
+"""What became of asking a replica to read a prompt for another one: it handed the prompt over, had nothing to hand over, or failed."""
+
+
 class FleetObserver:
     """Receives the fleet's decisions; this base class ignores them. Pool names come from the configuration, so there
     are few.
     """
 
     def count_choice(self, pool: str, why: str) -> None: ...
+
+    def count_reading(self, pool: str, result: ReadResult) -> None: ...
 
 
 class _Ready(msgspec.Struct, frozen=True):
@@ -90,7 +96,7 @@ class Fleet:
         if pool is None:
             return
         if isinstance(message, PromptsSent):
-            pool.told.hear(message, self._clock())
+            pool.hear(message, self._clock())
         elif isinstance(message, RolloutTold):
             pool.versions.adopt(message.rollout)
         else:
@@ -217,6 +223,19 @@ class Fleet:
             lease.sample = self._sample(pool, target, choice, ask, request, caller)
         return lease
 
+    def reader(self, target: Target, lease: object, tried: Collection[str]) -> Reader | None:
+        """A replica that reads the prompt for the one that the lease is of, and its own lease; None where that one should read it
+        itself, as everywhere but in a pool with `prefill`. `tried` are names of such replicas.
+        """
+        pool = self._pool_of(target)
+        if pool is None or pool.readers is None or not isinstance(lease, ReplicaLease):
+            return None
+        return pool.reader(target.target_id, lease, tried, self._clock)
+
+    def read(self, target: Target, result: ReadResult) -> None:
+        """Counts what became of asking such a replica."""
+        self._observer.count_reading(target.pool or "", result)
+
     def _sample(
         self,
         pool: Pool,
@@ -257,14 +276,17 @@ class Fleet:
         elsewhere.
 
         Skipped for a replica that answered any request since the oldest overdue one began, and where fewer than two
-        replicas of the pool are ready.
+        replicas of the pool are ready; but what one that reads for others does not read, these can.
         """
         now = self._clock()
         for pool in self.pools.values():
             silent_s = pool.config.watch.silent_s
-            if not silent_s or len(pool.snapshot.ready) < _LEAST_READY:
+            if not silent_s:
                 continue
+            few, readers = len(pool.snapshot.ready) < _LEAST_READY, pool.readers
             for name, waiting in list(pool.unanswered.items()):
+                if few and (readers is None or not readers.is_one(name)):
+                    continue
                 overdue = [lease for lease in waiting if lease.overdue(now, silent_s)]
                 if overdue and not pool.judge.answered_since(name, overdue[0].began_at):
                     for lease in overdue:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter
 
-from selfhosted.fleet import FleetObserver
+from selfhosted.fleet import FleetObserver, ReadResult
 
 
 class FleetMetrics(FleetObserver):
@@ -19,7 +19,12 @@ class FleetMetrics(FleetObserver):
             ("pool", "why"),
             registry=registry,
         )
-
+        self._readings = Counter(
+            "weighbridge_prompts_read_apart",
+            "Prompts that a replica was asked to read for another one, by result: handed, declined, failed.",
+            ("pool", "result"),
+            registry=registry,
+        )
         self._of: dict[tuple[str, str], Callable[[], None]] = {}
         """What counts each pair, as looking it up takes longer than counting."""
 
@@ -28,3 +33,6 @@ class FleetMetrics(FleetObserver):
         if count is None:
             count = self._of[pool, why] = self._choices.labels(pool, why).inc
         count()
+
+    def count_reading(self, pool: str, result: ReadResult) -> None:
+        self._readings.labels(pool, result).inc()

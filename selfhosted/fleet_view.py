@@ -61,7 +61,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str,
     wish = registry.target(config.name)
     desired = None if wish is None else wish.desired
     problems = [*watched.discovery.problems]
-    state = state_of(snapshot.replicas, problems, desired)
+    state = _state_of_pool(config, snapshot.replicas, problems, desired)
     events = None if watched.kv_events is None else watched.kv_events()
     return {
         "object": "fleet.pool",
@@ -94,6 +94,17 @@ def state_of(replicas: Sequence[Replica], problems: Sequence[Problem], desired: 
     if "starting" in states:
         return "starting"
     return "draining" if states == {"draining"} else "down"
+
+
+def _state_of_pool(
+    config: PoolConfig, replicas: Sequence[Replica], problems: Sequence[Problem], desired: int | None
+) -> PoolState:
+    """As `state_of`; where some replicas only read prompts for the others, these are those that can serve."""
+    prefill, whole = config.prefill, state_of(replicas, problems, desired)
+    if prefill is None:
+        return whole
+    serving = state_of([each for each in replicas if not prefill.reads(each.name)], problems, desired)
+    return "degraded" if serving == "ok" and whole == "degraded" else serving
 
 
 def told_wish(wish: ScaleTarget | None) -> dict[str, Any]:

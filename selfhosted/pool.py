@@ -1,18 +1,19 @@
 """A pool of replicas as requests of this process see it: its judge, its balancer, and what is in flight there."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, NamedTuple
 
 from providers.target import Deployment
 from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.load import Lease as LoadLease
 from selfhosted.balance.room import kv_tokens_of, pool_tokens
-from selfhosted.balance.sharing import SentPrompts, ToldPrompts
+from selfhosted.balance.sharing import PromptsSent, SentPrompts, ToldPrompts
 from selfhosted.config import PoolConfig
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
-from selfhosted.replica import Address, PoolFullness, PoolSnapshot, ReplicaState
+from selfhosted.readers import Readers
+from selfhosted.replica import Address, PoolFullness, PoolSnapshot, Replica, ReplicaState
 from selfhosted.rollouts.sides import PoolVersions
 from selfhosted.scale.reports import FirstTokenCounts, PoolReport, ttft_target_s
 from selfhosted.watch.judging import JudgeObserver, PoolJudge
@@ -23,6 +24,14 @@ _RETRY_MOST_S: Final = 30.0
 _STARTED_TOGETHER: Final = 8
 """Requests of an engine's queue assumed to start together when running ones end. A rough figure, for Retry-After only.
 """
+
+
+class Reader(NamedTuple):
+    """A replica that reads a prompt for another one, and the lease that counts it there."""
+
+    name: str
+    deployment: Deployment
+    lease: "ReplicaLease"
 
 
 class Pool(JudgeObserver):
@@ -37,14 +46,18 @@ class Pool(JudgeObserver):
         api_key: str | None,
         adapters: Adapters | None,
         kv_events: KvEvents | None,
+        readers: Readers | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is called after replicas came, went, or are in another state."""
+        """`readers` are those of the replicas that only read prompts. `changed` is called after replicas came, went, or are in
+        another state.
+        """
         self.config = config
         self.judge = judge
         self.balancer = balancer
         self.sent = SentPrompts(config.name)
-        self.told = ToldPrompts(balancer)
+        self.told = ToldPrompts(balancer, *([] if readers is None else [readers.balancer]))
+        self.readers = readers
         self.api_key = api_key
         self.adapters = adapters
         self.kv_events = kv_events
@@ -72,6 +85,8 @@ class Pool(JudgeObserver):
 
     def restarted(self, name: str) -> None:
         self.balancer.forget(name)
+        if self.readers is not None:
+            self.readers.balancer.forget(name)
         if self.kv_events is not None:
             self.kv_events.restarted(name)
 
@@ -89,11 +104,22 @@ class Pool(JudgeObserver):
     def changed(self) -> None:
         self._changed()
 
+    # --- what other processes tell
+
+    def hear(self, message: PromptsSent, now: float) -> None:
+        """Counts what another process sent to the replicas, also where this one has sent nothing yet."""
+        self.balancer.see(self.snapshot, now)
+        if self.readers is not None:
+            self.readers.see(self.judge.snapshot, now)
+        self.told.hear(message, now)
+
     # --- what requests see
 
     @property
     def snapshot(self) -> PoolSnapshot:
-        return self.judge.snapshot
+        """The replicas that answer."""
+        whole = self.judge.snapshot
+        return whole if self.readers is None else self.readers.others(whole)
 
     def report(self, waiting_at_gate: int) -> PoolReport:
         """What the autoscaler needs of this process."""
@@ -109,6 +135,26 @@ class Pool(JudgeObserver):
 
     def deployments(self, target_id: str) -> tuple[Deployment, ...]:
         """One deployment of the target for each known replica, in whatever state."""
+        return self._deployments(target_id, self.snapshot.replicas)
+
+    def reader(
+        self, target_id: str, lease: "ReplicaLease", tried: Collection[str], clock: Callable[[], float]
+    ) -> Reader | None:
+        """A replica that reads the prompt for the one of the lease, not one of those that were tried, with a lease of its own;
+        None where that one should read it itself.
+        """
+        readers = self.readers
+        if readers is None:
+            return None
+        now, whole = clock(), self.judge.snapshot
+        load = readers.pick(whole, lease.load, tried, now)
+        if load is None:
+            return None
+        self.judge.began(load.replica)
+        (deployment,) = self._deployments(target_id, [each for each in whole.replicas if each.name == load.replica])
+        return Reader(load.replica, deployment, ReplicaLease(load, self, clock, now))
+
+    def _deployments(self, target_id: str, replicas: Iterable[Replica]) -> tuple[Deployment, ...]:
         config = self.config
         adapter = next((each for each in config.adapters if each.target == target_id), None)
         model = adapter.name if adapter is not None else config.upstream_model or target_id
@@ -125,7 +171,7 @@ class Pool(JudgeObserver):
                 priority_scheduling=config.priority_scheduling,
                 cache_isolation=config.cache_isolation,
             )
-            for replica in self.snapshot.replicas
+            for replica in replicas
         )
 
     def tokens(self) -> int:
@@ -174,11 +220,12 @@ class ReplicaLease:
     __slots__ = (
         "_clock",
         "_ended",
-        "_load",
+        "_is_asked",
         "_name",
         "_pool",
         "_streams",
         "began_at",
+        "load",
         "lost",
         "other_version",
         "sample",
@@ -198,12 +245,13 @@ class ReplicaLease:
         version: str = "",
         other_version: bool = False,
     ) -> None:
-        self._load = load
+        self.load = load
         self._pool = pool
         self._name = load.replica
         self._clock = clock
         self._streams = streams
         self.began_at = now
+        self._is_asked = True
         self._ended = False
         self.sample: Sample | None = None
         """Prompt to tokenize so that the pool's KV events can be mapped to its blocks; offered once the replica has
@@ -224,20 +272,28 @@ class ReplicaLease:
         """Records the first token: the replica works, and its prompt is prefilled."""
         now, pool = self._clock(), self._pool
         self._stop_waiting()
-        self._load.first_token(now, told=self._streams)
-        pool.sent.started(self._load)
+        self.load.first_token(now, told=self._streams)
+        pool.sent.started(self.load)
         pool.judge.succeeded(self._name, self.began_at, now)
         if self._streams:
             pool.first_tokens.saw(now - self.began_at)
         if self.sample is not None and pool.kv_events is not None:
             pool.kv_events.offer(self.sample)
 
+    def put_off(self) -> None:
+        """The replica is asked later, so until then its silence says nothing of it."""
+        self._is_asked = False
+
+    def asked(self) -> None:
+        """The replica that was put off is asked now."""
+        self._is_asked, self.began_at = True, self._clock()
+
     def overdue(self, now: float, least_s: float) -> bool:
         """True when a streamed request has waited longer than `least_s`, and than three times the expected time, for
         its first token.
         """
-        expected_s = self._load.ahead_s + self._load.work * self._load.load.token_s
-        return self._streams and now - self.began_at > max(least_s, _OVERDUE_FACTOR * expected_s)
+        expected_s = self.load.ahead_s + self.load.work * self.load.load.token_s
+        return self._is_asked and self._streams and now - self.began_at > max(least_s, _OVERDUE_FACTOR * expected_s)
 
     def lose(self) -> None:
         """Marks the request as lost, since its replica is down or silent, and calls `when_lost`."""
@@ -276,8 +332,8 @@ class ReplicaLease:
         if self.when_down is not None:
             _forget(self._pool.watched, self._name, self)
         now, judge = self._clock(), self._pool.judge
-        self._load.end(now, cached_tokens=cached_tokens, output_tokens=output_tokens)
-        self._pool.sent.ended(self._load)
+        self.load.end(now, cached_tokens=cached_tokens, output_tokens=output_tokens)
+        self._pool.sent.ended(self.load)
         if failed is False:
             judge.succeeded(self._name, self.began_at, now)
         elif failed and not (silent and judge.answered_since(self._name, self.began_at)):

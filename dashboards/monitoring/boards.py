@@ -570,6 +570,16 @@ FLEET: Final = Board(
                     stacked=True,
                 ),
                 Panel(
+                    title="Prompts read by replicas that only read",
+                    queries=[
+                        Query(
+                            _rate("weighbridge_prompts_read_apart_total", _POOL, "pool, result"), "{{pool}} {{result}}"
+                        )
+                    ],
+                    about="failed: the answering replica read it itself. Only pools with `prefill`.",
+                    unit="reqps",
+                ),
+                Panel(
                     title="Streams that another replica went on with",
                     queries=[
                         Query(

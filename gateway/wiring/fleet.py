@@ -23,6 +23,7 @@ from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Tokenize
 from selfhosted.messages import ToHost
 from selfhosted.pool import Pool
+from selfhosted.readers import Readers
 from selfhosted.watch.judging import PoolJudge
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ def _pool(
         kv_events=_kv_events(config, balancer, client.tokenize(api_key), metrics.kv_events)
         if hears and client is not None
         else None,
+        readers=None
+        if config.prefill is None
+        else Readers(config.prefill, policy_of(config.balance.policy, config.balance, config.room, rng)),
         changed=changed,
     )
 

@@ -148,6 +148,11 @@ class Balancer:
             return choose_along_ring(ask, candidates, matched, rules, now)
         return choose(ask, candidates, matched, rules, now, self.rng)
 
+    def see(self, snapshot: PoolSnapshot, now: float) -> None:
+        """Takes over the replicas, as every question does that is asked with a snapshot."""
+        if snapshot is not self._snapshot:
+            self._adopt_snapshot(snapshot, now)
+
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
         """True when every replica that takes requests is full; False when there are none."""
         if snapshot is not self._snapshot:

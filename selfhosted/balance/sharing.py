@@ -127,10 +127,10 @@ class _Process:
 
 
 class ToldPrompts:
-    """Counts at a pool's balancer what other processes of the host tell."""
+    """Counts at a pool's balancers what other processes tell: at the one that knows the replica."""
 
-    def __init__(self, balancer: Balancer) -> None:
-        self._balancer = balancer
+    def __init__(self, *balancers: Balancer) -> None:
+        self._balancers = balancers
         self._processes: dict[str, _Process] = {}
 
     def __len__(self) -> int:
@@ -177,9 +177,11 @@ class ToldPrompts:
             tokens=prompt.tokens,
             output_tokens=prompt.output_tokens,
         )
-        lease = self._balancer.take_told(prompt.replica, ask, now)
-        if lease is not None:
-            process.leases[prompt.number] = lease
+        for balancer in self._balancers:
+            lease = balancer.take_told(prompt.replica, ask, now)
+            if lease is not None:
+                process.leases[prompt.number] = lease
+                return
 
     @staticmethod
     def _end(process: _Process, numbers: list[int], now: float) -> None:

@@ -34,9 +34,10 @@ def manifests(serving: Serving) -> list[dict[str, Any]]:
         _priority_class(serving),
         _network_policy(serving),
         _service(serving),
+        *([] if serving.exchange is None else [_service_of_both(serving, serving.exchange)]),
         _deployment(serving) if serving.nodes == 1 else _leader_worker_set(serving),
         _disruption_budget(serving),
-        # The gateway knows the proxy in front of prefill and decode, and says no number of either.
+        # The gateway says no number of those that read, or of those that answer.
         *([_scaled_object(serving)] if serving.exchange is None else []),
         _service_monitor(serving),
     ]
@@ -92,7 +93,7 @@ def _network_policy(serving: Serving) -> dict[str, Any]:
         incoming.append({"from": [own]})
         outgoing.append({"to": [own]})
     if serving.exchange is not None:
-        # KV caches go over ports that nobody can list; who asks both sides has the label, too.
+        # KV caches go over ports that nobody can list.
         for way, rules in (("from", incoming), ("to", outgoing)):
             rules.append({way: [{"podSelector": {"matchLabels": {EXCHANGE: serving.exchange}}}]})
     return {
@@ -167,6 +168,20 @@ def _service(serving: Serving) -> dict[str, Any]:
             "ports": [{"name": "http", "port": serving.port, "targetPort": "http", "protocol": "TCP"}],
         },
     }
+
+
+def _service_of_both(serving: Serving, exchange: str) -> dict[str, Any]:
+    """The headless Service over those that read prompts and those that answer, which are one pool to the gateway. Either side's
+    manifests have it, alike.
+    """
+    found = _service(serving)
+    found["metadata"] = {
+        "name": exchange,
+        "namespace": serving.namespace,
+        "labels": {f"{PART}/part-of": "weighbridge", EXCHANGE: exchange},
+    }
+    found["spec"]["selector"] = {EXCHANGE: exchange}
+    return found
 
 
 def _disruption_budget(serving: Serving) -> dict[str, Any]:

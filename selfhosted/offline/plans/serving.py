@@ -158,8 +158,8 @@ def warnings_of(serving: Serving) -> list[str]:
         told.append("nothing says which GPU the nodes have: any will do; --gpu h100, or --node-label KEY=VALUE")
     if serving.exchange is not None:
         told.append(
-            f"a proxy asks prefill and then decode: a pod with the label {EXCHANGE}: {serving.exchange} reaches both, and the "
-            "gateway's pool has the proxy's address; nothing scales either side"
+            f"the gateway's pool has both sides, as `kubernetes: {{service: {serving.exchange}}}` and `prefill: {{replicas: "
+            f'"{serving.exchange}-prefill-*"}}`; nothing scales either one'
         )
         told.append(
             "the image has to have NIXL, and without RDMA devices, which this asks for none of, KV caches go by TCP: slower "

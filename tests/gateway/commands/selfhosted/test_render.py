@@ -141,7 +141,10 @@ def test_the_sides_of_a_divided_plan_are_rendered_one_by_one(tmp_path: Path) -> 
     whole.write_text(invoked("plan", *load, "--kv-offload-gib", "10", "--json").stdout)
     for part, replicas in (("prefill", 3), ("decode", 5)):
         result = invoked("render", "k8s", "--plan", str(divided), "--pool", "h100", "--part", part)
-        (deployment,) = [each for each in yaml.safe_load_all(result.stdout) if each["kind"] == "Deployment"]
+        found = list(yaml.safe_load_all(result.stdout))
+        (both,) = [each for each in found if (each["kind"], each["metadata"]["name"]) == ("Service", "h100")]
+        (deployment,) = [each for each in found if each["kind"] == "Deployment"]
+        assert both["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
         assert (deployment["metadata"]["name"], deployment["spec"]["replicas"]) == (f"h100-{part}", replicas)
         command = invoked("render", "command", "--plan", str(divided), "--pool", "h100", "--part", part).stdout
         assert "--kv-transfer-config" in command
