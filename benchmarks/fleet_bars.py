@@ -1,11 +1,12 @@
 """The balancer against the best of the usual ones, over fleets, loads and gateways, in simulated time:
-`python -m benchmarks.fleet_bars [--traces FOLDER | --kind chats --seed 1] [--limit 1500] [--apart] [--queue]`.
+`python -m benchmarks.fleet_bars [--traces FOLDER | --kind chats --seed 1] [--limit 1500] [--apart [--told 0.15]] [--queue]`.
 
 Bars: mean and p99 of the time to the first token no later than the best of round robin, consistent hashing with bounded
 loads, vLLM's cache-aware router and llm-d's scorers, and, where the trace takes longer than it was recorded in, throughput within
 3 % of the best. Load 1 x is the trace's rate for eight replicas. FOLDER has mooncake_conversation.jsonl; without one a
-made-up trace is used (benchmarks/made_up_traces.py). Gateways are of one host, with `--apart` each of its own, which tells nobody. With
-`--queue` the gateways' queue stands before ours. The same figures on any machine. Writes fleet_bars.json and fleet_bars.png.
+made-up trace is used (benchmarks/made_up_traces.py). Gateways are of one host, with `--apart` each of its own, which tells
+the others after `--told` seconds, or nobody. With `--queue` the gateways' queue stands before ours. The same figures on any
+machine. Writes fleet_bars.json and fleet_bars.png.
 """
 
 import argparse
@@ -75,23 +76,37 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def cells(machine: Machine, trace: Trace, *, apart: bool, queue: bool) -> Iterator[Cell]:
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """How the gateways stand to each other."""
+
+    apart: bool = False
+    """Each is on a host of its own."""
+    told_s: float | None = None
+    """After so many seconds such gateways hear of each other's requests; None: never."""
+    queue: bool = False
+    """The gateways' queue stands before ours."""
+
+
+def cells(machine: Machine, trace: Trace, setup: Setup) -> Iterator[Cell]:
     """Every place of the grid."""
     for replicas in REPLICAS:
         for load in LOADS:
             faster = sped_up(trace, load * replicas / _AS_RECORDED)
             for gateways in GATEWAYS:
-                runs = tuple(
-                    _run(machine, faster, policy, replicas, gateways, apart=apart, queue=queue and policy == OURS)
-                    for policy in (OURS, *OTHERS)
-                )
+                runs = tuple(_run(machine, faster, policy, replicas, gateways, setup) for policy in (OURS, *OTHERS))
                 yield Cell(replicas=replicas, load=load, gateways=gateways, runs=runs)
 
 
-def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: int, *, apart: bool, queue: bool) -> Run:
-    hosts = gateways if apart else 1
-    spec = FleetSpec(replicas=replicas, engine=machine.engine, policy=policy, gateways=gateways, hosts=hosts)
-    gate = SimulatedQueue(gateways) if queue else None
+def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: int, setup: Setup) -> Run:
+    spec = FleetSpec(
+        replicas=replicas,
+        engine=machine.engine,
+        policy=policy,
+        gateways=gateways,
+        hosts=gateways if setup.apart else 1,
+        hosts_told_after_s=setup.told_s,
+    )
+    gate = SimulatedQueue(gateways) if setup.queue and policy == OURS else None
     report = report_of(Fleet(spec, machine.steps, trace, gate=gate).run(), machine, trace)
     return Run(
         policy=policy,
@@ -139,7 +154,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1_500, help="the first so many requests")
     parser.add_argument("--kind", choices=tuple(KINDS), default="chats", help="of a made-up trace")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--apart", action="store_true", help="each gateway on a host of its own, that tells nobody")
+    parser.add_argument("--apart", action="store_true", help="each gateway on a host of its own")
+    parser.add_argument(
+        "--told", type=float, help="hosts hear of each other's requests after so many seconds; else never"
+    )
     parser.add_argument("--queue", action="store_true", help="with the gateways' queue before ours")
     parser.add_argument("--out", type=Path, default=Path("build"))
     options = parser.parse_args()
@@ -150,7 +168,8 @@ def main() -> None:
     )
     print(heading())
     found: list[Cell] = []
-    for cell in cells(machine_of(), trace, apart=options.apart, queue=options.queue):
+    setup = Setup(apart=options.apart, told_s=options.told, queue=options.queue)
+    for cell in cells(machine_of(), trace, setup):
         found.append(cell)
         print(row(cell), flush=True)
     missed = [cell for cell in found if cell.misses()]

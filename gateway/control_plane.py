@@ -39,6 +39,7 @@ from gateway.wiring.counts import keep_counts
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
+from gateway.wiring.other_hosts import OtherHosts, open_other_hosts
 from gateway.wiring.people import open_people
 from gateway.wiring.prober import OpenProber, open_prober
 from gateway.wiring.processes import count_workers
@@ -119,16 +120,18 @@ class ControlPlane:
             published = Bulletin()
             probing = await open_prober(engine, config, boot_id, metrics, _Published(self.hub, published), stack)
             self._hear_of_fleet(probing)
+            prompts = _HostPrompts(self.hub)
             fleet = await open_fleet(
                 config,
                 metrics,
-                partial(_tell, self.hub, probing, boot_id),
+                partial(_tell, prompts, probing, boot_id),
                 live.fleet_changed,
                 stack,
                 hears_engines=False,
             )
             published.subscribe(fleet.hear)
-            _hand_on_prompts(self.hub, fleet)
+            prompts.follow(fleet)
+            prompts.others = await open_other_hosts(config, self._environment, boot_id, prompts.heard, stack)
             await fleet.known(FIRST_LOOK_S)
             await live.open(
                 Process(
@@ -313,20 +316,41 @@ class _Published:
         self._own.forget(key)
 
 
-def _hand_on_prompts(hub: Hub, fleet: Fleet) -> None:
-    """Tells every process of the host what each of the others sent to the replicas."""
+class _HostPrompts:
+    """Tells every process of the host what each of the others sent to the replicas, and other hosts' what this one's did."""
 
-    def hear(connection: Connection, message: PromptsSent) -> None:
-        message = msgspec.structs.replace(message, process=connection.boot_id)
-        hub.tell_others(connection.boot_id, message)
-        fleet.hear(message)
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._fleet: Fleet | None = None
+        self.others: OtherHosts | None = None
 
-    hub.handlers.when_told(PromptsSent, hear)
+    def follow(self, fleet: Fleet) -> None:
+        """From now on this process's own fleet hears of it, too."""
+        self._fleet = fleet
+        self._hub.handlers.when_told(PromptsSent, self._told)
+
+    def sent(self, boot_id: str, message: PromptsSent) -> None:
+        """A process of this host, by its boot id, tells of its prompts."""
+        message = msgspec.structs.replace(message, process=boot_id)
+        self._hub.tell_others(boot_id, message)
+        if self.others is not None:
+            self.others.tell(message)
+
+    def heard(self, message: PromptsSent) -> None:
+        """A process of another host tells of its prompts."""
+        self._hub.tell_others(message.process, message)
+        if self._fleet is not None:
+            self._fleet.hear(message)
+
+    def _told(self, connection: Connection, message: PromptsSent) -> None:
+        self.sent(connection.boot_id, message)
+        if self._fleet is not None:
+            self._fleet.hear(msgspec.structs.replace(message, process=connection.boot_id))
 
 
-def _tell(hub: Hub, probing: OpenProber, boot_id: str, message: ToHost) -> None:
+def _tell(prompts: _HostPrompts, probing: OpenProber, boot_id: str, message: ToHost) -> None:
     if isinstance(message, PromptsSent):
-        hub.tell_others(boot_id, msgspec.structs.replace(message, process=boot_id))
+        prompts.sent(boot_id, message)
     # Nobody waits at this process's gate, so it has nothing to say of that.
     elif not isinstance(message, FleetReport):
         probing.prober.hear(boot_id, message)

@@ -621,6 +621,12 @@ def settings_as_shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
     return float(value) if isinstance(value, Decimal) else str(value)
 
 
+def tells_other_hosts(config: GatewayConfig, environment: Environment) -> bool:
+    """True where this host tells others through Redis which prompts it sent where."""
+    section = config.selfhosted
+    return bool(section.pools) and section.tells_other_hosts and environment.redis(config.redis) is not None
+
+
 def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pepper, ...]:
     """Returns the peppers that keys are hashed with, the current one first.
 

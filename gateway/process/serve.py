@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -27,6 +26,7 @@ from gateway.configuration.settings import (
     resolve_secret,
     without_effect,
 )
+from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
@@ -102,10 +102,6 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
-_HASH_KEYS = 2**32 - 1
-"""The keys that Python takes; 0 would be none."""
-
-
 async def _migrate(environment: Environment) -> None:
     from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
 
@@ -129,8 +125,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
                 **os.environ,
                 **environment.variables(),
                 "PROMETHEUS_MULTIPROC_DIR": str(folder.metrics),
-                # One key for all, so that they can tell each other of prompts by their hashes.
-                "PYTHONHASHSEED": str(secrets.randbelow(_HASH_KEYS) + 1),
+                "PYTHONHASHSEED": str(hash_key(config, environment)),
             },
             drain_s=config.server.drain_s,
             gone=lambda pid: forget_worker(pid, str(folder.metrics)),

@@ -50,6 +50,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The gateways are dealt out to so many hosts; those of one host tell each other what they send where."""
     told_after_s: float = 0.02
     """How long that takes."""
+    hosts_told_after_s: float | None = None
+    """How long it takes until the other hosts' gateways hear of it; None: they do not."""
     divide_s: float = 0.25
     """How often the gateways divide the room that a queue before the pool lets in."""
     seed: int = 0
@@ -235,14 +237,7 @@ class Fleet:
         self._expected_output = max(1, round(trace.output_tokens / len(trace.requests)))
         self.measured = Measured(spec=spec, requests=len(trace.requests))
         self._gateways = [_Gateway(self._chooser(index)) for index in range(spec.gateways)]
-        self._siblings = [
-            [
-                each
-                for other, each in enumerate(self._gateways)
-                if other != index and other % spec.hosts == index % spec.hosts
-            ]
-            for index in range(spec.gateways)
-        ]
+        self._siblings = [self._told(index) for index in range(spec.gateways)]
         self._planner = planner
         self._gate = gate
         self._freed: set[int] = set()
@@ -339,6 +334,15 @@ class Fleet:
 
     # Requests
 
+    def _told(self, index: int) -> list[tuple[_Gateway, float]]:
+        """The gateways that hear what this one sends, each with how long that takes."""
+        spec, found = self._spec, []
+        for other, gateway in enumerate(self._gateways):
+            after_s = spec.told_after_s if other % spec.hosts == index % spec.hosts else spec.hosts_told_after_s
+            if other != index and after_s is not None:
+                found.append((gateway, after_s))
+        return found
+
     def _chooser(self, index: int) -> Chooser:
         spec = self._spec
         rng = random.Random(f"{spec.seed}/{index}")  # noqa: S311 - repeatable, and nothing is kept secret by it
@@ -388,8 +392,8 @@ class Fleet:
         if name is not None:
             job.replica = name
             self._nodes[name].engine.enqueue(job, now)
-            for sibling in self._siblings[job.gateway]:
-                self._at(now + self._spec.told_after_s, partial(sibling.chooser.sibling_sent, job, ask))
+            for sibling, after_s in self._siblings[job.gateway]:
+                self._at(now + after_s, partial(sibling.chooser.sibling_sent, job, ask))
         elif spills:
             self._overflow(job)
         else:
@@ -431,8 +435,8 @@ class Fleet:
 
     def _on_engine_event(self, at: float, what: Happening, job: Job) -> None:
         chooser = self._gateways[job.gateway].chooser
-        for sibling in self._siblings[job.gateway]:
-            self._at(at + self._spec.told_after_s, partial(sibling.chooser.sibling_told, job, what))
+        for sibling, after_s in self._siblings[job.gateway]:
+            self._at(at + after_s, partial(sibling.chooser.sibling_told, job, what))
         if what == "first_token":
             chooser.first_token(job, at)
             self._first_tokens.saw(at - job.arrived_at, at)

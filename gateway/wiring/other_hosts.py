@@ -1,0 +1,121 @@
+"""What gateways of several hosts tell each other of the prompts that they sent to replicas, through Redis.
+
+The control plane of each host collects what its processes tell, and hands it on ten times a second. It is hashes and counts,
+sealed under a key made of the pepper, so Redis has nothing that could be compared with a prompt. All of it may be lost: then
+each host goes by what it knows, as without Redis.
+"""
+
+import contextlib
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from gateway.configuration.settings import Environment, GatewayConfig, peppers, tells_other_hosts
+from proxy.background import background, every
+from proxy.redis.redis_link import RedisLink
+from proxy.redis.scripts import script
+from proxy.redis.shared_state import Link, SharedStateUnavailable
+from proxy.stored_responses.sealing import CannotOpen, Sealing
+from selfhosted.balance.sharing import PromptsSent
+
+_EXCHANGE: Final = script("exchange")
+_EVERY_S: Final = 0.1
+_MOST_MESSAGES: Final = 500
+"""Messages of this host that wait to be handed on; the oldest go."""
+_MOST_BYTES: Final = 4_000_000
+"""Of one host's news, unpacked."""
+_KEPT: Final = 500
+"""Entries that Redis keeps: some seconds of a dozen hosts."""
+_GIVEN: Final = 100
+_PLACE: Final = ("", "prompts of hosts")
+
+
+class _News(msgspec.Struct, array_like=True):
+    pepper_id: str
+    sealed: bytes
+
+
+class OtherHosts:
+    """Hands on what this host's processes sent where, and hears of the others."""
+
+    def __init__(
+        self,
+        host: str,
+        link: Link,
+        sealing: Sealing,
+        hear: Callable[[PromptsSent], None],
+        alone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`hear` is called with each message of another host's process. `alone` says whether there is no other host."""
+        self._host = host
+        self._link = link
+        self._sealing = sealing
+        self._hear = hear
+        self._alone = alone
+        self._waiting: deque[PromptsSent] = deque(maxlen=_MOST_MESSAGES)
+        self._seen = ""
+
+    def tell(self, message: PromptsSent) -> None:
+        """Takes a message of a process of this host, to hand it on in a moment."""
+        self._waiting.append(message)
+
+    async def exchange(self) -> None:
+        """Hands on what waits, and hears what others did since the last time."""
+        if self._alone():
+            self._waiting.clear()
+            self._seen = ""
+            return
+        news = self._news()
+        key = f"{self._link.prefix}prompts"
+        try:
+            seen, *told = await self._link.call(_EXCHANGE, (key,), (self._host, self._seen, news, _KEPT, _GIVEN))
+        except SharedStateUnavailable:
+            return
+        self._seen = seen.decode() if isinstance(seen, bytes) else seen
+        for each in told:
+            for message in self._opened(each):
+                self._hear(message)
+
+    def _news(self) -> bytes:
+        if not self._waiting:
+            return b""
+        record = msgspec.msgpack.encode(list(self._waiting))
+        self._waiting.clear()
+        if len(record) > _MOST_BYTES:
+            return b""
+        sealing = self._sealing
+        return msgspec.msgpack.encode(_News(sealing.pepper_id, sealing.seal(*_PLACE, record)))
+
+    def _opened(self, news: bytes) -> list[PromptsSent]:
+        """The messages of another host; none where it has another pepper, or says what cannot be read."""
+        with contextlib.suppress(CannotOpen, msgspec.DecodeError, zlib.error):
+            found = msgspec.msgpack.decode(news, type=_News)
+            record = self._sealing.open(*_PLACE, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
+            return msgspec.msgpack.decode(record, type=list[PromptsSent])
+        return []
+
+
+async def open_other_hosts(
+    config: GatewayConfig,
+    environment: Environment,
+    boot_id: str,
+    hear: Callable[[PromptsSent], None],
+    stack: contextlib.AsyncExitStack,
+) -> OtherHosts | None:
+    """Opens what tells other hosts, until the stack closes; None where nothing is told."""
+    url = environment.redis(config.redis)
+    if url is None or not tells_other_hosts(config, environment):
+        return None
+    # A prefix of its own: those that divide limits must not count this process as one of them.
+    section = config.redis.model_copy(update={"prefix": f"{config.redis.prefix}hosts:"})
+    link = RedisLink(url, section, boot_id)
+    stack.push_async_callback(link.aclose)
+    await link.start()
+    sealing = Sealing(peppers(config, environment))
+    await sealing.ready()
+    hosts = OtherHosts(boot_id, link, sealing, hear, alone=lambda: link.live <= 1)
+    background(stack, every(_EVERY_S, hosts.exchange))
+    return hosts

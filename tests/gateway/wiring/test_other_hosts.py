@@ -1,0 +1,88 @@
+"""Gateways of several hosts over a real Redis: what one sent to a replica is load for the other, and nobody else can read it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import redis
+
+from accounts.keys import Pepper
+from gateway.wiring.other_hosts import OtherHosts
+from proxy.redis.redis_config import RedisSection
+from proxy.redis.redis_link import RedisLink
+from proxy.stored_responses.sealing import Sealing
+from selfhosted.balance.blocks import HASHES
+from selfhosted.balance.sharing import PromptsSent, SentPrompt
+from tests.redis_server import RedisServer
+
+
+def message(process: str, number: int = 1) -> PromptsSent:
+    sent = SentPrompt(number, "a", b"12345678", 128.0, 500, 10)
+    return PromptsSent(pool="p", hashes=HASHES, process=process, sent=(sent,))
+
+
+@contextlib.asynccontextmanager
+async def host(
+    server: RedisServer, name: str, pepper: bytes = b"p" * 32
+) -> AsyncIterator[tuple[OtherHosts, list[PromptsSent]]]:
+    """One host, and what it heard."""
+    link = RedisLink(server.url, RedisSection(prefix="{weighbridge}:hosts:"), name)
+    await link.start()
+    heard: list[PromptsSent] = []
+    try:
+        yield OtherHosts(name, link, Sealing((Pepper(id=pepper[:1].decode(), secret=pepper),)), heard.append), heard
+    finally:
+        await link.aclose()
+
+
+async def test_hosts_hear_of_each_other(empty_redis: RedisServer) -> None:
+    """Each once, in order, and never its own; who comes later hears what is told from then on. Redis has none of the text or
+    hashes, and a host with another pepper reads nothing and goes on.
+    """
+    async with (
+        host(empty_redis, "one") as (one, heard_by_one),
+        host(empty_redis, "two") as (two, heard_by_two),
+        host(empty_redis, "odd", b"q" * 32) as (odd, heard_by_odd),
+    ):
+        for each in (one, two, odd):
+            await each.exchange()
+        one.tell(message("w1", 1))
+        one.tell(message("w1", 2))
+        await one.exchange()
+        two.tell(message("w2", 3))
+        odd.tell(message("w3", 4))
+        for each in (two, odd, one, two):
+            await each.exchange()
+        assert heard_by_two == [message("w1", 1), message("w1", 2)]
+        assert heard_by_one == [message("w2", 3)]
+        assert heard_by_odd == []
+
+        client = redis.Redis.from_url(empty_redis.url)
+        kept = str(client.xrange("{weighbridge}:hosts:prompts"))
+        assert client.ttl("{weighbridge}:hosts:prompts") > 0
+        client.close()
+        assert "12345678" not in kept
+
+        async with host(empty_redis, "late") as (late, heard_by_late):
+            await late.exchange()
+            one.tell(message("w1", 5))
+            await one.exchange()
+            await late.exchange()
+            assert heard_by_late == [message("w1", 5)]
+
+
+async def test_what_is_told_is_bounded(empty_redis: RedisServer) -> None:
+    """The oldest of what waits goes, and Redis keeps no more than some seconds of it."""
+    async with host(empty_redis, "one") as (one, _), host(empty_redis, "two") as (two, heard):
+        await one.exchange()
+        await two.exchange()
+        for number in range(700):
+            one.tell(message("w1", number))
+        await one.exchange()
+        await two.exchange()
+        assert [each.sent[0].number for each in heard] == list(range(200, 700))
+        for number in range(800):
+            one.tell(message("w1", number))
+            await one.exchange()
+        client = redis.Redis.from_url(empty_redis.url)
+        assert client.xlen("{weighbridge}:hosts:prompts") < 700
+        client.close()
