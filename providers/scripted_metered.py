@@ -99,7 +99,8 @@ async def _moderate(_request: web.Request, _script: Script, asked: dict[str, Any
 async def _draw(_request: web.Request, script: Script, asked: dict[str, Any]) -> web.Response:
     count = int(asked.get("n") or 1)
     tokens = {"input_tokens": script.prompt_tokens, "output_tokens": _IMAGE_TOKENS * count}
-    told = _usage(script, **tokens, total_tokens=sum(tokens.values()))
+    details = {"image_tokens": 0, "text_tokens": script.prompt_tokens}
+    told = _usage(script, **tokens, input_tokens_details=details, total_tokens=sum(tokens.values()))
     return web.json_response({"created": 1, "data": [{"b64_json": PICTURE}] * count, **told})
 
 

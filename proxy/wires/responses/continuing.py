@@ -18,7 +18,7 @@ _PREVIOUS: Final = "previous_response_id"
 _REFERENCE: Final = "item_reference"
 _CONVERSATION: Final = "conversation"
 _OF_CONVERSATION: Final = "conv_"
-_HINTS: Final = tuple(each.encode() for each in (_PREVIOUS, _REFERENCE, _CONVERSATION))
+_PREVIOUS_HINT, _REFERENCE_HINT, _CONVERSATION_HINT = _PREVIOUS.encode(), _REFERENCE.encode(), _CONVERSATION.encode()
 _ITEM_ID: Final = re.compile(r"[a-z]{1,8}_(?P<number>[0-9a-f]{1,64})_i?\d{1,6}")
 _MAX_REFERRED: Final = 64
 """The most responses whose items one request may refer to."""
@@ -26,7 +26,7 @@ _MAX_REFERRED: Final = 64
 
 def names_in(body: bytes) -> tuple[str, ...]:
     """The ids of the conversation or the responses that a body goes on from or refers to. Raises BadRequest."""
-    if not any(hint in body for hint in _HINTS):
+    if _PREVIOUS_HINT not in body and _REFERENCE_HINT not in body and _CONVERSATION_HINT not in body:
         return ()
     fields = object_of(body)
     conversation = conversation_of(fields)

@@ -11,7 +11,7 @@ import msgspec
 from cost.usage import Usage
 from providers.wire import Event
 from proxy.errors import ErrorReply
-from proxy.wires.completions_of_chat import Call, Choice, Completion, Said, completion_of, sse, to_json
+from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
 from proxy.wires.own_fields import own_fields
 from proxy.wires.reading import said
 from proxy.wires.responses.continuing import conversation_of
@@ -175,47 +175,46 @@ class ResponsesDialect:
 
     def ended(self, served: Served, output: list[Item], *, model: str, tier: str, finish: str) -> dict[str, Any]:
         """The response at its end."""
-        tally = served.tally()
-        reason = _INCOMPLETE.get(finish)
-        response = self._object(self.number(served), served.created_at, "completed", output)
-        response["model"], response["service_tier"] = model, tier
-        response["usage"] = usage_of(tally.usage)
-        response |= own_fields(served, tally)
-        if reason is None:
-            response["completed_at"] = served.now_s()
-        else:
-            response["status"], response["incomplete_details"] = "incomplete", {"reason": reason}
-        return response
+        tally, reason = served.tally(), _INCOMPLETE.get(finish)
+        conversation = self._conversation if self.keeps else None
+        return {
+            "id": f"resp_{self.number(served)}",
+            **_BLANK,
+            **self._echoed(),
+            "created_at": served.created_at,
+            "completed_at": served.now_s() if reason is None else None,
+            "status": "completed" if reason is None else "incomplete",
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "conversation": None if conversation is None else {"id": conversation},
+            "model": model,
+            "output": output,
+            "service_tier": tier,
+            "store": self.keeps and self._stores,
+            "usage": usage_of(tally.usage),
+            **own_fields(served, tally),
+        }
 
     def _written(self, payload: bytes, served: Served) -> dict[str, Any]:
         completion = completion_of(payload)
         choice = completion.first
-        if choice is not None and choice.logprobs is None and choice.message is not None:
-            words = choice.message.only_text
-            if words:
-                # Most answers are one message of one text.
-                return self._message(words, choice.finish or "", completion, served)
-        writer = _EventWriter(self, served, self._box, tells=False)
-        writer.say(payload, [])
-        writer.settle()
-        return writer.finished()
-
-    def _message(self, words: str, finish: str, completion: Completion, served: Served) -> dict[str, Any]:
+        message = None if choice is None or choice.logprobs is not None else choice.message
+        words = "" if message is None else message.only_text
+        if not words or choice is None:
+            writer = _EventWriter(self, served, self._box, tells=False)
+            writer.say(payload, [])
+            writer.settle()
+            return writer.finished()
+        # Most answers are one message of one text.
+        finish, model, tier = choice.finish or "", completion.model, completion.service_tier
         item = {
-            "id": f"{PREFIX['message']}_{self.number(served)}_0",
+            "id": f"msg_{self.number(served)}_0",
             "type": "message",
             "status": "incomplete" if finish in _INCOMPLETE else "completed",
             "role": "assistant",
-            "content": [_part("output_text", words, [])],
+            "content": [{"type": "output_text", "text": words, "annotations": [], "logprobs": []}],
         }
-        model, tier = completion.model, completion.service_tier
-        return self.ended(
-            served,
-            [item],
-            model=model if isinstance(model, str) else served.target_id,
-            tier=tier if isinstance(tier, str) else _BLANK["service_tier"],
-            finish=finish,
-        )
+        model = model if type(model) is str else served.target_id
+        return self.ended(served, [item], model=model, tier=tier if type(tier) is str else "default", finish=finish)
 
 
 class _EventWriter:

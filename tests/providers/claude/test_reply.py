@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from providers.claude.reply import ClaudeReader, chat_of_message
 from providers.errors import MalformedReply, RequestRejected
@@ -83,6 +84,7 @@ def read(whole: dict[str, Any], **names: str) -> tuple[dict[str, Any], list[Even
     reader = ClaudeReader(AT, names)
     events = [reader.event(json.dumps(event).encode()) for event in stream_of(whole)]
     assert reader.ended
+    ChatCompletion.model_validate(chat)
     said, choice, usage = joined([json.loads(event.payload) for event in events if event.payload != EMPTY_OBJECT])
     assert said == chat["choices"][0]["message"]
     assert choice == {name: chat["choices"][0].get(name) for name in choice}
@@ -92,7 +94,8 @@ def read(whole: dict[str, Any], **names: str) -> tuple[dict[str, Any], list[Even
 
 def joined(chunks: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """What a chat client makes of the chunks."""
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(chunk)
     said: dict[str, Any] = {"role": "assistant", "content": ""}
     choice: dict[str, Any] = {}
     for chunk in chunks[:-1]:
