@@ -112,7 +112,8 @@ def _as_written(written: AsWritten, call: UpstreamCall, claude: Claude) -> Claud
 def _longest(call: UpstreamCall) -> int | str | None:
     """The longest answer, where it is the gateway's to say."""
     own = call.engine_fields
-    return own.get("max_tokens", own.get("max_completion_tokens"))
+    longest: int | str | None = own.get("max_tokens", own.get("max_completion_tokens"))
+    return longest
 
 
 def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
