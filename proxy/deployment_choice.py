@@ -133,7 +133,10 @@ class DeploymentChoice:
             output_tokens=candidate.output_tokens,
             caller=routed.caller,
         )
-        return ask if routed.before is None else msgspec.structs.replace(ask, version=routed.before.version)
+        if routed.before is None and not candidate.waited_s:
+            return ask
+        version = "" if routed.before is None else routed.before.version
+        return msgspec.structs.replace(ask, version=version, waited_s=candidate.waited_s)
 
     def _pick(
         self, target: Target, pool: list[Deployment], ask: ReplicaRequest | None

@@ -116,6 +116,8 @@ class Dispatcher:
             if failure is not None and not self._may_fall_back(failure, candidate, attempts):
                 _release(slot)
                 break
+            if slot is not None and slot.waited_s:
+                candidate = msgspec.structs.replace(candidate, waited_s=slot.waited_s)
             try:
                 return await _hand_over_slot(slot, self._retrying(candidate, routed, attempts))
             except UpstreamError as error:

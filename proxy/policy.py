@@ -200,6 +200,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted P(adequate) of its answer, where the target was measured."""
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
     """The expected answer tokens of all choices together."""
+    waited_s: float = 0.0
+    """Seconds for which it waited in the target's queue, once it did."""
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):

@@ -137,6 +137,8 @@ class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     rendered_bytes: int = 0
     """Length of the whole rendered prompt in bytes; 0 when it was cut off, so that `blocks` do not cover all of it."""
+    waited_s: float = 0.0
+    """Seconds for which it waited at the gateway for the fleet to have room."""
     version: str = ""
     """The version that began the answer, where the request asks for the rest of it; empty otherwise."""
 

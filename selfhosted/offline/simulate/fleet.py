@@ -387,7 +387,7 @@ class Fleet:
             return
         if not self._fits(job):
             return
-        ask = self._ask(job)
+        ask = self._ask(job, now)
         name = gateway.chooser.choose(job, ask, gateway.snapshot, now)
         if name is not None:
             job.replica = name
@@ -419,7 +419,7 @@ class Fleet:
         self._spilled_tokens += job.prompt_tokens
         self._open -= 1
 
-    def _ask(self, job: Job) -> ReplicaRequest:
+    def _ask(self, job: Job, now: float) -> ReplicaRequest:
         """The job as the gateway describes it to the balancer: whole blocks of its own size, up to its limit."""
         split, balance = self._split, self._spec.balance
         tokens = self._trace.block_tokens / split
@@ -431,6 +431,7 @@ class Fleet:
             root=job.root,
             tokens=job.prompt_tokens,
             output_tokens=self._expected_output,
+            waited_s=now - job.arrived_at if self._gate is not None else 0.0,
         )
 
     def _on_engine_event(self, at: float, what: Happening, job: Job) -> None:

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +61,24 @@ def test_a_queue_that_is_long_enough_outweighs_a_cache() -> None:
         assert choice is not None
         chosen.take(choice, request, 0.0)
     assert _go(chosen, ask(*prompt(1)), snapshot) != home
+
+
+def test_who_waited_at_the_gateway_is_not_read_twice() -> None:
+    """A cache is worth more of a wait the longer all wait for room: here one that outweighs it where nobody had to."""
+    chosen, snapshot = balancer(), pool("a", "b")
+    request = ask(*prompt(1))
+    home = _go(chosen, request, snapshot)
+    busy = chosen.pick(ask(*prompt(2, 50)), snapshot, {home}, 0.0)
+    assert busy is not None
+    chosen.take(busy, ask(*prompt(2, 50)), 0.0)
+
+    def goes(waited_s: float) -> bool:
+        choice = chosen.pick(msgspec.structs.replace(request, waited_s=waited_s), snapshot, NAMES, 0.0)
+        assert choice is not None
+        return choice.replica == home
+
+    assert not goes(0.0)
+    assert goes(20.0)
 
 
 def test_gateways_that_do_not_talk_agree_on_new_conversations() -> None:
