@@ -31,6 +31,10 @@ class ReplicaDoor(Protocol):
         """Returns the pool's room for one more request with a prompt of so many tokens; None when it is not known."""
         ...
 
+    def starts_in_s(self, target: Target) -> float | None:
+        """Returns after how many seconds a replica may be there, where none takes requests; None where that is not known."""
+        ...
+
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
     ) -> ReplicaRequest: ...

@@ -12,7 +12,7 @@ from proxy.affinity import CACHE_MIN_TOKENS, Affinity, Sticky
 from proxy.cache_marks import Reuse, ReuseShares
 from proxy.context import RequestContext
 from proxy.dispatch import Dispatcher
-from proxy.errors import Refused
+from proxy.errors import Refused, TargetsUnavailable
 from proxy.kept_answer import kept_bytes
 from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
@@ -63,25 +63,29 @@ class Routing:
         turn = None if downgraded else turn_of(parsed, facts, config)
         compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
         sticky = self._affinity.lookup(caller.team_id, conversation)
-        routed = routed_request(
-            context,
-            caller,
-            parsed,
-            prediction,
-            facts,
-            fleet=fleet,
-            rooms=rooms,
-            conversation=conversation,
-            sticky=sticky,
-            turn=turn,
-            turn_choice=None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn),
-            downgraded=downgraded,
-            in_flight=in_flight,
-            keep_bytes=0
-            if request.as_written is not None
-            else kept_bytes(caller, prediction, in_flight, compared=compared),
-            reuse=self._reuse(config, caller.team_id, parsed, sticky),
-        )
+        try:
+            routed = routed_request(
+                context,
+                caller,
+                parsed,
+                prediction,
+                facts,
+                fleet=fleet,
+                rooms=rooms,
+                conversation=conversation,
+                sticky=sticky,
+                turn=turn,
+                turn_choice=None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn),
+                downgraded=downgraded,
+                in_flight=in_flight,
+                keep_bytes=0
+                if request.as_written is not None
+                else kept_bytes(caller, prediction, in_flight, compared=compared),
+                reuse=self._reuse(config, caller.team_id, parsed, sticky),
+            )
+        except TargetsUnavailable as error:
+            error.retry_after_s = self._starts_in_s(facts, config, fleet) or error.retry_after_s
+            raise
         self._tell_overflow(routed)
         return routed
 
@@ -157,6 +161,13 @@ class Routing:
         for candidate in routed.plan.candidates:
             if candidate.margin_why == "own-full":
                 self._dispatcher.turned_away(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
+
+    def _starts_in_s(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> float | None:
+        """Seconds after which a replica of a pool that nobody is in may be there; None where that is not known."""
+        found = [
+            self._dispatcher.room.starts_in_s(target) for target in absent(facts, config.policy, config.catalog, fleet)
+        ]
+        return min((each for each in found if each is not None), default=None)
 
     def _tell_absent(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> None:
         tokens = facts.input_tokens + (facts.max_output_tokens or DEFAULT_OUTPUT_TOKENS)

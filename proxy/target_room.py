@@ -51,6 +51,10 @@ class TargetRoom:
         self._latency = latency
         self._clock = clock
 
+    def starts_in_s(self, target: Target) -> float | None:
+        """Seconds after which a replica of the target's pool may be there, where none takes requests; None where that is not known."""
+        return None if self._replicas is None or target.pool is None else self._replicas.starts_in_s(target)
+
     async def take(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> Slot | None:
         """Returns a slot at the target, after a wait if `waits`; None where the target has no queue.
 

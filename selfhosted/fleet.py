@@ -152,6 +152,17 @@ class Fleet:
         pool = self._pool_of(target)
         return None if pool is None else pool.balancer.free(pool.snapshot, tokens, self._clock())
 
+    def starts_in_s(self, target: Target) -> float | None:
+        """Seconds after which a replica of the target's pool may take requests, by its cold start; None where one takes them, nothing
+        scales the pool, or none serves the target.
+        """
+        pool = self._pool_of(target)
+        if pool is None or pool.config.scale is None or pool.snapshot.taking:
+            return None
+        cold_s, now = pool.config.scale.cold_start_s, self._clock()
+        since = [replica.since for replica in pool.snapshot.replicas if replica.state == "starting"]
+        return max(1.0, cold_s - (now - min(since))) if since else cold_s
+
     def reading(self, target: Target) -> PoolReading | None:
         """Whose prompts the replicas of the target's pool still read; None when it is not known, or no pool serves the target."""
         pool = self._pool_of(target)

@@ -12,7 +12,7 @@ from selfhosted.hardware import UNKNOWN, PoolHardware, Usage, usage_of
 from selfhosted.kv_events.following import KvState
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore, ScaleTarget
-from selfhosted.replica import EngineStats, PoolSnapshot, Replica, ReplicaState
+from selfhosted.replica import NOT_READ_YET, EngineStats, PoolSnapshot, Replica, ReplicaState
 
 PoolState = Literal["ok", "degraded", "starting", "draining", "down", "empty", "scaled_to_zero"]
 """State of a pool. `ok`: all is well. `degraded`: it serves, but a replica is suspect or down, or it has a problem.
@@ -58,10 +58,12 @@ def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
 def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str, Any]:
     """JSON object of one pool, with its replicas."""
     config, snapshot = watched.config, watched.snapshot()
-    wish = registry.target(config.name)
+    wish = registry.wish(config.name)
     desired = None if wish is None else wish.desired
-    problems = [*watched.discovery.problems]
+    problems, unread = [*watched.discovery.problems], _unread(snapshot.replicas)
     state = _state_of_pool(config, snapshot.replicas, problems, desired)
+    if unread and state == "ok":
+        state = "degraded"
     events = None if watched.kv_events is None else watched.kv_events()
     return {
         "object": "fleet.pool",
@@ -73,7 +75,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str,
         "counts": {name: sum(each.state == name for each in snapshot.replicas) for name in STATES},
         **_load(snapshot.replicas),
         "usage": _usage_as_json(usage_of(snapshot.replicas, watched.hardware)),
-        "problems": [*map(_problem_as_json, problems), *_state_problems(state, desired)],
+        "problems": [*map(_problem_as_json, problems), *unread, *_state_problems(state, desired)],
         "replicas": [
             {
                 **told_replica(each, now, ordered=each.name in registry.ordered(config.name)),
@@ -94,6 +96,16 @@ def state_of(replicas: Sequence[Replica], problems: Sequence[Problem], desired: 
     if "starting" in states:
         return "starting"
     return "draining" if states == {"draining"} else "down"
+
+
+def _unread(replicas: Iterable[Replica]) -> list[dict[str, str]]:
+    """The problem that statistics of replicas that serve cannot be read."""
+    unread = [each for each in replicas if each.state == "ready" and each.stats is None]
+    names = [each.name for each in unread if each.why not in {"", NOT_READ_YET}]
+    if not names:
+        return []
+    text = f"{len(names)} replicas serve whose statistics are not known, such as {names[0]}: they count as loaded as the mean"
+    return [{"kind": "unread", "source": "watch", "text": text}]
 
 
 def _state_of_pool(

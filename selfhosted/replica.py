@@ -5,7 +5,7 @@ on; the simulator makes the same values, so that they decide the same there.
 """
 
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,6 +20,10 @@ ReplicaState = Literal["starting", "ready", "suspect", "draining", "down"]
 """`starting`: it has never answered a probe. `ready`: it takes work. `suspect`: a request failed there, or a probe was
 missed; it gets no work until a probe answered. `draining`: it finishes what runs and takes nothing new. `down`: several
 probes in a row were not answered, or its address is not usable."""
+
+
+NOT_READ_YET: Final = "its statistics were not read yet"
+"""Why statistics are unknown in the first moments of a replica."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):

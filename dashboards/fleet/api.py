@@ -164,7 +164,7 @@ async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Res
 async def show_target(pool: str, trusted: _Trusted) -> Response:
     """The desired number of replicas, for the launcher that starts them. It authenticates with the pool's token alone."""
     view, watched, _ = trusted
-    return json_reply({"object": "fleet.target", "pool": pool, **told_wish(view.registry.target(watched.config.name))})
+    return json_reply({"object": "fleet.target", "pool": pool, **told_wish(view.registry.wish(watched.config.name))})
 
 
 _REGISTER: Final = described(

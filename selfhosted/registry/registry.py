@@ -85,6 +85,11 @@ class Registry:
         """The pool's desired size and lease; None when no process has ever held the lease."""
         return self._targets.get(pool)
 
+    def wish(self, pool: str) -> ScaleTarget | None:
+        """What the autoscaler decided; None where nothing scales the pool any more, whatever was decided before."""
+        config = self._pools.get(pool)
+        return None if config is None or config.scale is None else self.target(pool)
+
     def rollout(self, pool: str) -> Rollout | None:
         """The rollout of the pool's model; None when no step was ever taken."""
         return self._rollouts.get(pool)

@@ -1,6 +1,6 @@
 """What a process knows of one replica, and the `Replica` value of the snapshot."""
 
-from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
+from selfhosted.replica import NOT_READ_YET, Address, EngineStats, Replica, ReplicaState
 from selfhosted.watch.health import Health, unknown
 from selfhosted.watch.messages import NEVER
 
@@ -29,7 +29,7 @@ class Judged:
         self.drains_since = now
         self.health: Health = unknown(now)
         self.stats: EngineStats | None = None
-        self.stats_why = "its statistics were not read yet"
+        self.stats_why = NOT_READ_YET
         self.scraped_at = NEVER
         self.restarted_at: float | None = None
         """None until anything was heard."""

@@ -8,7 +8,7 @@ import msgspec
 
 from selfhosted.config import WatchConfig
 from selfhosted.engines.dialects import GpuReading, Reading, Slots, usual_metrics_path
-from selfhosted.replica import Address, EngineStats
+from selfhosted.replica import NOT_READ_YET, Address, EngineStats
 from selfhosted.watch.engine_rates import EngineRates
 from selfhosted.watch.health import Doubt, Probe
 from selfhosted.watch.messages import NEVER, ReplicaObserved
@@ -56,7 +56,7 @@ class Watched:
         self.since = now
         self.probe: Probe | None = None
         self.stats: EngineStats | None = None
-        self.stats_why = "its statistics were not read yet"
+        self.stats_why = NOT_READ_YET
         self.scraped_at = NEVER
         self.asleep = False
         self.restarted_at = NEVER

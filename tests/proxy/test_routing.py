@@ -12,6 +12,7 @@ from providers.catalog import Catalog
 from providers.config import BreakerConfig
 from proxy.affinity import Affinity
 from proxy.deadlines.deadline import Deadline
+from proxy.errors import TargetsUnavailable
 from proxy.parsed_request import ParsedRequest
 from proxy.policy import OwnPool, Policy
 from proxy.routed_request import RoutedRequest
@@ -49,6 +50,9 @@ class _Dispatcher:
         del target, tokens
         self.asked += 1
         return self.found
+
+    def starts_in_s(self, target: Any) -> float | None:
+        return 240.0 if target.pool else None
 
     def turned_away(self, target: Any, tokens: int) -> None:
         self.missed.append((target.target_id, tokens))
@@ -101,3 +105,17 @@ async def test_otherwise_the_average_price_decides(room: PoolRoom | None, change
         ("own", "average"),
     ]
     assert dispatcher.missed == []
+
+
+async def test_who_finds_a_pool_empty_is_told_when_it_may_be_there() -> None:
+    """Not to come again in a moment while engines take minutes to start."""
+    given: Any = _Dispatcher(None)
+    empty = msgspec.structs.replace(_OWN, deployments=())
+    routing = Routing(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given)
+    context = a_context(
+        catalog=Catalog(targets={"own": empty}), policy=Policy(pooled=frozenset({"own"}), pools=(_POOL,))
+    )
+    with pytest.raises(TargetsUnavailable) as refused:
+        routing.route(context, ALICE, _PARSED, hard(0.2), downgraded=False, in_flight=1, shadow=None)
+    assert refused.value.retry_after_s == 240.0
+    assert given.missed

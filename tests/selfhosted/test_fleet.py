@@ -13,7 +13,7 @@ from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from selfhosted.balance.balancer import Balancer
 from selfhosted.bulletin import Bulletin
-from selfhosted.config import PoolConfig, WatchConfig
+from selfhosted.config import PoolConfig, ScaleConfig, WatchConfig
 from selfhosted.engines.fetching import Fetched
 from selfhosted.fleet import Fleet, FleetObserver
 from selfhosted.messages import ToHost
@@ -286,3 +286,13 @@ async def test_where_nobody_is_ready_suspects_get_work_as_others_do(house: House
     for lease in leases:
         lease.end(failed=None)
     assert house.fleet.crowd(house.target) is None
+
+
+def test_an_empty_pool_says_when_somebody_may_be_there() -> None:
+    """One cold start from now; nothing where nothing scales it."""
+    config = PoolConfig(name="p", targets=("t",), scale=ScaleConfig(cold_start_s=240))
+    balanced = Balancer(config.balance, config.room, rng=random.Random(1))
+    pool = Pool(config, PoolJudge(config, clock=lambda: 100.0), balanced, api_key=None, adapters=None, kv_events=None)
+    fleet = Fleet({"p": pool}, clock=lambda: 100.0, observer=FleetObserver(), salt_of=_no_salt)
+    assert fleet.starts_in_s(msgspec.structs.replace(target("a"), pool="p")) == 240
+    assert fleet.starts_in_s(target("a")) is None

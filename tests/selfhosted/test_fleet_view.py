@@ -8,7 +8,7 @@ import pytest
 from selfhosted.discovery.discovery import Problem
 from selfhosted.fleet_view import WatchedPool, hit_rate, state_of, told_pool
 from selfhosted.registry.store import ScaleTarget
-from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaState
+from selfhosted.replica import NOT_READ_YET, Address, EngineStats, PoolSnapshot, Replica, ReplicaState
 from tests.selfhosted.registry.registered import START_US, pool
 
 PROBLEM = Problem(kind="source_failed", source="dns", text="the resolver does not answer")
@@ -54,7 +54,7 @@ class Known:
         self._wish = wish
         self._ordered = frozenset({ordered})
 
-    def target(self, _pool: str) -> ScaleTarget | None:
+    def wish(self, _pool: str) -> ScaleTarget | None:
         return self._wish
 
     def ordered(self, _pool: str) -> frozenset[str]:
@@ -88,7 +88,8 @@ def test_load_is_that_of_those_whose_statistics_are_known() -> None:
     assert told["counts"] == {"ready": 2, "starting": 1, "suspect": 0, "draining": 1, "down": 1}
     assert (told["running"], told["waiting"], told["unknown"]) == (5, 1, 1)
     assert (told["kv_usage"], told["prefix_hit_rate"]) == (0.5, 0.75)
-    assert told["problems"] == [{"kind": "source_failed", "source": "dns", "text": PROBLEM.text}]
+    assert [each["kind"] for each in told["problems"]] == ["source_failed", "unread"]
+    assert told["problems"][0] == {"kind": "source_failed", "source": "dns", "text": PROBLEM.text}
     first, second, third, *_ = told["replicas"]
     assert first["stats"] == {
         "age_s": 1.2,
@@ -116,6 +117,23 @@ def test_a_pool_without_replicas_says_so() -> None:
     assert [problem["kind"] for problem in down["problems"]] == ["none_ready"]
     zero = ScaleTarget(pool="own", desired=0, reason="idle", decided_us=1, holder="b", lease_until_us=1)
     assert look(Known(wish=zero))["problems"] == []
+
+
+def test_a_pool_whose_statistics_cannot_be_read_is_not_all_well() -> None:
+    """It serves, and something is to be looked into; one that was not read yet is none."""
+    plain = EngineStats(at=99.5, running=2, waiting=0)
+    told = look(Known(), replica("a", "ready", plain), replica("b", "ready", why="its statistics cannot be read"))
+    assert (told["state"], [each["kind"] for each in told["problems"]]) == ("degraded", ["unread"])
+    assert look(Known(), replica("a", "ready", plain), replica("b", "ready", why=NOT_READ_YET))["state"] == "ok"
+
+
+def test_a_pool_that_reads_apart_serves_by_those_that_answer() -> None:
+    """Where only readers are ready, nobody can serve."""
+    snapshot = PoolSnapshot(pool="own", at=100.0, replicas=(replica("read-1", "ready"), replica("write-1", "down")))
+    config = pool(prefill={"replicas": "read-*"})
+    known = Known()
+    watched = WatchedPool(config=config, snapshot=lambda: snapshot, discovery=known)  # type: ignore[arg-type]
+    assert told_pool(watched, known, 100.0)["state"] == "down"  # type: ignore[arg-type]
 
 
 def test_a_hit_rate_needs_lookups() -> None:
