@@ -641,7 +641,13 @@ def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pep
         return (Pepper(id=pepper_id(secret), secret=secret),)
     if config is not None and "pepper_file" in config.accounts.model_fields_set:
         return (read_or_make_pepper(config.accounts.pepper_file),)
-    raise ConfigError([Problem("", 0, "", _NO_PEPPER)])
+    # Without a file nobody has looked for what most gateways have there.
+    where = (
+        ""
+        if config is not None
+        else "; a configuration file that has one is named by --config FILE or WEIGHBRIDGE_CONFIG"
+    )
+    raise ConfigError([Problem("", 0, "", _NO_PEPPER + where)])
 
 
 def _pepper(section: PepperSection) -> Pepper:

@@ -202,7 +202,9 @@ def test_no_pepper_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a pepper no key is made, and the message says where one may come from."""
     _ok("teams", "create", "team_a")
     monkeypatch.delenv("WEIGHBRIDGE_PEPPER")
-    assert "no pepper: set WEIGHBRIDGE_PEPPER" in _fails("keys", "create", "team_a")
+    told = _fails("keys", "create", "team_a")
+    assert "no pepper: set WEIGHBRIDGE_PEPPER" in told
+    assert "is named by --config FILE or WEIGHBRIDGE_CONFIG" in told
 
 
 def test_a_database_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
