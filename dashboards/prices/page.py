@@ -3,10 +3,11 @@ enter prices.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
+import msgspec
 from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
@@ -43,10 +44,12 @@ _METER_LABELS: Final[Mapping[str, str]] = {
     "output": "Output",
     "reasoning": "Reasoning",
 }
+_SELDOM: Final = frozenset({"cache_write_1h", "reasoning"})
+"""Meters that mostly cost what another one does."""
 _FIGURES: Final = tuple(
     Column(meter, label, note="US dollars per million tokens", sortable=False)
     for meter, label in _METER_LABELS.items()
-    if meter in {"input", "cached_input", "cache_write", "output"}
+    if meter not in _SELDOM
 )
 _FIELDS: Final = (
     ("input", "Input", "needed"),
@@ -74,13 +77,13 @@ _HISTORY: Final = (
     Column("version", "Version", "code"),
     Column("state", "State", "badge"),
     *(
-        Column(meter, label, note="US dollars per million tokens", sortable=False)
+        Column(meter, label, note="US dollars per million tokens", sortable=False, usual=meter not in _SELDOM)
         for meter, label in _METER_LABELS.items()
     ),
     Column("further", "Other", sortable=False),
     Column("source", "Where it is from"),
     Column("from_us", "Counts from", "day"),
-    Column("created_us", "Known since", "time"),
+    Column("created_us", "Known since", "time", usual=False),
     Column("withdrawn_us", "Taken back", "time"),
     Column("note", "Note"),
 )
@@ -92,7 +95,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     gateway, now_us = view.gateway, view.now_us
     rows = [_target_row(gateway, target_id, now_us) for target_id in gateway.rules().catalog.targets]
     table = Table.of(
-        _BOOK,
+        _filled(_BOOK, rows),
         rows,
         view.query,
         name="prices",
@@ -107,6 +110,12 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         missing=sum(row["version"] is None for row in rows),
         unpriced=gateway.config().cost.unpriced,
     )
+
+
+def _filled(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """The columns, of which those that no row fills are shown only when they are chosen."""
+    seldom = {each.key for each in columns if rows and all(row[each.key] in {None, ""} for row in rows)}
+    return tuple(msgspec.structs.replace(each, usual=each.usual and each.key not in seldom) for each in columns)
 
 
 @router.post(PATH)
@@ -164,7 +173,7 @@ async def _one(
     current = book.entry_at(target, now_us)
     rows = _history_rows(book, target, known, current, now_us)
     table = Table.of(
-        _HISTORY,
+        _filled(_HISTORY, rows),
         rows,
         view.query,
         name="versions",

@@ -23,6 +23,8 @@ from playwright.async_api import (
 )
 from playwright.async_api import Error as PlaywrightError
 
+from dashboards.web.cookie import COOKIE
+
 AXE: Final = Path("build/browser/node_modules/axe-core/axe.min.js")
 PASSWORD: Final = "four scales and a bridge"
 WEBHOOK_SECRET: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -35,8 +37,10 @@ CHROMIUM_FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
-DESKTOP: Final = {"width": 1360, "height": 900}
+DESKTOP: Final = {"width": 1440, "height": 900}
 PHONE: Final = {"width": 390, "height": 844}
+WIDTHS: Final = (1440, 1024, 390)
+"""At which pages are looked at, in pixels: a desk's, a small notebook's or a tablet's, and a phone's."""
 _PATIENCE_MS: Final = 30_000
 expect.set_options(timeout=_PATIENCE_MS)
 _VIOLATIONS: Final = """
@@ -214,8 +218,9 @@ async def visiting(
     phone: bool = False,
     dark: bool = False,
     calm: bool = False,
+    cookie: str | None = None,
 ) -> AsyncIterator[Visitor]:
-    """A tab of its own, signed in when an e-mail is given. On the way out nothing may have gone wrong in it.
+    """A tab of its own, signed in when an e-mail or a session's cookie is given. On the way out nothing may have gone wrong in it.
 
     Whoever signed in to this site before has the same session in the next tab.
     """
@@ -230,6 +235,10 @@ async def visiting(
     )
     try:
         await context.add_init_script(_VIOLATIONS)
+        if cookie is not None:
+            await context.add_cookies(
+                [{"name": COOKIE, "value": cookie, "url": site.url.replace("http:", "https:"), "secure": True}]
+            )
         visitor = Visitor(site, context, await context.new_page())
         if email is not None and known is None:
             await visitor.sign_in(email)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser
 
-from tests.browser.site import Site, Visitor, visiting
+from tests.browser.site import WIDTHS, Site, Visitor, visiting
 
 _PEOPLE = {
     "admin": "ada@northwind.example",
@@ -23,6 +23,12 @@ _VARYING = re.compile(
 Look = Callable[[Visitor], Awaitable[list[str]]]
 _MOST = 80
 _FEWEST = 5
+_NOTEBOOK = 1_024
+_CUT = """
+() => [...document.querySelectorAll("main table")].filter((table) => !table.closest(".twin")).map((table) => [table, table.closest(".scroll") ?? table.parentElement])
+  .filter(([table, box]) => box.clientWidth > 0 && box.scrollWidth - box.clientWidth > 1)
+  .map(([table, box]) => `the table “${table.caption?.textContent ?? ""}” is cut by ${box.scrollWidth - box.clientWidth} pixels`)
+"""
 _FILES = re.compile(r"\.(csv|json|ndjson|html|txt)$|/exports/|format=csv|[?&]csv=|/download")
 
 
@@ -69,7 +75,6 @@ async def crawl(
     ("who", "within", "look"),
     [
         pytest.param("admin", "/dashboard", "phone, dark", marks=pytest.mark.long),
-        pytest.param("admin", "/dashboard", "desktop", marks=pytest.mark.long),
         pytest.param("finance", "/dashboard/finance", "desktop, dark", marks=pytest.mark.long),
         # Desktops are what the jobs of test_jobs.py are done at.
         ("operator", "/dashboard/operations", "phone, dark"),
@@ -83,8 +88,34 @@ async def test_whatever_a_person_can_reach_is_fine(
     """No page is broken, none breaks the content policy, none asks another machine, axe-core finds nothing serious, and
     each fits its window.
     """
-    looks = {"phone": "phone" in look, "dark": "dark" in look, "calm": "calm" in look}
-    async with visiting(browser, site, _PEOPLE[who], **looks) as visitor:
+    phone, dark, calm = (word in look for word in ("phone", "dark", "calm"))
+    async with visiting(browser, site, _PEOPLE[who], phone=phone, dark=dark, calm=calm) as visitor:
         opened, wrong = await crawl(visitor, within=within)
+        assert not wrong, "\n".join(dict.fromkeys(wrong))
+        assert len(opened) > _FEWEST, opened
+
+
+async def at_every_size(visitor: Visitor) -> list[str]:
+    """What is wrong with the page in light and dark at each width. On a desk, and on a small notebook, no table is cut but
+    that of a chart's figures.
+    """
+    page, found = visitor.page, list[str]()
+    for colours in ("light", "dark"):
+        await page.emulate_media(color_scheme=colours)
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 900})
+            told = await visitor.faults()
+            if width >= _NOTEBOOK:
+                told += [f"{page.url.removeprefix(visitor.site.url)}: {each}" for each in await page.evaluate(_CUT)]
+            found += [f"{width} pixels, {colours}: {each}" for each in told]
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+async def test_pages_are_fine_at_every_width_in_light_and_in_dark(browser: Browser, site: Site) -> None:
+    """One page of each kind that the organisation's administrator can reach."""
+    async with visiting(browser, site, _PEOPLE["admin"]) as visitor:
+        opened, wrong = await crawl(visitor, at_every_size)
         assert not wrong, "\n".join(dict.fromkeys(wrong))
         assert len(opened) > _FEWEST, opened

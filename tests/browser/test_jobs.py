@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, FilePayload, Page, expect
 
 from tests.browser.site import PASSWORD, WEBHOOK_SECRET, Site, Visitor, visiting
 
@@ -328,6 +328,26 @@ async def test_finance_checks_the_claim_and_closes_the_month(browser: Browser, s
         assert "contract-2026" in await visitor.text()
         await visitor.open("/dashboard/teams/support/policy")
         assert await page.locator("main form[method=post]").count() == 0
+
+
+async def test_finance_compares_a_table_that_openai_downloads(browser: Browser, site: Site) -> None:
+    """What differs stands first, and nothing is posted."""
+    day_s = int(time.time()) // 86_400 * 86_400 - 3 * 86_400
+    headings = "start_time,end_time,amount_value,amount_currency,line_item,project_id"
+    lines = [
+        f'{day_s},{day_s + 86_400},{usd},usd,"{model}, input",' for model, usd in (("gpt-4o-mini", 1), ("gpt-4o", 900))
+    ]
+    export: FilePayload = {"name": "cost.csv", "mimeType": "text/csv", "buffer": "\n".join([headings, *lines]).encode()}
+    async with visiting(browser, site, _FINN) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/finance/reconciliation")
+        await page.get_by_label("Files").set_input_files(export)
+        await page.get_by_role("button", name="Compare").click()
+        rows = page.locator("#compared tbody tr")
+        await expect(rows.first).to_contain_text("$900.000000")
+        await expect(rows.first).to_contain_text("differs")
+        assert "Nothing was posted." in await page.locator("#compared").inner_text()
+        await visitor.is_fine()
 
 
 async def test_finance_takes_exports_along(browser: Browser, site: Site) -> None:
