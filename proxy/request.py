@@ -207,7 +207,7 @@ def key_of(headers: RequestHeaders) -> str | None:
 
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_JSON_PLACE = re.compile(r"malformed: ([a-z ]+) \(byte ([0-9]+)\)")
+_JSON_PLACE = re.compile(r"malformed: ([a-z ,:'\[\]{}]+) \(byte ([0-9]+)\)")
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body_decoder = msgspec.json.Decoder(_Body)
 _embeddings_decoder = msgspec.json.Decoder(_EmbeddingsBody)

@@ -398,6 +398,7 @@ def test_whatever_is_embedded_has_a_bound_that_holds(given_input: Any) -> None:
     [
         (b'{"model": [}', r"not valid JSON \(invalid character at byte 11\)"),
         (b'{"model": 1', r"not valid JSON \(it ends too early, after 11 bytes\)"),
+        (b'{"model": "auto" "x"}', r"not valid JSON \(expected ',' or '}' at byte 17\)"),
         (b"\xef\xbb\xbf{}", "byte order mark"),
         (b'{"model": "h\xff"}', "not valid UTF-8 at byte 12"),
         (b'{"a":' + b"[" * 5_000, "nested too deeply"),
