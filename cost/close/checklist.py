@@ -206,8 +206,8 @@ def _estimated_step(facts: MonthFacts) -> Step:
         return Step(kind="estimated", title=title, state="done", said="No attempt is an estimate of ours.")
     share = Fraction(total.estimated_attempts, total.attempts) if total.attempts else Fraction(0)
     said = (
-        f"{_count_text(total.estimated_attempts, 'attempt')} of {total.attempts:,} ({float(share) * 100:.2f} %) "
-        "are counted by us, because the provider told no usage."
+        f"{total.estimated_attempts:,} of {_count_text(total.attempts, 'attempt')} ({float(share) * 100:.2f} %) "
+        f"{'is' if total.estimated_attempts == 1 else 'are'} counted by us, because the provider told no usage."
     )
     if share <= MOST_ESTIMATED:
         return Step(kind="estimated", title=title, state="done", said=said)

@@ -24,6 +24,8 @@ Look = Callable[[Visitor], Awaitable[list[str]]]
 _MOST = 80
 _FEWEST = 5
 _NOTEBOOK = 1_024
+_SHEET = 703
+"""What is between an A4 sheet's margins, in pixels."""
 _CUT = """
 () => [...document.querySelectorAll("main table")].filter((table) => !table.closest(".twin")).map((table) => [table, table.closest(".scroll") ?? table.parentElement])
   .filter(([table, box]) => box.clientWidth > 0 && box.scrollWidth - box.clientWidth > 1)
@@ -97,7 +99,7 @@ async def test_whatever_a_person_can_reach_is_fine(
 
 async def at_every_size(visitor: Visitor) -> list[str]:
     """What is wrong with the page in light and dark at each width. On a desk, and on a small notebook, no table is cut but
-    that of a chart's figures.
+    that of a chart's figures; printed, none is.
     """
     page, found = visitor.page, list[str]()
     for colours in ("light", "dark"):
@@ -108,6 +110,10 @@ async def at_every_size(visitor: Visitor) -> list[str]:
             if width >= _NOTEBOOK:
                 told += [f"{page.url.removeprefix(visitor.site.url)}: {each}" for each in await page.evaluate(_CUT)]
             found += [f"{width} pixels, {colours}: {each}" for each in told]
+    await page.emulate_media(media="print", color_scheme="light")
+    await page.set_viewport_size({"width": _SHEET, "height": 1_000})
+    found += [f"printed: {page.url.removeprefix(visitor.site.url)}: {each}" for each in await page.evaluate(_CUT)]
+    await page.emulate_media(media="screen")
     return found
 
 
