@@ -47,10 +47,11 @@ class _Process:
 
 
 class _Cluster:
-    """Four processes, a simulated clock, and work that runs for two seconds in the mean."""
+    """Processes, a simulated clock, and work that runs for a second or more."""
 
-    def __init__(self, wholes: Sequence[int] = (_WHOLE,) * 4) -> None:
+    def __init__(self, wholes: Sequence[int] = (_WHOLE,) * 4, longest_s: float = 3.0) -> None:
         self.now = 0.0
+        self._longest_s = longest_s
         self.rng = random.Random(11)
         self.book = Book()
         self.book.clock = self.clock
@@ -69,7 +70,7 @@ class _Cluster:
     async def _one(self, process: _Process, work: Work) -> None:
         slot = await process.queues.enter("llama", work)
         process.started.append((self.now, work))
-        heapq.heappush(self.ends, (self.now + self.rng.uniform(1, 3), len(process.started), slot))
+        heapq.heappush(self.ends, (self.now + self.rng.uniform(1, self._longest_s), len(process.started), slot))
 
     async def step(self, number: int) -> None:
         self.now += _STEP_S
@@ -189,5 +190,37 @@ def test_where_there_is_room_somebody_may_send(wholes: list[int], sent: list[tup
             if number > 40 and not waits:
                 break
         await cluster.finish(70)
+
+    asyncio.run(play())
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    wholes=st.lists(st.integers(20_000, 20_400), min_size=2, max_size=4),
+    sent=st.lists(
+        st.tuples(st.sampled_from((0, 0, 0, 1, 2, 3)), st.integers(0, 150), st.sampled_from((0.02, 0.05, 0.1))),
+        min_size=40,
+        max_size=120,
+    ),
+)
+def test_what_is_free_is_given_within_a_second(wholes: list[int], sent: list[tuple[int, int, float]]) -> None:
+    """Whoever has the room, however long its work runs, and whoever waits: while a quarter is free beside what waits, something starts."""
+
+    async def play() -> None:
+        cluster = _Cluster(wholes, longest_s=20.0)
+        await cluster.come()
+        kept = 0
+        for number in range(300):
+            for process, at, size in sent:
+                if at == number:
+                    cluster.send(cluster.processes[process % len(wholes)], int(size * 20_200), "abc"[process % 3])
+            before = sum(len(process.started) for process in cluster.processes)
+            await cluster.step(number)
+            waits = sum(process.queues.waiting for process in cluster.processes)
+            free = min(wholes) - cluster.used[-1] - int(0.1 * 20_200)
+            started = sum(len(process.started) for process in cluster.processes) > before
+            kept = kept + 1 if waits and not started and free >= min(wholes) // 4 else 0
+            assert kept * _STEP_S <= 1
+        await cluster.finish(1_200)
 
     asyncio.run(play())
