@@ -24,7 +24,7 @@ RESTING_PARTS: Final = 100
 one is chosen, and of two places in it the one that has the conversation cached."""
 _ROOM: Final = 0.25
 """The share of the load that a request bears up to which a pool counts as having room."""
-_SPREAD: Final = 0.5
+SPREAD: Final = 0.5
 """The share of the aim over which requests go elsewhere: the first at half of it, the last when it is reached."""
 _FREE: Final = 0.2
 """The last part of the room of a pool without a queue. A queue's wait rises; a full pool is a wall, so its price has to
@@ -110,4 +110,4 @@ def _borne(room: Room, place: float) -> float:
     """The load as a share of what this request bears: one at place 0 the whole aim, one at place 1 the part of it that is
     not spread over.
     """
-    return room.load / (1.0 - _SPREAD * place)
+    return room.load / (1.0 - SPREAD * place)

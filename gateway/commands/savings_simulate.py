@@ -144,11 +144,12 @@ def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload
 def _bills(
     settings: "GatewayConfig", planned: "PlannedWorkload", pool: "PoolSection", scale: "ScaleConfig"
 ) -> "list[FleetBill]":
+    from proxy.shadow_price import SPREAD
     from selfhosted.offline.savings.bills import fleet_bills
     from selfhosted.offline.savings.fluid import Steps
 
-    wait_s = _first_token_s(settings)
-    return list(fleet_bills(Steps(planned.demand), pool, scale, wait_s=wait_s, progress=_progress))
+    wait_s, spread = _first_token_s(settings), SPREAD if pool.price == "margin" else 0.0
+    return list(fleet_bills(Steps(planned.demand), pool, scale, wait_s=wait_s, spread=spread, progress=_progress))
 
 
 def _machine(settings: "GatewayConfig", pool: "PoolSection", model: str | None, gpu: str) -> "Machine":

@@ -57,6 +57,8 @@ _MOST_STARTING: Final = 3
 _MOST_DESIRED: Final = 10_000
 _MOST_REPLICAS: Final = 10_000
 """Upper bound of the computed number of replicas, as a measured throughput can be next to zero."""
+# Requests go elsewhere at waits that are spread evenly over the last half of the aim.
+_BEARS: Final = 0.75
 # Less than this part of what one replica carries is too little to wake or to keep a pool for.
 _NEGLIGIBLE: Final = 0.02
 
@@ -202,6 +204,7 @@ class ScalePolicy:
             most=config.max_replicas,
             cold_start_s=config.cold_start_s,
             usual=self._forecast.seasons.at if config.forecast else _never_usual,
+            bears_s=_BEARS * config.ttft_target_s,
             saved=saved,
         )
 
@@ -212,7 +215,9 @@ class ScalePolicy:
         if signals.elsewhere_usd is not None:
             market = Market(replica_usd_per_s=self._usd / _HOUR_S, elsewhere_usd=signals.elsewhere_usd, carries=carries)
             # What batches lack is work as well: it is served elsewhere where no engine is worth it.
-            self._worth.observe(work + signals.batch_work_per_s, market, seconds, signals.wall_s)
+            mean, arrivals = self._work.value or 0.0, self._arrivals.value or 0.0
+            request_s = mean / arrivals / carries if arrivals else 0.0
+            self._worth.observe(work + signals.batch_work_per_s, market, seconds, signals.wall_s, request_s=request_s)
 
     def _learn_carried(self, signals: Signals, seconds: float) -> None:
         served = signals.served_tokens_per_s

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GRAIN_S: Final = 5.0
-"""Time over which arriving work is averaged: what comes within it can wait for a replica, and what is denser overflows."""
+"""Time over which arriving work is averaged."""
 DECIDE_S: Final = 15.0
 """Time between two looks of the rules at it."""
 MOST_RANKS: Final = 1_024
@@ -40,6 +40,8 @@ _BETTER_BY: Final = 0.02
 # Time beyond a cold start for which a rule's replicas may lose before the rule is left.
 _TRIAL_S: Final = 600.0
 _MOST_RATIO: Final = 10.0
+# A distribution's mean by its values at three points (Gauss and Hermite), in standard deviations, with their weights.
+_POINTS: Final = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
 _LOOKS: Final = (0.0, 1 / 3, 2 / 3, 1.0)
 _MOST_SAVED: Final = 4 * MOST_RANKS
 _LARGEST: Final = 1e18
@@ -86,12 +88,14 @@ class _PaperFleet(msgspec.Struct):
     def supply(self) -> int:
         return self.ready + len(self.starting)
 
-    def pay(self, replicas: float, market: Market, seconds: float) -> None:
-        """Lives through some seconds in which so many replicas' work arrives."""
+    def pay(self, replicas: float, market: Market, seconds: float, noise: float) -> None:
+        """Lives through some seconds in which so many replicas' work arrives, with a variance of so much for each."""
         self.starting = [left - seconds for left in self.starting]
         self.ready += sum(left <= 0 for left in self.starting)
         self.starting = [left for left in self.starting if left > 0]
-        overflow = max(0.0, replicas - self.ready) * market.carries * market.elsewhere_usd
+        spread = math.sqrt(replicas * noise)
+        more = sum([weight * max(0.0, replicas + point * spread - self.ready) for point, weight in _POINTS])
+        overflow = min(replicas, more) * market.carries * market.elsewhere_usd
         self.usd += (self.supply * market.replica_usd_per_s + overflow) * seconds
 
     def order(self, replicas: int, cold_start_s: float) -> None:
@@ -133,12 +137,17 @@ class Worth:
         most: int,
         cold_start_s: float,
         usual: Callable[[float], float | None],
+        bears_s: float = math.inf,
         saved: SavedWorth | None = None,
     ) -> None:
-        """`usual` tells the work per second that is usual at a time (seconds since the epoch); None when unknown."""
+        """`usual` tells the work per second that is usual at a time (seconds since the epoch); None when unknown. `bears_s` is
+        the wait after which a request goes elsewhere.
+        """
         self._least = least
         self._cold_start_s = cold_start_s
         self._usual = usual
+        self._bears_s = max(bears_s, 1e-3)
+        self._noise = 0.0
         self._ranks = np.arange(max(least, min(most, MOST_RANKS)), dtype=float)
         kept = saved if saved is not None and saved.sound else SavedWorth()
         self._grains = kept.grains
@@ -168,10 +177,16 @@ class Worth:
         busy = [float(f"{each:.4g}") for each in np.trim_zeros(self._busy, "b")]
         return SavedWorth(list(self._grains), busy, self._weight, list(self._fleets), self._follows)
 
-    def observe(self, work_per_s: float, market: Market, seconds: float, wall_s: float) -> None:
-        """Adds the work that arrived per second over some seconds, ending at `wall_s`, wherever it was served."""
+    def observe(
+        self, work_per_s: float, market: Market, seconds: float, wall_s: float, *, request_s: float = 0.0
+    ) -> None:
+        """Adds the work that arrived per second over some seconds, ending at `wall_s`, wherever it was served. `request_s` is how
+        long one request keeps a replica busy.
+        """
         if not (math.isfinite(work_per_s) and market.carries > 0 and seconds > 0):
             return
+        # Of requests that come independently, in the time that one can wait.
+        self._noise = request_s / self._bears_s if math.isfinite(request_s) else 0.0
         work, held = self._filling
         self._filling = work + work_per_s * seconds, held + seconds
         work, held = self._filling
@@ -184,12 +199,12 @@ class Worth:
         del self._grains[:-_RECENT]
         replicas = work / market.carries
         keep = math.exp(-seconds / _LONG_S)
-        self._busy = self._busy * keep + _busy(np.array([replicas]), self._ranks) * (1 - keep)
+        self._busy = self._busy * keep + _busy(np.array([replicas]), self._ranks, self._noise) * (1 - keep)
         self._weight = self._weight * keep + 1 - keep
         self._break_even = market.break_even
         for fleet in self._fleets:
             fleet.usd *= keep
-            fleet.pay(replicas, market, seconds)
+            fleet.pay(replicas, market, seconds, self._noise)
         self._undecided_s += seconds
         if self._undecided_s >= DECIDE_S:
             self._undecided_s, self._decided = 0.0, True
@@ -219,7 +234,7 @@ class Worth:
             ahead = until = self._busy / self._weight
         elif rule == "quick":
             recent = np.array([work for work, _ in self._grains[-_QUICK:]])
-            ahead = until = _busy(recent / market.carries, self._ranks)
+            ahead = until = _busy(recent / market.carries, self._ranks, self._noise)
         else:
             # What is ordered now works from the end of its cold start on; what is kept, from now on.
             ahead = self._expected(market, wall_s + self._cold_start_s)
@@ -243,14 +258,18 @@ class Worth:
         usual = [self._usual(from_s + part * HOLD_S) for part in _LOOKS]
         work = np.array([grain for grain, _ in self._grains]) / market.carries
         if all(each is None for each in usual):
-            return _busy(work, self._ranks)
+            return _busy(work, self._ranks, self._noise)
         before = np.array([math.nan if each is None else each for _, each in self._grains])
-        return _busy(np.concatenate([work * _ratios(then, before) for then in usual]), self._ranks)
+        expected = np.concatenate([work * _ratios(then, before) for then in usual])
+        return _busy(expected, self._ranks, self._noise)
 
 
-def _busy(replicas: NDArray[np.float64], ranks: NDArray[np.float64]) -> Busy:
-    """Busy share of each rank, for grains in which so many replicas' work arrived."""
-    shares: Busy = np.clip(replicas[:, None] - ranks, 0.0, 1.0).mean(axis=0)
+def _busy(replicas: NDArray[np.float64], ranks: NDArray[np.float64], noise: float) -> Busy:
+    """Busy share of each rank, for grains in which so many replicas' work arrived, with a variance of `noise` for each."""
+    spread = np.sqrt(replicas * noise)
+    shares: Busy = np.zeros(len(ranks))
+    for point, weight in _POINTS if noise else ((0.0, 1.0),):
+        shares += weight * np.clip((replicas + point * spread)[:, None] - ranks, 0.0, 1.0).mean(axis=0)
     return shares
 
 

@@ -48,15 +48,19 @@ def fleet_bills(
     scale: ScaleConfig,
     *,
     wait_s: float,
+    spread: float = 0.0,
     progress: Callable[[str, float], None] = lambda _name, _part: None,
 ) -> Iterator[FleetBill]:
-    """The fixed fleets of 1 to as many as could be of use, then today's scaler and the economic one."""
+    """The fixed fleets of 1 to as many as could be of use, then today's scaler and the economic one. For `wait_s` and `spread`
+    see FluidSpec.
+    """
     weights = pool.seconds_per_million
     output_weight = float(weights.output / weights.input)
     spec = FluidSpec(
         replicas=scale.min_replicas,
         cold_start_s=scale.cold_start_s,
         wait_s=wait_s,
+        spread=spread,
         aim_s=scale.ttft_target_s,
         output_weight=output_weight,
         input_s=float(weights.input) / 1e6,

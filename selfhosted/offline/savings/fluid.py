@@ -1,11 +1,13 @@
-"""One fleet on a trace, step by step: what it carries, what goes elsewhere, who waits too long, and how long it was up.
+"""One fleet on a trace: what it carries, what goes elsewhere, who waits too long, and how long it was up.
 
-Work is replica-seconds, by the weights that the books share the hours by, and the replicas that are ready do so many
-a second: no engine, no batch and no cache is simulated, which is what makes a month a matter of seconds. A request is
-taken while its first token can still come by the deadline, as the gateway's own queue does it; the next one goes
-elsewhere. One that nobody else can serve is always taken, and late when it waits for longer than the aim.
+Work is replica-seconds, by the weights that the books share the hours by. Each replica that is ready does one of them a second,
+request after request, and each request goes to the one that is free first: no engine, no batch and no cache is simulated, which is
+what makes a month a matter of minutes. A request is taken while the wait is shorter than it bears, which differs from request to
+request as the shadow price has it; otherwise it goes elsewhere. One that nobody else can serve is always taken, and late when it
+waits for longer than the aim. Scalers decide every few seconds.
 """
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +32,7 @@ _HOUR_S: Final = 3_600.0
 _BUSY_MEMORY: Final = 0.5
 _SAMPLES: Final = 720
 _US: Final = 1_000_000
+_GOLDEN: Final = 0.6180339887498949
 
 
 class Scaler(Protocol):
@@ -45,7 +48,9 @@ class FluidSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas that are ordered when the trace begins; without a scaler there never are others."""
     cold_start_s: float
     wait_s: float
-    """Time for which a request may wait for its first token before it goes elsewhere; infinite: it always waits."""
+    """Time for which a request may wait before it goes elsewhere; infinite: it always waits."""
+    spread: float = 0.0
+    """The last part of that time over which requests go elsewhere, one after the other: with 0 all wait for the whole of it."""
     aim_s: float
     """First tokens later than this are misses."""
     output_weight: float
@@ -85,14 +90,13 @@ class Steps:
         edges = np.searchsorted(demand.at_s, np.arange(self.count + 1) * STEP_S, side="left")
         edges[-1] = len(demand)
         self.edges: list[int] = edges.tolist()
-        self.work = _summed(demand.work_s)
-        """Work before each request; the other lists hold sums before each step."""
-        self.cost = _summed(np.where(demand.bound, 0, demand.elsewhere_nanousd))
-        self.step_work: list[float] = self.work[edges].tolist()
-        self.step_cost: list[int] = self.cost[edges].tolist()
+        # Spread evenly, whichever part of the requests is looked at.
+        self.places = np.arange(len(demand)) * _GOLDEN % 1.0
+        # Sums before each step.
+        self.step_work: list[float] = _summed(demand.work_s)[edges].tolist()
+        self.step_cost: list[int] = _summed(np.where(demand.bound, 0, demand.elsewhere_nanousd))[edges].tolist()
         self.step_input: list[int] = _summed(demand.input_tokens)[edges].tolist()
         self.step_output: list[int] = _summed(demand.output_tokens)[edges].tolist()
-        self.step_bound: list[int] = _summed(demand.bound.astype(np.int64))[edges].tolist()
 
     def busiest(self) -> float:
         """Replicas that the busiest minute keeps busy."""
@@ -122,12 +126,15 @@ class FluidFleet:
         self._spec = spec
         self._scaler = scaler
         self._progress = progress
-        self._ready = 0
+        self._backlog = 0.0
+        """Work that was taken and is not done."""
+        self._early = 0.0
+        """The part of it for which there is no replica yet."""
+        self._free: list[float] = []
+        """A heap of the times at which each replica that is ready will have done all that it has."""
         self._starting: deque[float] = deque([spec.cold_start_s] * spec.replicas)
         if spec.cold_start_s <= 0:
             self._grow(0.0)
-        self._backlog = 0.0
-        self._waiting = 0.0
         self._missed = _Mean(_MINUTE_S)
         self._value = _Mean(_HOUR_S)
         self._work = _Mean(_HOUR_S)
@@ -139,8 +146,9 @@ class FluidFleet:
         for step in range(self._steps.count):
             at_s = step * STEP_S
             self._grow(at_s)
-            if not self.outcome.ready or self.outcome.ready[-1][1] != self._ready:
-                self.outcome.ready.append((at_s, self._ready))
+            ready = len(self._free)
+            if not self.outcome.ready or self.outcome.ready[-1][1] != ready:
+                self.outcome.ready.append((at_s, ready))
             arrived += self._live(step, at_s)
             if step % every == 0:
                 self.outcome.samples.append((at_s, self._up, arrived / (STEP_S * every)))
@@ -150,22 +158,22 @@ class FluidFleet:
 
     @property
     def _up(self) -> int:
-        return self._ready + len(self._starting)
+        return len(self._free) + len(self._starting)
 
     def _grow(self, at_s: float) -> None:
         while self._starting and self._starting[0] <= at_s:
             self._starting.popleft()
-            self._ready += 1
+            heapq.heappush(self._free, at_s + self._early)
+            self._early = 0.0
 
     def _live(self, step: int, at_s: float) -> float:
         """One step: arrivals, work, the bill, a decision. Returns the work that arrived."""
         steps, outcome = self._steps, self.outcome
         requests = steps.edges[step + 1] - steps.edges[step]
         arrived = steps.step_work[step + 1] - steps.step_work[step]
-        taken, here, late = self._take(step, at_s)
-        can = self._ready * STEP_S
-        done = min(self._backlog + taken, can)
-        self._backlog += taken - done
+        taken, here, late = self._take(step)
+        left = self._early + sum([max(0.0, free_at - at_s - STEP_S) for free_at in self._free])
+        done, self._backlog = self._backlog + taken - left, left
         outcome.busy_s += done
         outcome.requests_here += here
         outcome.requests_elsewhere += requests - here
@@ -176,41 +184,25 @@ class FluidFleet:
             self._decide(self._scaler, step, at_s, done)
         return arrived
 
-    def _take(self, step: int, at_s: float) -> tuple[float, int, int]:
+    def _take(self, step: int) -> tuple[float, int, int]:
         """Takes what the pool has room for. Returns the work taken, the requests and the late ones among them."""
-        steps, spec = self._steps, self._spec
-        first, last = steps.edges[step], steps.edges[step + 1]
-        work = steps.step_work[step + 1] - steps.step_work[step]
-        if self._backlog + work <= self._ready * min(spec.wait_s, spec.aim_s):
-            return work, last - first, 0
-        if spec.wait_s > spec.aim_s or steps.step_bound[step + 1] > steps.step_bound[step]:
-            return self._take_each(first, last, at_s)
-        room = self._ready * (STEP_S + spec.wait_s) - self._backlog
-        until = float(steps.work[first]) + max(0.0, room)
-        end = (
-            first + int(np.searchsorted(steps.work[first + 1 : last + 1], until, side="right"))
-            if self._ready
-            else first
-        )
-        self.outcome.elsewhere_nanousd += int(steps.cost[last] - steps.cost[end])
-        return float(steps.work[end] - steps.work[first]), end - first, 0
-
-    def _take_each(self, first: int, last: int, at_s: float) -> tuple[float, int, int]:
-        """The same, request by request, where some have to wait whatever the room is."""
-        demand, spec, ready = self._steps.demand, self._spec, self._ready
+        demand, spec, free = self._steps.demand, self._spec, self._free
+        part = slice(self._steps.edges[step], self._steps.edges[step + 1])
+        columns = (demand.at_s, demand.work_s, demand.elsewhere_nanousd, self._steps.places)
         taken, here, late = 0.0, 0, 0
-        for index in range(first, last):
-            passed_s = float(demand.at_s[index]) - at_s
-            ahead = max(0.0, self._backlog + taken - ready * passed_s)
-            work = float(demand.work_s[index])
-            wait_s = (ahead + work) / ready if ready else max(spec.cold_start_s, STEP_S)
-            cost = int(demand.elsewhere_nanousd[index])
-            if cost >= 0 and (not ready or wait_s > spec.wait_s):
+        for now, work, cost, place in zip(*(each[part].tolist() for each in columns), strict=True):
+            # Where there is no replica yet, who is bound to the pool waits for one to start.
+            wait_s = max(0.0, free[0] - now) if free else max(spec.cold_start_s, STEP_S)
+            if cost >= 0 and (not free or wait_s >= spec.wait_s * (1 - spec.spread * place)):
                 self.outcome.elsewhere_nanousd += cost
                 continue
             taken += work
             here += 1
             late += wait_s > spec.aim_s
+            if free:
+                heapq.heapreplace(free, now + wait_s + work)
+            else:
+                self._early += work
         return taken, here, late
 
     def _decide(self, scaler: Scaler, step: int, at_s: float, done: float) -> None:
@@ -232,7 +224,7 @@ class FluidFleet:
             Signals(
                 at_s=at_s + STEP_S,
                 wall_s=_EPOCH_S + at_s + STEP_S,
-                ready=self._ready,
+                ready=len(self._free),
                 starting=len(self._starting),
                 running=math.ceil(busy),
                 waiting_at_gate=waiting,
@@ -256,7 +248,10 @@ class FluidFleet:
             if self._starting:
                 self._starting.pop()
             else:
-                self._ready -= 1
+                # What it still has it does while it drains.
+                left = max(0.0, heapq.heappop(self._free) - at_s)
+                self._backlog -= left
+                self.outcome.busy_s += left
         self.outcome.changes += desired != up
         self.outcome.most_replicas = max(self.outcome.most_replicas, desired)
 

@@ -42,6 +42,21 @@ def test_each_rank_is_bought_that_is_busy_for_longer_than_its_price_asks(
     assert live(worth(), work, 3_600, break_even) == replicas
 
 
+def test_large_requests_make_the_next_rank_worth_more() -> None:
+    """Work of two replicas overflows two often, if it comes in large pieces: a third is bought that steady work does not need."""
+
+    def wanted(request_s: float, break_even: float) -> int | None:
+        it = Worth(least=0, most=20, cold_start_s=COLD_S, usual=lambda _wall_s: None, bears_s=1.0)
+        for step in range(720):
+            it.observe(2.0, market(break_even), GRAIN_S, (step + 1) * GRAIN_S, request_s=request_s)
+        return it.wanted
+
+    assert wanted(0.0, 0.14) == 2
+    assert wanted(0.5, 0.14) == 3
+    assert wanted(0.5, 0.5) == 2
+    assert wanted(float("inf"), 0.1) == 2
+
+
 def test_what_would_arrive_after_the_burst_is_not_bought() -> None:
     """Three minutes of ten times the work are over before a replica has started."""
     it = worth()

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -83,3 +84,44 @@ def test_a_scaler_sees_what_came_and_what_it_costs_elsewhere() -> None:
     assert seen[0].elsewhere_usd == pytest.approx(1e-6 / (0.1 / 1e-4))
     assert (seen[0].ready, seen[0].starting, seen[-1].ready) == (0, 1, 3)
     assert found.most_replicas == 3
+
+
+def test_requests_go_elsewhere_over_the_last_part_of_the_wait() -> None:
+    """One after the other, as the shadow price has it: with a spread fewer are taken, and those that are wait for less."""
+
+    def taken(spread: float) -> Outcome:
+        spec = FluidSpec(
+            replicas=2, cold_start_s=0.0, wait_s=1, spread=spread, aim_s=0.5, output_weight=2.0, input_s=1e-4
+        )
+        draw = np.random.default_rng(1)
+        found = demand(20, 0.1, 3_600)
+        # Bursts: as many in a minute, at any time in it.
+        at_s = np.sort(draw.uniform(0, 3_600, len(found)))
+        return FluidFleet(Steps(msgspec.structs.replace(found, at_s=at_s)), spec).run()
+
+    one, other = taken(0.0), taken(0.5)
+    assert one.requests_elsewhere < other.requests_elsewhere < 2 * one.requests_elsewhere
+    assert other.late < one.late
+
+
+def test_a_burst_overflows_that_the_hour_would_carry() -> None:
+    """One replica could do a quarter of its work in the pauses, and of a burst takes what can wait for a second."""
+    at_s = np.repeat(np.arange(0, 3_600, 40.0), 100)
+    found = msgspec.structs.replace(demand(2.5, 0.1, 3_600), at_s=at_s)
+    assert len(found) == len(at_s)
+    burst = outcome(found, 1)
+    assert 900 <= burst.requests_here <= 990
+    assert burst.requests_here + burst.requests_elsewhere == 9_000
+
+
+def test_what_a_replica_has_left_it_does_while_it_drains() -> None:
+    """Nothing that was taken is lost when the fleet shrinks."""
+
+    class Fewer:
+        def decide(self, signals: Signals) -> ScaleDecision:
+            return ScaleDecision(2 if signals.at_s < 300 else 1, "demand", "fewer")
+
+    spec = FluidSpec(replicas=2, cold_start_s=0.0, wait_s=1, aim_s=1, output_weight=2.0, input_s=1e-4)
+    found = FluidFleet(Steps(demand(30, 0.1, 600)), spec, Fewer()).run()
+    assert found.busy_s == pytest.approx(found.requests_here * 0.1, abs=2.0)
+    assert found.ready[-1][1] == 1
