@@ -27,7 +27,7 @@ from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
 from gateway.link.hub import Hub
-from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, WriteDown
+from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
 from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_database
@@ -211,7 +211,7 @@ class ControlPlane:
                     is_draining=lambda: self._is_draining,
                     stack=stack,
                 )
-            keep_making(
+            look = keep_making(
                 live.responses,
                 live.background,
                 accounts=accounts,
@@ -220,6 +220,7 @@ class ControlPlane:
                 is_draining=lambda: self._is_draining,
                 stack=stack,
             )
+            self.hub.handlers.when_told(ResponseQueued, lambda _from, _queued: look())
             self._keep_house(engine, drain, gateway, stack)
             # So that an incident's beginning is known that nobody looked at.
             background(stack, every(_INCIDENTS_S, lambda: operations_snapshot(gateway)))

@@ -12,7 +12,7 @@ from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig
 from gateway.database import AnswerCheck, make_engine
 from gateway.link.link import Hello, Link
-from gateway.link.reports import VOCABULARY, CountsTold, answer_of_itself
+from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
 from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_control_plane
@@ -110,6 +110,7 @@ class DataPlane:
                 fleet=fleet,
             )
             await live.open(process, stack)
+            live.background.news = lambda: link.tell(ResponseQueued())
             live.open_shadow(sources, stack)
             self._answer(link)
             self._is_open = True

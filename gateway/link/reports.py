@@ -52,6 +52,10 @@ class ReadCounts(Question[CountsTold], frozen=True):
     after: dict[str, tuple[int, int]]
 
 
+class ResponseQueued(msgspec.Struct, frozen=True):
+    """A worker has put a response off, which the control plane makes."""
+
+
 class ProcessesCounted(msgspec.Struct, frozen=True):
     """The number of serving processes of all hosts."""
 
@@ -69,6 +73,7 @@ VOCABULARY: Final = Vocabulary(
         WriteDown,
         ReadCounts,
         CountsTold,
+        ResponseQueued,
         ProcessesCounted,
         *TO_FLEET,
         *FROM_PROCESS,

@@ -39,8 +39,8 @@ def keep_making(
     section: Callable[[], ResponsesSection],
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
-) -> None:
-    """Starts this process's runner; when the stack closes, what it makes is given back."""
+) -> Callable[[], None]:
+    """Starts this process's runner; when the stack closes, what it makes is given back. What is returned has it look at once."""
     runner = BackgroundRunner(
         background=made,
         responses=responses,
@@ -51,3 +51,4 @@ def keep_making(
     )
     background(stack, runner.run(is_draining))
     background(stack, every(_PURGE_S, made.purge))
+    return runner.look

@@ -143,6 +143,7 @@ def keep_batches_going(
             money=tier.money,
             holder=holder,
             clock=time.monotonic,
+            rest_s=lambda: runner.rest_s,
             observer=metrics,
         )
         background(stack, handover.run(is_draining))

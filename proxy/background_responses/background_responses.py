@@ -72,6 +72,8 @@ class BackgroundResponses:
         self._now_us = now_us
         self._max_followers = max_followers
         self._followers = 0
+        self.news: Callable[[], object] = lambda: None
+        """Called when a response was queued here."""
 
     async def put_off(
         self, caller: Caller, kept: Kept, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, streams: bool
@@ -112,6 +114,7 @@ class BackgroundResponses:
                 await self.store.add(row, record)
         except _AWAY as error:
             raise _unavailable() from error
+        self.news()
 
     async def work_of(self, begun: Begun) -> Work:
         """What was asked. Raises CannotOpen."""

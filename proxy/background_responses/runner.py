@@ -32,6 +32,8 @@ from proxy.wires.wire import Kept, Wire
 _log: Final = logging.getLogger("weighbridge.responses")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _POLL_S: Final = 0.2
+_LONGEST_POLL_S: Final = 5.0
+"""How seldom it is looked for what nobody told of, once there was nothing for long."""
 _WRITE_S: Final = 0.25
 """How often events are written, the lease extended, and a cancellation noticed."""
 _TRIES: Final = 3
@@ -104,16 +106,21 @@ class BackgroundRunner:
         self._now_us = now_us
         self._jitter = jitter
         self._running: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
         """Works for ever. When it is cancelled, what runs is given back."""
+        poll_s = _POLL_S
         try:
             while True:
-                await asyncio.sleep(_POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(poll_s):
+                        await self._wake.wait()
+                self._wake.clear()
                 if is_draining():
                     continue
                 try:
-                    await self.step()
+                    poll_s = _POLL_S if await self.step() else min(_LONGEST_POLL_S, poll_s * 2)
                 except _DATABASE_FAILS as error:
                     _log.warning("background responses: the database does not answer: %s", type(error).__name__)
                     await asyncio.sleep(_POLL_S * 5)
@@ -124,15 +131,26 @@ class BackgroundRunner:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def step(self) -> None:
-        """Begins as many as there is room for."""
+    def look(self) -> None:
+        """A response waits: it is looked for at once."""
+        self._wake.set()
+
+    async def step(self) -> bool:
+        """Begins as many as there is room for. False where none waited."""
         free = self._section().background_at_once - len(self._running)
         if free < 1:
-            return
-        for begun in await self._store.begin(free, self._lease_us()):
-            task = asyncio.create_task(self._make(begun))
+            return False
+        begun = await self._store.begin(free, self._lease_us())
+        for each in begun:
+            task = asyncio.create_task(self._make(each))
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task.add_done_callback(self._over)
+        return bool(begun)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        # Its place is free for whoever waits.
+        self._wake.set()
 
     async def _make(self, begun: Begun) -> None:
         """Makes one. However that ends, it has ended, or waits again."""
@@ -286,6 +304,8 @@ class BackgroundRunner:
         except _DATABASE_FAILS as error:
             # Its lease ends by itself.
             _log.warning("a response in the background could not be given back: %s", type(error).__name__)
+            return
+        asyncio.get_running_loop().call_later(wait_us / 1_000_000, self._wake.set)
 
     def _events(self, making: _Making, count: int, data: bytes) -> BackgroundEvents | None:
         return self._background.events_of(making.begun, making.events, count, data) if count else None

@@ -103,7 +103,13 @@ class BatchSection(Section):
     provider_poll_s: Finite = Field(
         default=60.0, ge=0.05, le=3_600, description="How often a batch at a provider is looked at."
     )
-    poll_s: Finite = Field(default=1.0, ge=0.05, le=60, description="How often a process looks for batches to work on.")
+    poll_s: Finite = Field(
+        default=1.0,
+        ge=0.05,
+        le=60,
+        description="How often a process looks for what there is to do while batches are under way. Where there is none it looks ever more seldom, "
+        "every 15 s in the end; a batch that the process itself makes it begins at once.",
+    )
     keep_days: int = Field(
         default=30, ge=1, le=3_650, description="How long an ended batch is kept, and files whose upload did not say."
     )

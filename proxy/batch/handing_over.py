@@ -125,10 +125,11 @@ class Handover:
         money: Allowed,
         holder: str,
         clock: Callable[[], float],
+        rest_s: Callable[[], float] = lambda: 0.0,
         observer: HandingObserver | None = None,
     ) -> None:
-        """`deployments` has those with a batch API, by id; `laxities` are those that the runner found last, by batch, and `speed` its
-        tokens a second.
+        """`deployments` has those with a batch API, by id; `laxities` are those that the runner found last, by batch, `speed` its
+        tokens a second, and `rest_s` the seconds that it rests while there is nothing to do.
         """
         self._section = section
         self._batches = batches
@@ -143,6 +144,7 @@ class Handover:
         self._money = money
         self._holder = holder
         self._clock = clock
+        self._rest_s = rest_s
         self._observer = observer or HandingObserver()
         # Two processes that look at the same one at once do no harm.
         self._lease_us = int(2 * section.lease_s * 1_000_000)
@@ -160,7 +162,15 @@ class Handover:
                 _log.warning("batch: the database does not answer: %s", type(error).__name__)
             except Exception:  # noqa: BLE001 - the loop must outlive any one round
                 _log.exception("a round of handing over failed; the next one follows")
-            await asyncio.sleep(self._section.poll_s)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Rests as long as the runner does; once that has work, it is soon noticed here."""
+        began, poll_s = self._clock(), self._section.poll_s
+        while True:
+            await asyncio.sleep(poll_s)
+            if self._clock() - began + poll_s > self._rest_s():
+                return
 
     # Deciding.
 

@@ -42,6 +42,8 @@ _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _DUTY_S: Final = 1.0
 _CALLER_S: Final = 5.0
 _LEAST_PAUSE_S: Final = 0.02
+_LONGEST_REST_S: Final = 15.0
+"""How seldom it is looked for batches that another process may have made, once there was none for long."""
 _AT_A_TIME: Final = 1_000
 """Lines that one transaction adds, or answers that one deletes."""
 _RESULTS_AT_A_TIME: Final = 200
@@ -162,6 +164,11 @@ class BatchRunner:
         self._duty_at = 0.0
         self._has_answered_all = False
         """Nothing runs here any more, so that a batch may have come to its end."""
+        self._news = 0
+        """Batches that were made by this process."""
+        self._idle_looks = 0
+        """How often in a row there was no batch that had not ended."""
+        batches.news = self._hear_of_news
         self._turns = Turns(clock)
         self._is_draining: Callable[[], bool] = lambda: False
         self.speed = Speed(clock)
@@ -186,7 +193,14 @@ class BatchRunner:
             await self._stop(others)
 
     async def step(self) -> None:
-        """One round: duties, one batch to validate or finalize, and lines for the room there is."""
+        """One round: duties, one batch to validate or finalize, and lines for the room there is. Where there was no batch it is only
+        looked whether there is one.
+        """
+        news = self._news
+        if self._idle_looks and not await self._batches.has_open() and news == self._news:
+            self._idle_looks += 1
+            return
+        self._idle_looks = 0
         if self._clock() >= self._duty_at:
             self._duty_at = self._clock() + _DUTY_S
             await self._do_duties()
@@ -199,14 +213,25 @@ class BatchRunner:
         if self._job is None or self._job.done():
             batch = await self._batches.take(("validating", "finalizing", "cancelling"), self._holder, self._lease_us)
             self._job = None if batch is None else asyncio.create_task(self._work_on(batch))
-        await self._fill()
+        if not await self._fill() and self._job is None and news == self._news:
+            self._idle_looks = 1
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds until it is looked for batches again, if nothing happens: the longer the longer there is none."""
+        return min(max(_LONGEST_REST_S, self._section.poll_s), self._section.poll_s * 2.0 ** min(self._idle_looks, 16))
+
+    def _hear_of_news(self) -> None:
+        self._news += 1
+        self._idle_looks = 0
+        self._wake.set()
 
     async def _pause(self, took_s: float) -> None:
         """Waits for a reason to look again. A slow database is asked less often."""
         self._wake.clear()
         await asyncio.sleep(max(_LEAST_PAUSE_S, took_s))
         try:
-            async with asyncio.timeout(min(self._section.poll_s, self._turns.look_in_s)):
+            async with asyncio.timeout(min(self.rest_s, self._turns.look_in_s)):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -222,7 +247,8 @@ class BatchRunner:
 
     # Lines.
 
-    async def _fill(self) -> None:
+    async def _fill(self) -> bool:
+        """Begins lines for the room there is. False where no batch is in progress."""
         live = await self._batches.live()
         names = {batch.batch_id for batch in live}
         self._nothing_up_to = {name: bound for name, bound in self._nothing_up_to.items() if name in names}
@@ -256,6 +282,7 @@ class BatchRunner:
                 free -= 1
                 task = asyncio.create_task(self._answer(batch, line, laxity))
                 self._running[line.batch_id, line.number] = _Running(line, task)
+        return bool(live)
 
     async def _claimed(self, batch: Batch, more: int) -> list[ClaimedLine]:
         """Up to `more` lines of a batch that are this process's to begin."""

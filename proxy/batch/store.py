@@ -8,7 +8,7 @@ processes that claim at once skip what others are claiming.
 """
 
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from sqlmodel import col
 
 from proxy.batch.batch import (
     ENDED,
+    NOT_ENDED,
     WINDOW_US,
     Batch,
     ClaimedLine,
@@ -86,6 +87,8 @@ class BatchStore:
     def __init__(self, engine: AsyncEngine, time: DatabaseTime) -> None:
         self.engine = engine
         self._time = time
+        self.news: Callable[[], None] = lambda: None
+        """Called when a batch was made here."""
 
     def now_us(self) -> int:
         """Microseconds since 1970, for times that callers see."""
@@ -114,6 +117,7 @@ class BatchStore:
         }
         async with self.engine.begin() as connection:
             await connection.execute(insert(BatchRow).values(**values))
+        self.news()
         return await self.get(batch_id)
 
     async def get(self, batch_id: str) -> Batch:
@@ -196,6 +200,12 @@ class BatchStore:
         ]
 
     # What runs.
+
+    async def has_open(self) -> bool:
+        """Whether any batch has not ended."""
+        query = select(exists().where(col(BatchRow.status).in_(NOT_ENDED)))
+        async with self.engine.connect() as connection:
+            return bool(await connection.scalar(query))
 
     async def live(self) -> list[Batch]:
         """Batches in progress, those that end first at the front."""

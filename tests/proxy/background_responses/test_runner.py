@@ -105,3 +105,58 @@ async def test_an_answer_that_ends_within_a_write_is_written_once(engine: AsyncE
     await until(has_ended)
     data = b"".join([data async for data in made.follow("team_a", "resp_1")])
     assert (count_of(data), data.count(b"response.created"), data.count(b"event: response.completed")) == (2, 1, 1)
+
+
+class _Counting(BackgroundStore):
+    """Counts how often it is asked for what waits."""
+
+    looks = 0
+
+    async def begin(self, limit: int, lease_us: int) -> list[Begun]:
+        self.looks += 1
+        return await super().begin(limit, lease_us)
+
+
+class _RefusingLine:
+    async def run(
+        self,
+        wire: Wire,
+        exchange: InMemoryExchange,
+        caller: Caller,
+        request_id: str,
+        keep: Callable[[Kept], Awaitable[bool]],
+    ) -> str:
+        """Answers with an error."""
+        del wire, caller, request_id, keep
+        exchange.start(400, ())
+        exchange.end(b'{"error":{"message":"no"}}')
+        return "bad_request"
+
+
+async def test_where_nothing_waits_it_seldom_looks_and_what_is_told_begins_at_once(engine: AsyncEngine) -> None:
+    """So an idle gateway leaves its database alone."""
+    sealing, responses = Sealing((Pepper(id="p", secret=b"p" * 32),)), ResponseStore(engine)
+    kept = StoredResponses(responses, sealing, ResponsesSection)
+    store = _Counting(engine, DatabaseTime(engine), responses)
+    made = BackgroundResponses(store, kept, sealing, ResponsesSection, wall_us)
+    runner = BackgroundRunner(
+        background=made,
+        responses=kept,
+        callers=_Callers(),
+        line=_RefusingLine(),
+        section=ResponsesSection,
+        now_us=wall_us,
+    )
+    made.news = runner.look
+    running = asyncio.create_task(runner.run(lambda: False))
+    await asyncio.sleep(1.5)
+    assert store.looks <= 3, "after 0.2, 0.6 and 1.4 s"
+    await made.put_off(ALICE, Kept("resp_1", msgspec.json.encode(RECORD)), (), b"{}", streams=False)
+
+    async def has_failed() -> bool:
+        return bool((await made.response("team_a", "resp_1"))["status"] == "failed")
+
+    async with asyncio.timeout(1.0):
+        await until(has_failed)
+    running.cancel()
+    await asyncio.wait({running})

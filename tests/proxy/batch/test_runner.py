@@ -1,0 +1,118 @@
+"""The runner at rest, and how soon it begins."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from accounts.caller import Caller
+from proxy.batch.answering import Answered, Asked
+from proxy.batch.batch import Batch, NewBatch
+from proxy.batch.batch_config import BatchSection
+from proxy.batch.files import FileStore
+from proxy.batch.observers import Event
+from proxy.batch.runner import BatchRunner
+from proxy.batch.store import BatchStore
+from proxy.batch.validation import LineSize, Problem, Validated
+from selfhosted.replica import PoolReading
+from tests.processes import until
+from tests.proxy.batch.made_up import HOLDER, OWNER, Clock, stores
+from tests.proxy.contexts import ALICE
+
+_LINE = b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[]}}\n'
+
+
+class _House:
+    """All that a runner asks: there is room and money, and each line is answered at once."""
+
+    def idle(self, model: str | None) -> float:
+        del model
+        return 1.0
+
+    def reading(self, model: str | None) -> PoolReading | None:
+        del model
+        return None
+
+    async def caller_of(self, key_id: str) -> Caller | None:
+        del key_id
+        return ALICE
+
+    def bound_for(self, caller: Caller) -> "_House":
+        del caller
+        return self
+
+    def __call__(self, size: LineSize) -> int | None:
+        del size
+        return 0
+
+    async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
+        del caller, validated, batch_id
+        return None
+
+    async def answer(self, asked: Asked) -> Answered:
+        del asked
+        return Answered(status=200, body=b"{}")
+
+
+async def _told(connection: AsyncConnection, batch: Batch, event_: Event) -> None:
+    del connection, batch, event_
+
+
+def _runner(batches: BatchStore, files: FileStore, poll_s: float) -> BatchRunner:
+    house = _House()
+    return BatchRunner(
+        section=BatchSection(poll_s=poll_s),
+        batches=batches,
+        files=files,
+        answering=house,
+        callers=house,
+        room=house,
+        money=house,
+        told=_told,
+        holder=HOLDER,
+        max_line_bytes=1_000,
+    )
+
+
+async def test_without_batches_it_hardly_asks_and_a_new_one_begins_at_once(engine: AsyncEngine, tmp_path: Path) -> None:
+    """One small question, ever more seldom; a batch that this process makes wakes it, another's is found all the same."""
+    batches, files = stores(engine, tmp_path, Clock())
+    asked: Counter[str] = Counter()
+
+    def count(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        asked[statement.split(maxsplit=1)[0]] += 1
+
+    event.listen(engine.sync_engine, "before_cursor_execute", count)
+    runner = _runner(batches, files, poll_s=0.05)
+    running = asyncio.create_task(runner.run(lambda: False))
+    try:
+        await until(lambda: runner.rest_s > 1.0)
+        assert asked["UPDATE"] <= 5, "the duties of one round"
+        assert asked["SELECT"] <= 10
+        async with files.adding(OWNER) as new:
+            new.filename = "a.jsonl"
+            await new.write(_LINE)
+
+        async def completed(made_by: BatchStore) -> None:
+            batch = await made_by.create(
+                NewBatch(
+                    organisation_id=OWNER.organisation_id, team_id=OWNER.team_id, key_id="key_1",
+                    endpoint="/v1/chat/completions", input_file_id=new.file_id, completion_window="24h",
+                )
+            )  # fmt: skip
+
+            async def has_ended() -> bool:
+                return (await made_by.get(batch.batch_id)).status == "completed"
+
+            await until(has_ended)
+
+        async with asyncio.timeout(1.0):
+            await completed(batches)
+        async with asyncio.timeout(5.0):
+            await completed(stores(engine, tmp_path, Clock())[0])
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        event.remove(engine.sync_engine, "before_cursor_execute", count)
