@@ -110,6 +110,7 @@ class Fleet:
         for pool in self.pools.values():
             pool.judge.tick(interval_s)
             pool.told.expire(self._clock())
+            pool.suppose(self._clock())
             self._tell_of_prompts(pool, whole=True)
             for doubted in pool.judge.open_doubts():
                 self._tell(doubted)
@@ -150,7 +151,11 @@ class Fleet:
         or no pool serves the target.
         """
         pool = self._pool_of(target)
-        return None if pool is None else pool.balancer.free(pool.snapshot, tokens, self._clock())
+        if pool is None:
+            return None
+        now = self._clock()
+        pool.suppose(now)
+        return pool.balancer.free(pool.snapshot, tokens, now)
 
     def starts_in_s(self, target: Target) -> float | None:
         """Seconds after which a replica of the target's pool may take requests, by its cold start; None where one takes them, nothing
@@ -166,7 +171,11 @@ class Fleet:
     def reading(self, target: Target) -> PoolReading | None:
         """Whose prompts the replicas of the target's pool still read; None when it is not known, or no pool serves the target."""
         pool = self._pool_of(target)
-        return None if pool is None else pool.balancer.reading(pool.snapshot, self._clock())
+        if pool is None:
+            return None
+        now = self._clock()
+        pool.suppose(now)
+        return pool.balancer.reading(pool.snapshot, now)
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
@@ -202,6 +211,7 @@ class Fleet:
         pool = self.pools[target.pool or ""]
         known = self._ready.get(target.target_id)
         now, snapshot = self._clock(), pool.snapshot
+        pool.suppose(now)
         if known is not None and known.snapshot is snapshot and len(known.deployments) == len(among):
             # Mostly it is just those that take work.
             by_name, allowed = known.by_name, known.allowed
@@ -344,6 +354,8 @@ class Fleet:
     def _tell_of_prompts(self, pool: Pool, *, whole: bool = False) -> None:
         message = pool.sent.told(whole=whole)
         if message is not None:
+            if whole:
+                message = msgspec.structs.replace(message, reads_per_s=pool.balancer.learned_speed)
             self._tell(message)
 
     def _on_recovery(self, pool: Pool, replica: str) -> None:

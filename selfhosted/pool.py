@@ -1,5 +1,7 @@
 """A pool of replicas as requests of this process see it: its judge, its balancer, and what is in flight there."""
 
+import heapq
+import itertools
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
@@ -69,6 +71,9 @@ class Pool(JudgeObserver):
         first."""
         self.watched: dict[str, dict[ReplicaLease, None]] = {}
         """Leases of requests that want to know when their replica is down, by its name."""
+        self._hidden: list[tuple[float, int, ReplicaLease]] = []
+        """A heap of requests whose first token will not be seen, by when their prompts will have been read."""
+        self._hidden_count = itertools.count()
         self.turned_away_tokens = 0
         """Counter: tokens of requests refused because every replica was full. The autoscaler reads it as demand."""
         self.recovered: Callable[[str], None] = lambda _name: None
@@ -174,6 +179,15 @@ class Pool(JudgeObserver):
             for replica in replicas
         )
 
+    def hide(self, lease: "ReplicaLease", until: float) -> None:
+        """Takes note of a request whose answer comes as a whole."""
+        heapq.heappush(self._hidden, (until, next(self._hidden_count), lease))
+
+    def suppose(self, now: float) -> None:
+        """Takes prompts to be read whose time to be read has passed, where nothing tells."""
+        while self._hidden and self._hidden[0][0] <= now:
+            heapq.heappop(self._hidden)[2].suppose(now)
+
     def tokens(self) -> int:
         """Tokens of requests that the replicas can carry now."""
         return pool_tokens(self.snapshot.taking, self.config.room, self.balancer.load)
@@ -262,6 +276,8 @@ class ReplicaLease:
         self.when_lost: Callable[[], None] | None = None
         self.when_down: Callable[[], None] | None = None
         pool.sent.sent(load)
+        if not streams:
+            pool.hide(self, now + load.ahead_s + load.work * load.load.token_s)
         waiting = pool.unanswered.get(self._name)
         if waiting is None:
             pool.unanswered[self._name] = {self: None}
@@ -287,6 +303,11 @@ class ReplicaLease:
     def asked(self) -> None:
         """The replica that was put off is asked now."""
         self._is_asked, self.began_at = True, self._clock()
+
+    def suppose(self, now: float) -> None:
+        """The prompt should have been read by now: what is generated since is no burden on others' prompts."""
+        self._load.first_token(now, told=False)
+        self._pool.sent.started(self._load)
 
     def overdue(self, now: float, least_s: float) -> bool:
         """True when a streamed request has waited longer than `least_s`, and than three times the expected time, for

@@ -181,6 +181,15 @@ class Balancer:
             self._adopt_snapshot(snapshot, now)
         return reading_of(self._taking, now)
 
+    @property
+    def learned_speed(self) -> float | None:
+        """The tokens of prompts that a replica reads a second, as own requests have shown; None before any has."""
+        return self._speed.rate if self._speed.is_learned else None
+
+    def hear_speed(self, tokens_per_s: float) -> None:
+        """Takes over what another process has learned; what this one learns itself comes first."""
+        self._speed.hear(tokens_per_s)
+
     def take(self, choice: ReplicaChoice, ask: ReplicaRequest, now: float) -> Lease:
         """Counts the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""
         load = self.load(choice.replica)

@@ -44,21 +44,29 @@ _MEAN_DURATION_S: Final = 5.0
 class PrefillSpeed:
     """Prefill rate of the pool's replicas in tokens/s, learned from times to first token."""
 
-    __slots__ = ("_seconds", "_tokens", "rate")
+    __slots__ = ("_seconds", "_tokens", "is_learned", "rate")
 
     def __init__(self, prefill_tokens_per_s: float) -> None:
         self.rate = prefill_tokens_per_s
+        self.is_learned = False
         self._tokens = _PRIOR_TOKENS
         self._seconds = _PRIOR_TOKENS / prefill_tokens_per_s
 
     def learn(self, tokens: float, seconds: float) -> float:
         """Adds an observation, and returns the seconds that were expected before it."""
+        self.is_learned = True
         expected_s = tokens / self.rate
         seconds = min(max(seconds, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
         self._tokens = self._tokens * _POOL_DECAY + tokens
         self._seconds = self._seconds * _POOL_DECAY + seconds
         self.rate = self._tokens / self._seconds
         return expected_s
+
+    def hear(self, tokens_per_s: float) -> None:
+        """Another process has learned this rate, which counts until something is learned here."""
+        if not self.is_learned and tokens_per_s > 0:
+            self.rate = tokens_per_s
+            self._seconds = self._tokens / tokens_per_s
 
 
 def work_of(tokens: int, uncached: float) -> float:

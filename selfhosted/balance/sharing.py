@@ -58,6 +58,8 @@ class PromptsSent(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[EndedPrompt, ...] = ()
     open: tuple[int, ...] | None = None
     """Numbers of all requests under way; None: not told this time."""
+    reads_per_s: float | None = None
+    """Tokens of prompts that a replica reads a second, as the process has learned; None where it has not, or not told this time."""
 
 
 class SentPrompts:
@@ -139,6 +141,8 @@ class ToldPrompts:
 
     def hear(self, message: PromptsSent, now: float) -> None:
         """Takes over what one process tells."""
+        if message.reads_per_s is not None:
+            self._balancer.hear_speed(message.reads_per_s)
         if message.hashes != HASHES:
             return
         process = self._processes.setdefault(message.process, _Process())

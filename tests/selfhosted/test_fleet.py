@@ -230,6 +230,18 @@ async def test_whole_answers_are_no_first_tokens(house: House) -> None:
     assert (house.pool.first_tokens.count, house.pool.first_tokens.late) == (1, 0)
 
 
+async def test_the_prompt_of_a_whole_answer_is_taken_to_be_read_in_its_time(house: House) -> None:
+    """Nothing tells when its first token came, and as long as its answer takes nobody waits for its prompt."""
+    lease, load = house.send(request=chat_request()), house.pool.balancer.load("a")
+    house.tick(0.05)
+    assert load.pending == 1, "a thousand tokens take an eighth of a second"
+    house.tick(0.2)
+    assert (load.pending, load.requests) == (0, 1)
+    lease.first_token()
+    lease.end(failed=False)
+    assert (load.pending, load.requests) == (0, 0)
+
+
 async def test_what_the_autoscaler_needs_is_told_at_each_tick(house: House) -> None:
     """Counters since the process began, and who waits now."""
     late = house.send()

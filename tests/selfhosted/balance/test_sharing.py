@@ -109,6 +109,21 @@ def test_a_process_that_is_gone_leaves_no_load() -> None:
     assert set(requests(hears.balancer).values()) == {0}
 
 
+def test_what_one_process_learned_of_speed_serves_who_learns_nothing() -> None:
+    """The control plane sees no first tokens of its own. What a process has learned itself goes before what it is told."""
+    first, second = Process(1), Process(2)
+    first.end(first.send(1))
+    learned = first.balancer.learned_speed
+    assert learned is not None
+    told = PromptsSent(pool="p", hashes=HASHES, reads_per_s=4_321.0)
+    first.told.hear(told, 2.0)
+    second.told.hear(told, 2.0)
+    assert first.balancer.learned_speed == learned
+    assert second.balancer.learned_speed is None
+    second.send(2)
+    assert second.balancer.load(second.pick(2)).rate == pytest.approx(4_321.0)
+
+
 def test_others_hashes_mean_nothing() -> None:
     """A process that hashes by another key, a replica that is not known, and half a hash count for nothing."""
     hears = Process(1)
