@@ -29,6 +29,9 @@ _log: Final = logging.getLogger(__name__)
 KILLS: Final = int(os.environ.get("WB_BATCH_KILLS", "4"))
 LINES: Final = int(os.environ.get("WB_BATCH_LINES", "300"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
+_EVERY_MS: Final = max(30, 2_800 * KILLS // LINES)
+_AT_ONCE: Final = 8 if LINES >= 60 * KILLS else 2
+"""Milliseconds between the three tokens of an answer, and lines at once: so few that the batch outlasts the kills."""
 _SLOWEST_START_S: Final = 60.0
 """A gateway that was not ready by then is killed as it is."""
 _ENDED_WITHIN_S: Final = max(180.0, LINES * 0.5)
@@ -51,6 +54,8 @@ class _Told(msgspec.Struct):
     """What happened on the way to the verdict."""
 
     kills: int = 0
+    kills_too_late: int = 0
+    """Those after the batch had ended."""
     unready: int = 0
     """Kills of gateways that did not say that they were ready in time."""
     slowest_start_s: float = 0.0
@@ -64,7 +69,9 @@ def _client(site: Site, server: Server) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(api_key=site.key, base_url=server.base_url, max_retries=3)
 
 
-async def _kill_over_and_over(site: Site, kills: int, lane: int, chance: random.Random, told: _Told) -> None:
+async def _kill_over_and_over(
+    site: Site, batch_id: str, kills: int, lane: int, chance: random.Random, told: _Told
+) -> None:
     for number in range(kills):
         name = f"gateway-{lane}-{number}"
         server = start(site, name)
@@ -81,6 +88,12 @@ async def _kill_over_and_over(site: Site, kills: int, lane: int, chance: random.
         finally:
             server.kill()
         told.kills += 1
+        told.kills_too_late += (await _row(site, batch_id))["status"] in _DONE
+
+
+async def _row(site: Site, batch_id: str) -> dict[str, Any]:
+    (row,) = await site.select(f"SELECT status, completed, failed FROM batch WHERE batch_id = '{batch_id}'")  # noqa: S608
+    return row
 
 
 @asynccontextmanager
@@ -91,7 +104,7 @@ async def _telling(site: Site, batch_id: str, told: _Told) -> AsyncIterator[None
         began = time.monotonic()
         while True:
             await asyncio.sleep(_TELL_EVERY_S)
-            (batch,) = await site.select(f"SELECT status, completed, failed FROM batch WHERE batch_id = '{batch_id}'")  # noqa: S608
+            batch = await _row(site, batch_id)
             _log.info(
                 "after %d s: %d of %d kills, the batch is %s, %d of %d lines answered",
                 time.monotonic() - began,
@@ -152,7 +165,7 @@ async def _survived(
                 async with asyncio.TaskGroup() as lanes:
                     for lane in range(2):
                         lane_chance = random.Random(chance.random())
-                        lanes.create_task(_kill_over_and_over(site, KILLS // 2, lane, lane_chance, told))
+                        lanes.create_task(_kill_over_and_over(site, batch_id, KILLS // 2, lane, lane_chance, told))
                 batch, output, errors = await _finished(site, batch_id)
     except TimeoutError:
         pytest.fail(f"No verdict on lines and books: it was not over within {_WITHIN_S:.0f} s, after {told}.")
@@ -181,10 +194,10 @@ async def _booked_once(site: Site, output: list[dict[str, Any]]) -> set[str]:
 async def _story(folder: Path, database_url: str | None = None) -> None:
     with oracle(folder) as upstream:
         models = [
-            model("steady", [upstream.deployment("tokens-3+every-30ms")]),
+            model("steady", [upstream.deployment(f"tokens-3+every-{_EVERY_MS}ms")]),
             model("broken", [upstream.deployment("error-400")]),
         ]
-        batch_section = {"poll_s": 0.05, "lease_s": 1.0, "at_once": 8}
+        batch_section = {"poll_s": 0.05, "lease_s": 1.0, "at_once": _AT_ONCE}
         site = await make_site(folder, models, database_url=database_url, batch=batch_section)
         asked = [line(f"c{number}", "broken" if number % 50 == 7 else "steady") for number in range(LINES)]
         output, errors, told = await _survived(site, asked)
