@@ -285,13 +285,17 @@ class BatchStore:
             # By itself, so that PostgreSQL looks for them once.
             .cte("next_ones")
         )
+        chosen = select(next_ones.c.number)
+        # An array is looked up by the primary key whatever PostgreSQL knows of the table; joined before its first statistics, a claim
+        # of 256 lines among 50,000 took four seconds.
+        is_chosen = (
+            col(BatchLine.number).in_(chosen)
+            if self.engine.dialect.name == "sqlite"
+            else col(BatchLine.number) == func.any(func.array(chosen.scalar_subquery()))
+        )
         taken = (
             update(BatchLine)
-            .where(
-                col(BatchLine.batch_id) == batch_id,
-                col(BatchLine.number).in_(select(next_ones.c.number)),
-                col(BatchLine.state) == LineState.WAITING,
-            )
+            .where(col(BatchLine.batch_id) == batch_id, is_chosen)
             .values(
                 state=LineState.RUNNING,
                 generation=col(BatchLine.generation) + 1,
