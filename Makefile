@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ bench-redis: $(VENV)/.dev  ## Redis killed, frozen and slowed under load
 
 bench-balancer: $(VENV)/.dev  ## how long it takes to choose one of 64 replicas, and what the memory of prefixes costs
 	@$(BIN)/python -m benchmarks.balancer
+
+bench-batch-hour: $(VENV)/.dev  ## an hour (WB_MINUTES) of batches beside interactive work on a simulated engine in real time
+	@$(BIN)/python -m benchmarks.batch_hour
 
 bench-classifier: $(VENV)/.dev  ## what one score of a prompt of 800 tokens costs, and its parts
 	@$(BIN)/python -m benchmarks.classifier_cost

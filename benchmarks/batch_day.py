@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.figures import percentile
 from proxy.batch.answering import WayName
-from proxy.batch.room import BESIDE
+from proxy.batch.room import left_beside
 from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, Turns, laxities, left_until_due_s, shares
 from proxy.batch.speed import Speed
 from proxy.batch.ways import Times, Way, cheapest_way, needed_s, times
@@ -32,9 +32,9 @@ Policy = Literal["none", "rule", "own", "provider", "calls"]
 _POLL_S: Final = 1.0
 _TICK_S: Final = 0.02
 _LOOK_S: Final = 0.5
-_INTERACTIVE_SHARE: Final = 0.1
-_PROMPT: Final = 800
-_ANSWER: Final = 200
+INTERACTIVE_SHARE: Final = 0.1
+MEAN_PROMPT: Final = 800
+MEAN_ANSWER: Final = 200
 _CALL_S: Final = 5.0
 _GROUP: Final = 2_000
 _CANCEL_S: Final = 600.0
@@ -59,8 +59,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int = 256
     turnaround_s: float = 2_700.0
     """The median of a provider's turnarounds, which are log-normal."""
-    beside: float = BESIDE
-    """What interactive work takes from batches, as `proxy.batch.room` has it."""
     one_by_one: bool = True
     """Whether lines take turns at the engine; without, they are begun together and at any moment, as far as there is room."""
     spread: float = 0.6
@@ -121,23 +119,27 @@ class _House:
         self.per_s = per_s
         spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, prefix_caching=False)
         self.engine = Engine(spec, machine.steps, self._told)
-        self.capacity = spec.max_num_seqs * (_PROMPT + _ANSWER)
+        self.capacity = spec.max_num_seqs * (MEAN_PROMPT + MEAN_ANSWER)
         self.day = Day(policy=policy)
         self.now = 0.0
         self.speed = Speed(lambda: self.now)
         self.batches = [] if policy == "none" else list(_batches(plan, per_s))
         self.day.lines = sum(each.total for each in self.batches)
         self.turnarounds: list[float] = []
+        self._places = spec.max_num_seqs
         self._in_flight_batch = self._in_flight_interactive = self._seen = 0
+        self._requests_batch = self._requests_interactive = self._seen_requests = 0
         self._round_at = 0.0
         self._woken = False
         self._turns = Turns(lambda: self.now)
         self._read_at = 0.0
         # As the balancer measures it: prompts of a usual length, beside what half of the places generate.
         reads_s = machine.steps.step_s(
-            prefill_tokens=_PROMPT, batch=spec.max_num_seqs / 2, kv_tokens=spec.max_num_seqs / 2 * (_PROMPT + _ANSWER)
+            prefill_tokens=MEAN_PROMPT,
+            batch=spec.max_num_seqs / 2,
+            kv_tokens=spec.max_num_seqs / 2 * (MEAN_PROMPT + MEAN_ANSWER),
         )
-        self._reads_per_s = _PROMPT / reads_s
+        self._reads_per_s = MEAN_PROMPT / reads_s
         self._interactive_waiting = 0
         self._of_job: dict[int, _Batch] = {}
         self._later: list[tuple[float, int, str, _Batch, list[tuple[int, int]]]] = []
@@ -146,7 +148,7 @@ class _House:
         self._interactive_done = self._batch_done = 0
 
     def run(self) -> Day:
-        arrivals = _interactive(self.plan, self.per_s)
+        arrivals = callers(self.plan, self.per_s)
         coming = next(arrivals, None)
         second, before = 0.0, (0, 0)
         look_at = 0.0
@@ -164,12 +166,12 @@ class _House:
                 self._over(what, batch, lines)
             if self.now >= look_at:
                 look_at = self.now + _LOOK_S
-                self._seen = self._in_flight_interactive
+                self._seen, self._seen_requests = self._in_flight_interactive, self._requests_interactive
             if self.now >= second:
                 second = self.now + 1.0
                 if waits:
                     interactive, batch_lines = self._interactive_done - before[0], self._batch_done - before[1]
-                    self.day.idle += max(0.0, (1 - _INTERACTIVE_SHARE) * self.per_s - interactive)
+                    self.day.idle += max(0.0, (1 - INTERACTIVE_SHARE) * self.per_s - interactive)
                     self.day.used += batch_lines
                 before = (self._interactive_done, self._batch_done)
             if self.now >= self._round_at or self._woken:
@@ -188,7 +190,7 @@ class _House:
             return False
         self.speed.look({each.name: each.tokens_left + each.tokens_by_provider for each in live})
         standings = [self._standing(each) for each in live]
-        found = laxities(standings, self.speed.tokens_per_s)
+        found = laxities(standings, self.speed.ahead)
         for batch, standing in zip(live, standings, strict=True):
             self._hand_over(batch, standing, found[batch.name])
         if self.policy == "provider":
@@ -310,9 +312,11 @@ class _House:
     def _enqueue(self, at: float, prompt: int, answer: int, priority: int) -> int:
         job = Job(arrived_at=at, prompt_tokens=prompt, output_tokens=answer, blocks=(), priority=priority)
         if priority:
-            self._in_flight_batch += prompt + _ANSWER
+            self._in_flight_batch += prompt + MEAN_ANSWER
+            self._requests_batch += 1
         else:
-            self._in_flight_interactive += prompt + _ANSWER
+            self._in_flight_interactive += prompt + MEAN_ANSWER
+            self._requests_interactive += 1
         self.engine.enqueue(job, at)
         return id(self._kept(job))
 
@@ -333,9 +337,11 @@ class _House:
                 self.day.first_tokens_s.append(at - job.arrived_at)
             return
         if job.priority:
-            self._in_flight_batch -= job.prompt_tokens + _ANSWER
+            self._in_flight_batch -= job.prompt_tokens + MEAN_ANSWER
+            self._requests_batch -= 1
         else:
-            self._in_flight_interactive -= job.prompt_tokens + _ANSWER
+            self._in_flight_interactive -= job.prompt_tokens + MEAN_ANSWER
+            self._requests_interactive -= 1
         self._jobs.pop(id(job), None)
         batch = self._of_job.pop(id(job), None)
         if batch is None:
@@ -348,14 +354,18 @@ class _House:
 
     def _idle(self) -> float:
         """The idle share of the engine, as the queues before it tell it: of other processes as it was at the last look."""
-        left = 1.0 - (self._in_flight_batch + self.plan.beside * self._seen) / self.capacity
-        return max(0.0, min(left, self._queued()))
+        left = left_beside(
+            self.capacity,
+            self._in_flight_batch,
+            self._seen,
+            places=self._places,
+            requests=self._requests_batch + self._seen_requests,
+        )
+        return min(left, self._queued())
 
     def _queued(self) -> float:
         """The share of the engine that the queue before it gives to batches beside what runs."""
-        return max(
-            0.0, 1.0 - _INTERACTIVE_SHARE - (self._in_flight_batch + self._in_flight_interactive) / self.capacity
-        )
+        return max(0.0, 1.0 - INTERACTIVE_SHARE - (self._in_flight_batch + self._in_flight_interactive) / self.capacity)
 
     def _reading(self) -> PoolReading:
         """Until when the engine reads prompts, as the gateway reckons: it is told first tokens of streams, and knows the speed."""
@@ -386,13 +396,13 @@ def _tokens(lines: Sequence[tuple[int, int]]) -> int:
     return sum(prompt + answer for prompt, answer in lines)
 
 
-def _size(draws: random.Random) -> tuple[int, int]:
+def size(draws: random.Random) -> tuple[int, int]:
     """A prompt and an answer, in tokens."""
-    prompt = min(6_000, max(50, round(draws.lognormvariate(math.log(_PROMPT) - 0.32, 0.8))))
-    return prompt, min(1_500, max(5, round(draws.expovariate(1 / _ANSWER))))
+    prompt = min(6_000, max(50, round(draws.lognormvariate(math.log(MEAN_PROMPT) - 0.32, 0.8))))
+    return prompt, min(1_500, max(5, round(draws.expovariate(1 / MEAN_ANSWER))))
 
 
-def _interactive(plan: Plan, per_s: float) -> Iterator[tuple[float, int, int]]:
+def callers(plan: Plan, per_s: float) -> Iterator[tuple[float, int, int]]:
     """Arrivals with their sizes: least in the middle of the night, most in the middle of the day."""
     draws = random.Random(f"{plan.seed} interactive")
     mean, length_s = plan.interactive * per_s, plan.hours * 3_600
@@ -403,17 +413,17 @@ def _interactive(plan: Plan, per_s: float) -> Iterator[tuple[float, int, int]]:
             return
         # Thinned, so that the rate follows the day's course.
         if draws.random() * 2 < 1 - 0.8 * math.cos(2 * math.pi * at / length_s):
-            yield at, *_size(draws)
+            yield at, *size(draws)
 
 
 def _batches(plan: Plan, per_s: float) -> Iterator[_Batch]:
     draws = random.Random(f"{plan.seed} batch")
     whole = (plan.load - plan.interactive) * per_s * plan.hours * 3_600
     hours = max(1, math.floor(plan.hours))
-    lines = [_size(draws) for _ in range(round(whole * (1 - plan.hourly)))]
+    lines = [size(draws) for _ in range(round(whole * (1 - plan.hourly)))]
     yield _new("day", 0, 0.0, plan.hours * 3_600, lines)
     for hour in range(hours - 1):
-        small = [_size(draws) for _ in range(round(whole * plan.hourly / max(1, hours - 1)))]
+        small = [size(draws) for _ in range(round(whole * plan.hourly / max(1, hours - 1)))]
         yield _new(f"hour {hour}", hour + 1, hour * 3_600.0, 3_600.0, small)
 
 
@@ -435,7 +445,7 @@ def carried_per_s(machine: Machine, seed: int = 1) -> float:
     for second in range(round(_CALIBRATED_S)):
         engine.advance(float(second))
         while engine.running + engine.waiting < 2 * spec.max_num_seqs:
-            prompt, answer = _size(draws)
+            prompt, answer = size(draws)
             engine.enqueue(
                 Job(arrived_at=float(second), prompt_tokens=prompt, output_tokens=answer, blocks=()), float(second)
             )

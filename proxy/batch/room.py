@@ -14,6 +14,20 @@ BESIDE: Final = 1.8
 """How much of a queue's capacity a token of interactive work takes from batches. More than its own: the busier engines are with
 what somebody waits for, the more first tokens a line beside it delays, and the less idle time is lost by leaving it out.
 """
+_PLACES_KEPT: Final = 0.1
+"""The part of the requests that may run at once that batches leave free: who finds no place waits until a whole answer ends."""
+
+
+def left_beside(
+    capacity_tokens: int, own_tokens: int, others_tokens: int, *, places: int | None, requests: int
+) -> float:
+    """The share, from 0 to 1, that batches may still have of engines: of their tokens, and of their places where those are known.
+
+    `own_tokens` are what batches have there, `others_tokens` what is mostly interactive, `requests` all that run.
+    """
+    tokens = 1.0 - (own_tokens + BESIDE * others_tokens) / capacity_tokens
+    left = tokens if places is None else min(tokens, 1.0 - _PLACES_KEPT - requests / places)
+    return max(0.0, left)
 
 
 class QueueLooks(Protocol):
@@ -90,8 +104,13 @@ class IdleRoom:
         capacity = own.whole_capacity_tokens
         if capacity <= 0 or any(each.waiting_interactive or each.waiting_batch for each in (own, *others)):
             return 0.0
-        beside = sum(each.state.in_flight_tokens for each in others)
-        return max(0.0, 1.0 - (own.state.in_flight_tokens + BESIDE * beside) / capacity)
+        return left_beside(
+            capacity,
+            own.state.in_flight_tokens,
+            sum(each.state.in_flight_tokens for each in others),
+            places=own.whole_capacity_requests,
+            requests=sum(each.state.in_flight for each in (own, *others)),
+        )
 
     def _idle_engines(self, target: Target) -> float:
         room = None if self._pools is None else self._pools.free(target, _TYPICAL_TOKENS)

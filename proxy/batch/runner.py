@@ -263,7 +263,7 @@ class BatchRunner:
             await self._standing(each, order, running.get(each.batch_id, 0), _out_of(out, each))
             for order, each in enumerate(live)
         ]
-        found = self.laxities = laxities(standings, self.speed.tokens_per_s)
+        found = self.laxities = laxities(standings, self.speed.ahead)
         self._observer.set_live(live, found, self.speed.tokens_per_s)
         due = [
             Due(model=batch.model, tokens=each.tokens_left, left_s=each.left_s)

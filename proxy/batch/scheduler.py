@@ -20,9 +20,9 @@ EASY: Final = 0.5
 """Idle time, which may end, is counted on for this part of the time left where there is a choice of ways."""
 TIGHT: Final = 0.9
 """And plain calls for this part."""
-_PRESSES: Final = 0.75
+_PRESSES: Final = 0.95
 """Up to this share of the time left being needed, lines only fill what is idle."""
-_PRESSES_ALL: Final = 0.95
+_PRESSES_ALL: Final = 1.0
 """From this share on a batch takes everything that it may."""
 UNKNOWN: Final = 0.1
 """What is taken of a speed that was never measured, so that it can be."""
@@ -92,15 +92,19 @@ def left_until_due_s(left_s: float, window_s: float) -> float:
     return left_s - SPARED * window_s
 
 
-def laxities(standings: Iterable[Standing], tokens_per_s: float | None) -> dict[str, Laxity]:
-    """The laxity of each batch by id."""
+def laxities(standings: Iterable[Standing], ahead: Callable[[float], float | None]) -> dict[str, Laxity]:
+    """The laxity of each batch by id. `ahead` tells the speed, in tokens a second, to expect of the next so many seconds; None
+    while it is not known.
+    """
     found: dict[str, Laxity] = {}
     tokens = 0
     for each in sorted(standings, key=_by_deadline):
         tokens += each.tokens_left
         if each.left_s is None:
             found[each.batch_id] = _RELAXED
-        elif tokens_per_s is None or tokens_per_s <= 0:
+            continue
+        tokens_per_s = ahead(each.left_s)
+        if tokens_per_s is None or tokens_per_s <= 0:
             found[each.batch_id] = Laxity(laxity_s=None, pressure=UNKNOWN if each.left_s > 0 else 1.0)
         else:
             needed_s = tokens / tokens_per_s

@@ -237,6 +237,7 @@ class Queue:
         return QueueSnapshot(
             state=self.state(None),
             whole_capacity_tokens=self.config.tokens_in_flight,
+            whole_capacity_requests=self.config.requests_in_flight,
             by_demand=by_demand,
             waiting_interactive=self.fair.waiting - self.fair.waiting_batch,
             waiting_batch=self.fair.waiting_batch,

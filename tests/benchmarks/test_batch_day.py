@@ -30,3 +30,12 @@ def test_the_cheapest_way_keeps_every_promise_for_less(machine: Machine) -> None
     again = day("rule")
     assert (again.bought_usd, again.p95_s) == (rule.bought_usd, rule.p95_s)
     assert "100.0%" in table([rule])
+
+
+def test_no_batch_starves_beside_more_interactive_work_than_the_engine_carries(machine: Machine) -> None:
+    """All day, with nothing idle: money buys what time does not, and every promise is kept."""
+    per_s = carried_per_s(machine)
+    plan = Plan(hours=1.0, interactive=1.1, load=1.5, hourly=0.0, at_once=16, turnaround_s=200.0, spread=0.2)
+    day = simulated(plan, "rule", machine, per_s)
+    assert day.kept == day.lines > 0
+    assert day.by_way["own"] < day.lines / 2

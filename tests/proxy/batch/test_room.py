@@ -81,6 +81,16 @@ async def test_what_other_processes_use_counts_too() -> None:
     waits.cancel()
 
 
+async def test_places_count_where_they_are_known() -> None:
+    """A tenth of the requests that may run at once is left free: who finds no place waits until an answer has ended."""
+    site = queues(light_share=0.0, interactive_share=0.0, requests_in_flight=10)
+    room = IdleRoom(lambda: catalog("own"), site, None)
+    assert room.idle("own") == pytest.approx(0.9)
+    for _ in range(3):
+        await begin(site, 10)
+    assert room.idle("own") == pytest.approx(0.6)
+
+
 async def test_what_is_bought_leaves_everything_and_several_models_the_most() -> None:
     """A line of `auto` may go anywhere."""
     site = queues(light_share=0.0, interactive_share=0.0)

@@ -26,7 +26,7 @@ def test_flex_never_takes_time_that_a_deadline_needs(
     turn away before.
     """
     standing = Standing(batch_id="b", team_id="a", left_s=left_s, tokens_left=tokens, lines_left=1, idle=0.0)
-    laxity = laxities([standing], speed)["b"]
+    laxity = laxities([standing], lambda _left_s: speed)["b"]
     spare = left_s is None or (left_s > 0 and speed is not None and tokens / speed / left_s <= EASY)
     line = claimed(generation=generation, failures=failures)
     assert takes_flex(laxity, line, CHAT) == (spare and failures == 0 and generation <= MOST_FLEX)
@@ -44,7 +44,7 @@ def test_flex_never_takes_time_that_a_deadline_needs(
 )
 def test_flex_is_asked_for_where_its_api_has_it(endpoint: str, sold: bool) -> None:
     standing = Standing(batch_id="b", team_id="a", left_s=None, tokens_left=1, lines_left=1, idle=0.0)
-    assert takes_flex(laxities([standing], None)["b"], claimed(), endpoint) == sold
+    assert takes_flex(laxities([standing], lambda _left_s: None)["b"], claimed(), endpoint) == sold
 
 
 def test_a_body_asks_for_flex_and_is_the_same_otherwise() -> None:
