@@ -306,8 +306,8 @@ class ReplicaLease:
 
     def suppose(self, now: float) -> None:
         """The prompt should have been read by now: what is generated since is no burden on others' prompts."""
-        self._load.first_token(now, told=False)
-        self._pool.sent.started(self._load)
+        self.load.first_token(now, told=False)
+        self._pool.sent.started(self.load)
 
     def overdue(self, now: float, least_s: float) -> bool:
         """True when a streamed request has waited longer than `least_s`, and than three times the expected time, for

@@ -129,7 +129,7 @@ class _Process:
 
 
 class ToldPrompts:
-    """Counts at a pool's balancers what other processes tell: at the one that knows the replica."""
+    """Counts at a pool's balancers what other processes tell: at the one that knows the replica. Speeds told are the first one's."""
 
     def __init__(self, *balancers: Balancer) -> None:
         self._balancers = balancers
@@ -142,7 +142,7 @@ class ToldPrompts:
     def hear(self, message: PromptsSent, now: float) -> None:
         """Takes over what one process tells."""
         if message.reads_per_s is not None:
-            self._balancer.hear_speed(message.reads_per_s)
+            self._balancers[0].hear_speed(message.reads_per_s)
         if message.hashes != HASHES:
             return
         process = self._processes.setdefault(message.process, _Process())
