@@ -14,12 +14,17 @@ from tests.scenarios.test_open_responses import WEATHER, posted, socket_of, stre
 SHORT: Final[Any] = {"max_output_tokens": 16}
 _TRIES: Final = 12
 ENDED: Final = ("completed", "incomplete")
+PICTURE: Final = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAFklEQVR42mM4ISdHEmIY1TCqYfhqAADkYgQQ6ZuA8QAAAABJRU5ErkJg"
+    "gg=="
+)
+"""Sixteen pixels by sixteen, all of one red."""
 
 
-def house(kind: str, url: str, upstream_model: str) -> list[dict[str, Any]]:
+def house(kind: str, url: str, upstream_model: str, *, sees: bool = False) -> list[dict[str, Any]]:
     """The engine as the only model."""
     deployment = {"name": "main", "kind": kind, "base_url": f"{url}/v1", "upstream_model": upstream_model}
-    return [model("tiny", [deployment], capabilities=["tools", "json"])]
+    return [model("tiny", [deployment], capabilities=["tools", "json", *(["vision"] if sees else [])])]
 
 
 async def check_basics(gateway: Running) -> None:
@@ -73,6 +78,20 @@ async def check_tools(gateway: Running) -> None:
             if calls:
                 break
         assert {call["name"] for call in calls} == {"weigh"}
+
+
+async def check_pictures(gateway: Running) -> None:
+    """One in a question: its tokens are the engine's own."""
+    asked = {"type": "input_text", "text": "What do you see?"}
+    told: list[dict[str, Any]] = []
+    for beside in ([], [{"type": "input_image", "image_url": PICTURE}]):
+        question = {"type": "message", "role": "user", "content": [asked, *beside]}
+        response = await posted(gateway, model="auto", input=[question], **SHORT)
+        check_response(response)
+        assert response["status"] in ENDED
+        told.append(response)
+    without, seen = (each["usage"]["input_tokens"] for each in told)
+    assert seen > without
 
 
 async def check_compaction(gateway: Running) -> None:

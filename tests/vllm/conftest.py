@@ -52,6 +52,18 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.fixture
+def seer(tmp_path: Path) -> Iterator[VllmReplica]:
+    """One that sees pictures."""
+    engine = VllmReplica("seer", python=_PYTHON, made=_MADE / "seer", folder=tmp_path, more=("--no-enable-lora",))
+    try:
+        engine.start()
+        engine.warm()
+        yield engine
+    finally:
+        engine.kill()
+
+
+@pytest.fixture
 def pair(engines: Pair) -> Pair:
     """Both of them, alive, whatever the test before did to them."""
     for engine in engines.both:

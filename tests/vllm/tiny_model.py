@@ -1,4 +1,5 @@
-"""A Llama of a few megabytes with random weights, and a LoRA adapter for it: `tiny_model.py FOLDER [LAYERS HIDDEN]`.
+"""A Llama of a few megabytes with random weights, a LoRA adapter for it, and a smaller model that sees pictures:
+`tiny_model.py FOLDER [LAYERS HIDDEN]`.
 
 It runs in vLLM's own environment, which has torch and transformers. What the model says means nothing; what is real is
 the engine that says it: tokens, caches, queues and counters. Weights and vocabulary are the same each time.
@@ -13,6 +14,7 @@ VOCABULARY = 2_048
 HEAD = 64
 CONTEXT_TOKENS = 4_096
 RANK = 4
+PICTURE_EDGE, PICTURE_TOKENS = 56, 4
 _SPECIAL = ("<|end|>", "<|start|>", "<|system|>", "<|user|>", "<|assistant|>")
 _TEMPLATE = (
     "<|start|>{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -23,13 +25,14 @@ _HEAD_SCALE = 8.0
 
 
 def make(folder: Path, layers: int = 2, hidden: int = 128) -> None:
-    """Writes `folder/model` and `folder/adapter`, whole or not at all."""
+    """Writes `folder/model`, `folder/adapter` and `folder/seer/model`, whole or not at all."""
     import torch  # type: ignore[import-not-found]
 
     torch.manual_seed(6)
     _tokenizer(folder / "model")
     _weights(folder / "model", layers, hidden)
     _adapter(folder / "adapter", layers, hidden)
+    _seer(folder / "seer" / "model")
     (folder / "made").touch()
 
 
@@ -77,6 +80,69 @@ def _weights(folder: Path, layers: int, hidden: int) -> None:
         # An answer ends where the caller says, not where chance does.
         model.lm_head.weight[: len(_SPECIAL)] = 0
     model.save_pretrained(folder)
+
+
+def _seer(folder: Path) -> None:
+    """An Idefics of the third generation, which vLLM runs without torchvision."""
+    import torch
+    from transformers import (
+        Idefics3Config,
+        Idefics3ForConditionalGeneration,
+        Idefics3Processor,
+        LlamaConfig,
+        PreTrainedTokenizerFast,
+    )
+    from transformers.models.idefics3.configuration_idefics3 import (  # type: ignore[import-not-found]
+        Idefics3VisionConfig,
+    )
+    from transformers.models.idefics3.image_processing_pil_idefics3 import (  # type: ignore[import-not-found]
+        Idefics3ImageProcessorPil,
+    )
+
+    _tokenizer(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    marks = ["<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    edge = {"longest_edge": PICTURE_EDGE}
+    processor = Idefics3Processor(
+        image_processor=Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False),
+        tokenizer=tokenizer,
+        image_seq_len=PICTURE_TOKENS,
+        chat_template=_TEMPLATE,
+    )
+    text = LlamaConfig(
+        vocab_size=len(processor.tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT_TOKENS,
+        bos_token_id=1,
+        eos_token_id=0,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
+    vision = Idefics3VisionConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=PICTURE_EDGE,
+        patch_size=14,
+    )
+    config = Idefics3Config(
+        vision_config=vision,
+        text_config=text,
+        image_token_id=processor.tokenizer.convert_tokens_to_ids("<image>"),
+        # Four patches become one token.
+        scale_factor=2,
+        pad_token_id=0,
+        dtype="bfloat16",
+        tie_word_embeddings=False,
+    )
+    Idefics3ForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
+    processor.save_pretrained(folder)
 
 
 def _adapter(folder: Path, layers: int, hidden: int) -> None:
