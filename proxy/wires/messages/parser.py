@@ -47,6 +47,7 @@ _READ: Final = frozenset(
 _COMMON: Final = frozenset({"max_tokens", "messages", "metadata", "model", "stop_sequences", "system", *_SAME})
 """Fields that each target has under some name. Most requests have no others, so nothing else is looked for in them."""
 _GLOBAL: Final = (None, "global")
+_USUAL_SPEED: Final = (None, "standard")
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Anthropic's efforts in the words that every engine knows."""
 _MAX_SESSION_CHARS: Final = 256
@@ -178,6 +179,10 @@ def _run_by_anthropic(fields: Mapping[str, Any]) -> dict[str, str]:
         raise unsupported(
             "inference_geo",
             "Where a model runs is not chosen by a request here: name a model of the region that you need.",
+        )
+    if fields.get("speed") not in _USUAL_SPEED:
+        raise unsupported(
+            "speed", "Faster answers have prices of their own, which are in no book here: leave out `speed`."
         )
     return tools_asked(fields)
 

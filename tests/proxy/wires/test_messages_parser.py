@@ -203,6 +203,7 @@ def test_each_kind_of_target_gets_the_fields_that_it_takes() -> None:
         ({"tools": [{"name": "weigh"}]}, "tools.0.input_schema"),
         ({"tools": [WEIGH], "tool_choice": {"type": "some"}}, "tool_choice.type"),
         ({"inference_geo": "eu"}, "inference_geo"),
+        ({"speed": "fast"}, "speed"),
         ({"output_config": {"format": {"type": "regex"}}}, "output_config.format.type"),
     ],
 )
