@@ -1,4 +1,4 @@
-"""Worked numbers of the requirements that no other file here has: batching, and paging."""
+"""Worked numbers of the requirements that no other file here has: batching, paging, and shared prefixes."""
 
 import math
 
@@ -6,11 +6,14 @@ from selfhosted.offline.plans.gpus import gpu_named
 from selfhosted.offline.plans.models import model_named
 from selfhosted.offline.plans.roofline import step_times
 from selfhosted.offline.plans.sizing import Limits, Targets, Work, memory_of, most_rate
+from selfhosted.offline.simulate.kv import KvCache
 
 MODEL, GPU = model_named("llama-3-70b"), gpu_named("h100")
 TIMES = step_times(MODEL, GPU, tp=4)
 CACHE = memory_of(MODEL, GPU, tp=4).kv_tokens
 CHAT = Work(input_tokens=300, output_tokens=200, variation=1.0)
+BLOCK = 16
+"""Tokens of a block, as vLLM has it."""
 RESERVED = 2_048
 """Tokens that an engine without paging sets aside for each request."""
 
@@ -43,3 +46,16 @@ def test_four_thousand_tokens_of_ungrouped_heads_are_ten_gigabytes() -> None:
     assert round(ungrouped / 2**20, 1) == 2.5
     assert round(4_096 * ungrouped / 2**20 / 1_000, 2) == 10.24
     assert ungrouped == 8 * MODEL.kv_bytes_per_token("bf16")
+
+
+def test_shared_prefixes_take_40_to_60_percent_of_the_memory_away() -> None:
+    """A hundred chats at once whose first 192 of 400 tokens are the same instructions, in a cache as vLLM keeps it."""
+    cache = KvCache(CACHE // BLOCK, shared_size=1)
+    instructions, sequence = range(192 // BLOCK), int(CHAT.resident) // BLOCK
+    for _ in range(100):
+        found = instructions[: cache.matched(instructions)]
+        cache.reference(found)
+        cache.take(sequence - len(found))
+        for block in instructions[len(found) :]:
+            cache.publish(block)
+    assert 0.4 <= 1 - cache.used / (100 * sequence) <= 0.6
