@@ -32,6 +32,10 @@ def simulate(
     hosts: Annotated[
         int, typer.Option(min=1, max=256, help="The gateways are dealt out to so many; those of one tell each other.")
     ] = 1,
+    hosts_told: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=60.0, help="Seconds until hosts hear of each other's requests, about 0.15 by Redis."),
+    ] = None,
     kv_events: Annotated[
         bool, typer.Option("--kv-events", help="Engines tell the gateways what they have cached.")
     ] = False,
@@ -113,6 +117,7 @@ def simulate(
     runs = [
         FleetSpec(
             replicas=replicas, engine=machine.engine, policy=each, gateways=gateways, hosts=hosts, seed=seed, kv_events=kv_events,
+            hosts_told_after_s=hosts_told,
             spill=comparator is not None, scaler=scaler, scale=scale, ttft_target_s=ttft_target,
             tpot_target_s=tpot_target, usd_per_replica_hour=float(machine.usd_per_hour),
         )

@@ -189,10 +189,11 @@ def test_demand_is_what_arrives() -> None:
 
 
 def test_gateways_of_one_host_find_what_the_others_sent() -> None:
-    """Eight gateways that tell each other find nearly what one finds; eight hosts that do not find less."""
+    """Eight gateways that tell each other find nearly what one finds; eight hosts that do not find less, and more once they do."""
     trace = conversations(users=30, turns=10)
     one, host, hosts = (
         run(trace, gateways=gateways, hosts=hosts).cached_tokens for gateways, hosts in ((1, 1), (8, 1), (8, 8))
     )
     assert host > 0.9 * one
     assert hosts < host
+    assert run(trace, gateways=8, hosts=8, hosts_told_after_s=0.15).cached_tokens > hosts
