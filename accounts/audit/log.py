@@ -27,7 +27,7 @@ MAX_STATE_CHARS: Final = 32_768
 """Limit of an entry's `before`, and again of its `after`; a longer state is stored as its length and SHA-256."""
 MAX_PAGE: Final = 500
 _BATCH: Final = 500
-SPAN: Final = 10_000
+SPAN: Final = 5_000
 """Entry numbers that one statement of a search covers at most."""
 SEARCH_S: Final = 0.5
 """Seconds after which a search begins no further span."""
@@ -224,11 +224,14 @@ class AuditLog:
         before_number: int | None = None,
         after_number: int | None = None,
         limit: int = 50,
+        most_s: float | None = None,
     ) -> LogEntries:
         """Up to `limit` entries, newest first: the last ones, those before a number, or the next ones after one.
 
-        Filters without an index are applied one span of the log at a time, and no further span is begun once SEARCH_S have passed.
+        Filters without an index are applied one span of the log at a time, and no further span is begun once `most_s`, or SEARCH_S,
+        have passed.
         """
+        most_s = self._search_s if most_s is None else most_s
         filters, limit = filters or Filters(), max(1, min(limit, MAX_PAGE))
         forward = after_number is not None and before_number is None
         first, last = await self._bounds(scope, filters)
@@ -245,7 +248,7 @@ class AuditLog:
                 begin, end = max(first, last - span + 1), last
                 last = begin - 1
             entries += await self._entries_between(scope, filters, begin, end, limit - len(entries), forward=forward)
-            if len(entries) < limit and first <= last and self._clock() - begun > self._search_s:
+            if len(entries) < limit and first <= last and self._clock() - begun > most_s:
                 return LogEntries(entries[::-1] if forward else entries, end if forward else begin)
         return LogEntries(entries[::-1] if forward else entries)
 

@@ -22,6 +22,8 @@ from proxy.errors import AuditEntryNotFound
 router: Final = APIRouter(include_in_schema=False)
 
 PAGE_ROWS: Final = 50
+_LOOK_S: Final = 0.05
+"""How long a page looks for entries; where it found none, it looks further back by itself, and shows meanwhile how far it is."""
 _MAX_NUMBER_DIGITS: Final = 18
 _SHOWN_CHANGES: Final = 3
 _SHOWN_CHARS: Final = 60
@@ -73,6 +75,8 @@ async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))])
         title="Audit log",
         status=200 if problem is None else 400,
         table=table,
+        # Nothing was found so far: the page looks further back by itself.
+        further=_href(asked, before=page.older) if page.older is not None and not page.entries else None,
         asked={name: asked.get(name, "") for name in FILTERS},
         is_filtered=bool(asked),
         errors={} if problem is None else {problem.param: f"{problem}."},
@@ -112,11 +116,11 @@ async def _page(view: PageRequest, scope: Scope, filters: Filters) -> _Page:
     before, after = _number(view.query.get("before", "")), _number(view.query.get("after", ""))
     more = PAGE_ROWS + 1
     if after is not None and before is None:
-        found = await log.search(scope, filters, after_number=after, limit=more)
+        found = await log.search(scope, filters, after_number=after, limit=more, most_s=_LOOK_S)
         entries = found.entries[-PAGE_ROWS:]
         newest = entries[0].number if len(found.entries) == more else found.reached
         return _Page(entries, newest, entries[-1].number if entries else after + 1)
-    found = await log.search(scope, filters, before_number=before, limit=more)
+    found = await log.search(scope, filters, before_number=before, limit=more, most_s=_LOOK_S)
     entries = found.entries[:PAGE_ROWS]
     newest = None if before is None else entries[0].number if entries else before - 1
     return _Page(entries, newest, entries[-1].number if len(found.entries) == more else found.reached)
@@ -125,8 +129,10 @@ async def _page(view: PageRequest, scope: Scope, filters: Filters) -> _Page:
 def _empty(asked: Mapping[str, str], page: _Page) -> str:
     if not asked:
         return "Nothing was changed yet."
-    if page.older is not None or page.newer is not None:
-        return "None among the entries that were looked through; there are more before or after them."
+    if page.older is None and page.newer is not None:
+        return "None among these entries and all older ones; newer ones are a page back."
+    if page.older is not None:
+        return "None among the entries that were looked through so far; there are older ones."
     return "Nothing fits; clear the filters to see everything."
 
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import logging
+import math
 
 import pytest
 from sqlalchemy import delete, func, select
@@ -192,6 +193,10 @@ async def test_searches_end_in_time(log: AuditLog, engine: AsyncEngine, limit: i
     numbers, pages = await _found(hasty, Filters(object="nothing"), limit, forward=forward)
     assert numbers == []
     assert pages == 6
+    # Whoever asks may have less time than the log gives, or all.
+    patient = AuditLog(engine, span=4, clock=lambda: float(next(moments)))
+    assert (await patient.search(ALL, Filters(object="nothing"), most_s=0.0)).reached == 20
+    assert (await hasty.search(ALL, Filters(object="nothing"), most_s=math.inf)).reached is None
     # What an index finds needs no parts, and who has time gets all at once.
     assert len((await hasty.search(ALL, limit=50)).entries) == 23
     found = await AuditLog(engine, span=4).search(ALL, Filters(object="wanted"), limit=50)
