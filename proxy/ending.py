@@ -2,6 +2,7 @@
 
 from typing import Final, Literal
 
+from cost.usage import UPSTREAM_STATUS
 from providers.errors import (
     FirstTokenTimeout,
     RequestRejected,
@@ -36,7 +37,8 @@ def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
         case DeadlineExceeded():
             return ("deadline_exceeded",)
         case UpstreamError():
-            return ("upstream_error",)
+            # Callers got another status: whose fault it was is for operators to mend, and for the books to know.
+            return ("upstream_error", *([f"{UPSTREAM_STATUS}{error.status}"] if error.status is not None else []))
     return () if ending == "ok" else (ending,)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from cost.ledger.entries import Entry
 from cost.reports.recent import RecentRequest
 from cost.reports.shown import nano_money, percent
-from cost.usage import CONTINUED
+from cost.usage import CONTINUED, UPSTREAM_STATUS
 from dashboards.ui.formats import seconds
 
 CALLER_GONE: Final = 499
@@ -132,6 +132,8 @@ def margin_words(entry: Entry) -> str:
 
 def flag_words(flag: str) -> str:
     """A flag in words; an unknown one as written."""
+    if flag.startswith(UPSTREAM_STATUS):
+        return f"its status was {flag.removeprefix(UPSTREAM_STATUS)}"
     return _FLAGS.get(flag, flag.replace("_", " "))
 
 
@@ -223,7 +225,8 @@ def _request_sentence(entry: Entry) -> str:
 
 def _cause_clause(entry: Entry, after: str) -> str:
     known = [flag_words(flag) for flag in entry.flags]
-    if entry.status >= _FAILED_FROM and entry.status != CALLER_GONE:
+    told = any(flag.startswith(UPSTREAM_STATUS) for flag in entry.flags)
+    if entry.status >= _FAILED_FROM and entry.status != CALLER_GONE and not told:
         known.append(f"status {entry.status}")
     return f"{after}: {', '.join(known)}" if known else after
 

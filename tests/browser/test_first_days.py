@@ -105,6 +105,15 @@ async def test_nothing_is_green_while_every_call_fails(tmp_path: Path, browser: 
             told = await shown(visitor, "/dashboard/operations/targets/only", "The script answers 401.")
             assert "Down" in told
             assert "All well" not in told
+        await running.parts.drain.drain_now()
+        async with visitor_of(browser, running, "lead@default.test", teams={"team_a": "admin"}) as visitor:
+            await visitor.open("/dashboard/teams/team_a/requests?status=5xx")
+            await visitor.press(visitor.page.locator("a.id").last)
+            await visitor.is_fine()
+            told = await visitor.text()
+            # The caller saw 502, since it is no fault of theirs; the upstream said 401.
+            assert "the upstream answered with an error, its status was 401" in told
+            assert "Failed (502)" in told
 
 
 async def test_finance_signs_a_month_off(tmp_path: Path, browser: Browser) -> None:

@@ -9,6 +9,7 @@ from providers.errors import (
     StreamCut,
     UpstreamError,
     UpstreamRateLimited,
+    UpstreamRefusedUs,
     UpstreamTimeout,
 )
 from proxy.ending import Ending, flags_of, result_of
@@ -38,13 +39,22 @@ def test_without_an_error_the_ending_tells(ending: Ending, flags: tuple[str, ...
         (UpstreamTimeout("no", deployment_id="t0/a"), "upstream_timeout", "timeout"),
         (StreamCut("no", deployment_id="t0/a"), "stream_cut", "cut"),
         (UpstreamRateLimited("no", deployment_id="t0/a"), "upstream_error", "rate_limited"),
-        (RequestRejected("no", deployment_id="t0/a", status=400), "upstream_error", "rejected"),
         (ConnectFailed("no", deployment_id="t0/a"), "upstream_error", "error"),
     ],
 )
 def test_an_upstreams_error_comes_first(error: UpstreamError, flag: str, result: str) -> None:
     """Whatever the ending is called, the error says more."""
     assert (flags_of("failed", error), result_of("failed", error)) == ((flag,), result)
+
+
+def test_the_upstreams_own_status_is_kept() -> None:
+    """The caller's may be another: a rejected key of ours is a 502."""
+    for error in (
+        RequestRejected("no", deployment_id="t0/a", status=400),
+        UpstreamRefusedUs("no", deployment_id="t0/a", status=401),
+    ):
+        assert flags_of("failed", error) == ("upstream_error", f"upstream_status_{error.status}")
+    assert result_of("failed", RequestRejected("no", deployment_id="t0/a", status=400)) == "rejected"
 
 
 def test_a_deadline_is_a_timeout() -> None:

@@ -52,6 +52,7 @@ def test_what_is_new_is_shown_as_it_is_written() -> None:
     assert reason_label("by-moonlight") == "by-moonlight"
     assert "by-moonlight" in because(answered(reason="by-moonlight"))
     assert flag_words("odd_moon") == "odd moon"
+    assert flag_words("upstream_status_401") == "its status was 401"
     assert cause_words("status 418") == "Status 418"
     assert reason_label("") == "Unknown"
 
