@@ -420,6 +420,8 @@ class BatchRunner:
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._section.lease_s / 3)
+            if not (self._running or self._returning or len(self._ahead)):
+                continue
             try:
                 await self._batches.renew(self._holder, self._lease_us)
             except _DATABASE_FAILS as error:
