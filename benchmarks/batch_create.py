@@ -2,7 +2,8 @@
 
     python -m benchmarks.batch_create [--lines 50000] [--times 3]
 
-It starts a gateway on SQLite whose only model is at an address where nobody is: nothing but files and batches is measured.
+It starts a gateway, on SQLite or on the empty database that WEIGHBRIDGE_DATABASE_URL names, whose only model is at an address where nobody
+is: nothing but files and batches is measured.
 """
 
 import argparse
