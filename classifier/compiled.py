@@ -17,6 +17,7 @@ _SOURCE: Final = "words.c"
 _HASH_CHARS: Final = 64
 _FACTS_AT: Final = 5
 _SKETCH_AT: Final = 34
+_THE_SAME: Final = -1
 
 
 class Request(ctypes.Structure):
@@ -51,6 +52,7 @@ _MODEL_NUMBERS: Final = (
     "meanings_width",
     "loads",
     "summed",
+    "tiers",
     "kinds",
     "gist",
     "tools_at",
@@ -144,14 +146,21 @@ class CompiledInputs:
         self._words, self._model = words, ctypes.byref(_Model(**addresses, **numbers))
         self._inputs = library.weighbridge_inputs
         text = (ctypes.c_char_p, ctypes.c_int32)
-        self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *text, *text, ctypes.c_void_p]
+        texts = (*text, *text, *text, *text)
+        self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *texts, ctypes.c_void_p]
 
-    def __call__(self, data: bytes, before: bytes, request: Request, out: int) -> None:
-        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is. Raises ValueError as
-        above.
+    def __call__(self, data: bytes, ask: bytes, question: bytes, before: bytes, request: Request, out: int) -> None:
+        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is. `ask` and `question` are parts
+        of the text; one that is the same object as the one before it is not read again. Raises ValueError as above.
         """
         asked = ctypes.byref(request)
-        if self._inputs(self._words, self._model, asked, data, len(data), before, len(before), out):
+        texts = (
+            *(data, len(data)),
+            *(ask, _THE_SAME if ask is data else len(ask)),
+            *(question, _THE_SAME if question is ask else len(question)),
+            *(before, len(before)),
+        )
+        if self._inputs(self._words, self._model, asked, *texts, out):
             raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
 
 

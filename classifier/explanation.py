@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from classifier.features import STRUCTURE, Features, extract, read_text
+from classifier.features import STRUCTURE, Features, Values, extract, read_text
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 
@@ -35,11 +35,24 @@ def contributions(classifier: OnnxClassifier, prompt: Prompt) -> list[Contributi
         for word, without in _without_words(prompt, whole)
     ]
     for at, name in enumerate(STRUCTURE):
-        structure = whole.structure.copy()
-        structure[at] = classifier.manifest.usual_facts[at]
-        changed = msgspec.structs.replace(whole, structure=structure)
+        changed = with_fact(whole, at, classifier.manifest.usual_facts[at])
         found.append(Contribution(f"fact {name}", score - _complexity(classifier, changed)))
     return sorted((each for each in found if abs(each.effect) > _LEAST), key=lambda each: -abs(each.effect))
+
+
+def with_fact(features: Features, at: int, value: float) -> Features:
+    """The features with this fact of STRUCTURE, of the message and where its parts have the same one."""
+    was = features.structure.item(at)
+
+    def told(structure: Values) -> Values:
+        changed = structure.copy()
+        changed[at] = value if structure.item(at) == was else structure[at]
+        return changed
+
+    ask, question = (
+        msgspec.structs.replace(part, structure=told(part.structure)) for part in (features.ask, features.question)
+    )
+    return msgspec.structs.replace(features, structure=told(features.structure), ask=ask, question=question)
 
 
 def _complexity(classifier: OnnxClassifier, features: Features) -> float:
@@ -57,5 +70,12 @@ def _without_words(prompt: Prompt, whole: Features) -> list[tuple[str, Features]
     for word in words:
         rest = re.sub(rf"\b{re.escape(word)}\b", " ", text, flags=re.IGNORECASE)
         shorter = extract(Prompt(text=rest))
-        found.append((word, msgspec.structs.replace(shorter, structure=whole.structure, before=whole.before)))
+        ask, question = (
+            msgspec.structs.replace(part, structure=own.structure)
+            for part, own in ((shorter.ask, whole.ask), (shorter.question, whole.question))
+        )
+        told = msgspec.structs.replace(
+            shorter, structure=whole.structure, before=whole.before, ask=ask, question=question
+        )
+        found.append((word, told))
     return found

@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.compiled import LIBRARY, CompiledWords, Request, load
+from classifier.compiled import LIBRARY, CompiledWords, Found, Request, load
 from classifier.prediction import Prompt
 from classifier.tuning import SKETCH
 
-FEATURE_VERSION: Final = 5
+FEATURE_VERSION: Final = 6
 BUCKET_BITS: Final = 17
 """Hashed words and word pairs share 2**17 buckets."""
 WORD_BITS: Final = 18
@@ -40,6 +40,7 @@ SHORT_WORDS: Final = 8
 HALF_READ: Final = 8.0
 """Words at which a message counts about half as much as a long one, in the second reading."""
 READINGS: Final = 5
+PART_READINGS: Final = 3
 FIRST_WORDS: Final = 6
 """Words of a message's start that are read by themselves, for there most requests say what they ask for."""
 HEAD_BYTES: Final = 1536
@@ -280,6 +281,19 @@ _ASKED_LENGTH: Final = re.compile(
     rb"([0-9][0-9]{0,4})(?:[\s-]|\xc2\xa0|\xe2\x80\xaf){1,3}(word|sentence|paragraph|line|page)s?\b", re.IGNORECASE
 )
 _SEARCHED_BYTES: Final = 1000
+
+# What is quoted, fenced or stands between a text's first line and its last is material, and not what is asked.
+_LONG_QUOTE: Final = 20
+_FENCED: Final = re.compile(rb"```.*?(?:```|\Z)", re.DOTALL)
+_QUOTED: Final = re.compile(rb'"[^"]{%d,}(?:"|\Z)' % _LONG_QUOTE)
+_ALSO_QUOTED: Final = re.compile(rb"'[^'\n]{%d,}'(?![\w\x80-\xff])" % _LONG_QUOTE)
+_IN_A_WORD: Final = re.compile(rb"[\w\x80-\xff]")
+_MARKED: Final = re.compile(rb"`[^`]{12,}`")
+# Two words, or four characters that are words of their own.
+_ENOUGH: Final = re.compile(rb"[A-Za-z0-9_\x80-\xff][^A-Za-z0-9_\x80-\xff]+[A-Za-z0-9_\x80-\xff]|[\x80-\xff]{12}")
+_QUESTION_MARKS: Final = re.compile(rb"\?(?=[\s\x80-\xff]|\Z)")
+_LONGEST_SENTENCE: Final = 400
+_SENTENCE_ENDS: Final = re.compile(rb"[.!?](?=[\s\x80-\xff]|\Z)|\n")
 _CUE: Final = _cue_groups()
 _CUE_GROUPS: Final = range(1, len(CUES) + 1)
 _PLACING: Final = 0x9E3779B1
@@ -290,6 +304,24 @@ the arithmetic's results would."""
 _COUNTS: Final = np.arange(_MAX_BYTES + 1)
 _SKETCHED: Final = np.log1p(_COUNTS)
 _SUBLINEAR: Final = (1 + np.log(np.maximum(1, _COUNTS))).astype(np.float32)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a message, read like a message of its own. See `Features`."""
+
+    indices: Indices
+    counts: Integers
+    sublinear: Values
+    structure: Values
+    words: Indices
+
+    @property
+    def readings(self) -> Values:
+        """(PART_READINGS, words): how much each word counts: the mean, the sum as it grows, and the mean of the first ones."""
+        return _readings(len(self.words), 0)[_OF_A_PART]
+
+
+_OF_A_PART: Final = [0, 1, 4]
 
 
 class Features(msgspec.Struct, frozen=True):
@@ -310,6 +342,10 @@ class Features(msgspec.Struct, frozen=True):
     """The length that the text asks for, as in "300 words": the number, and which of UNITS from 1 on; 0 for none."""
     before: Indices
     """The same as `words` of the user message before it, CONTEXT_WORDS of its start."""
+    ask: Part
+    """The message without what is pasted: see `ask_in`."""
+    question: Part
+    """The sentence of it that asks: see `question_in`."""
 
     @property
     def readings(self) -> Values:
@@ -375,6 +411,45 @@ def _with_plain_marks(data: bytes) -> bytes:
     return data
 
 
+def ask_in(data: bytes) -> bytes:
+    """What a text asks, without the material that it brings along: neither long quotations nor fences, and of several lines the
+    first and the last. Where that leaves less than two words it is the text itself.
+    """
+    rest = data
+    if b"`" in rest:
+        rest = _MARKED.sub(b" ", _FENCED.sub(b"\n", rest))
+    if b'"' in rest:
+        rest = _QUOTED.sub(b" ", rest)
+    if b"'" in rest:
+        rest = _ALSO_QUOTED.sub(_unless_in_a_word, rest)
+    if b"\n" in rest:
+        lines = [line for line in map(bytes.strip, rest.split(b"\n")) if line]
+        rest = b"\n".join(lines if len(lines) < _EDGES else (lines[0], lines[-1]))
+    return rest if rest is data or _ENOUGH.search(rest) else data
+
+
+_EDGES: Final = 3
+
+
+def _unless_in_a_word(quoted: re.Match[bytes]) -> bytes:
+    """Nothing in place of what is quoted; an apostrophe in a word quotes nothing."""
+    begin = quoted.start()
+    return quoted[0] if begin and _IN_A_WORD.match(quoted.string, begin - 1) else b" "
+
+
+def question_in(ask: bytes) -> bytes:
+    """The last sentence that ends in a question mark, of which _LONGEST_SENTENCE bytes at most; otherwise the first one."""
+    at = -1
+    for found in _QUESTION_MARKS.finditer(ask):
+        at = found.start()
+    if at < 0:
+        return next((ask[: end.end()] for end in _SENTENCE_ENDS.finditer(ask) if ask[: end.end()].strip()), ask)
+    begin = max(0, at - _LONGEST_SENTENCE)
+    for found in _SENTENCE_ENDS.finditer(ask, begin, at + 1):
+        begin = found.end() if found.end() <= at else begin
+    return ask[begin : at + 1]
+
+
 def extract(prompt: Prompt) -> Features:
     """The features of one prompt, in bounded time, for any text."""
     return extract_by_numpy(prompt) if COMPILED is None else extract_compiled(prompt, COMPILED)
@@ -383,7 +458,22 @@ def extract(prompt: Prompt) -> Features:
 def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
     """The same by the compiled library."""
     before = compiled.words(text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
-    return Features(*compiled.features(read_text(prompt), request_of(prompt)), before)
+    request = request_of(prompt)
+    return _with_parts(read_text(prompt), lambda data: compiled.features(data, request), before)
+
+
+def _with_parts(data: bytes, found_in: Callable[[bytes], Found], before: Indices) -> Features:
+    ask = ask_in(data)
+    question = question_in(ask)
+    whole = found_in(data)
+    of_ask = whole if ask is data else found_in(ask)
+    of_question = of_ask if question == ask else found_in(question)
+    return Features(*whole, before, _part(of_ask), _part(of_question))
+
+
+def _part(found: Found) -> Part:
+    indices, counts, sublinear, structure, _, words, _, _ = found
+    return Part(indices, counts, sublinear, structure, words)
 
 
 def request_of(prompt: Prompt) -> Request:
@@ -393,9 +483,13 @@ def request_of(prompt: Prompt) -> Request:
 
 def extract_by_numpy(prompt: Prompt) -> Features:
     """The same by numpy."""
-    data = read_text(prompt)
+    before = _words_before(prompt) if prompt.before else _NO_WORDS
+    return _with_parts(read_text(prompt), lambda data: _found_by_numpy(data, prompt), before)
+
+
+def _found_by_numpy(data: bytes, prompt: Prompt) -> Found:
     view = np.frombuffer(data, np.uint8)
-    ideographs = not prompt.text.isascii() and bool(_LEADS_IDEOGRAPH.take(view).any())
+    ideographs = not data.isascii() and bool(_LEADS_IDEOGRAPH.take(view).any())
     hashes, starts, in_words = _word_hashes(view, ideographs=ideographs)
     words = len(hashes)
     # Words first, then the pairs of neighbours.
@@ -413,10 +507,9 @@ def extract_by_numpy(prompt: Prompt) -> Features:
         *_request_facts(prompt),
     ]
     meanings = _meanings(terms, words, view, starts, ideographs=ideographs)
-    before = _words_before(prompt) if prompt.before else _NO_WORDS
     structure = np.array(facts, np.float32)
     sublinear, sketch = _SUBLINEAR.take(counts), _sketched(indices, counts)
-    return Features(indices, counts, sublinear, structure, len(terms), meanings, sketch, _asked(data), before)
+    return indices, counts, sublinear, structure, len(terms), meanings, sketch, _asked(data)
 
 
 def _meanings(terms: NDArray[np.uint64], words: int, view: _Bytes, starts: Integers, *, ideographs: bool) -> Indices:
@@ -547,6 +640,9 @@ PROBES: Final = (
     Prompt(text="def f(x):\n    return x ** 2  # Größe 漢字 🙂", tools=2, images=1, json_mode=True),
     Prompt(text="and then?", system="Be brief.", before="one 1 two 22 三三", history="one 1 two 22 three 333", turns=3),
     Prompt(text="Prove that $\\sqrt{2}$ is irrational. " * 400),
+    Prompt(
+        text="Hi. Whose is it?\n\n\"Found: one glove, and half of a hat.\"\n```\nx = 1\n```\nSay 'it is that of the owner', ok? Thanks."
+    ),
 )
 
 
@@ -558,7 +654,8 @@ def _described(prompts: Iterable[Prompt], how: Callable[[Prompt], Features]) -> 
             f.counts.astype(np.float32).tolist(),
             f.words.tolist(),
             f.before.tolist(),
-            [float(f"{value:.4g}") for value in f.structure.tolist()],
+            [float(f"{value:.4g}") for part in (f, f.ask, f.question) for value in part.structure.tolist()],
+            [part.words.tolist() for part in (f.ask, f.question)],
         ]
         for f in found
     ]

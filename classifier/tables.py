@@ -5,6 +5,7 @@ sum was a call over hundreds of rows that the next one read again; here they are
 classifier/words.c is compiled. The tables are a part of the trained model: tables.npz beside model.onnx.
 """
 
+import contextlib
 import io
 import math
 import mmap
@@ -23,23 +24,31 @@ from classifier.features import (
     FIRST_WORDS,
     FLAGS,
     HALF_READ,
+    PART_READINGS,
     PROBES,
     READINGS,
     SHORT_WORDS,
     STRUCTURE,
     WORD_BITS,
     Features,
+    Indices,
+    Part,
+    ask_in,
     extract_by_numpy,
+    question_in,
     read_text,
     request_of,
     text_before,
 )
-from classifier.manifest import ArtifactMalformed, read_columns
+from classifier.manifest import MAX_TABLES_BYTES, ArtifactMalformed, read_columns
 from classifier.prediction import Prompt
 from classifier.tuning import SKETCH
 
 Values = NDArray[np.float32]
 
+TEXTS: Final = 3
+"""A message, what it asks, and its question."""
+ALL_READINGS: Final = READINGS + 2 * PART_READINGS
 BLOCK: Final = 16
 """Tables are widened to a multiple of so many columns, which the compiled loop adds up at once."""
 _WIDEST: Final = 256
@@ -49,16 +58,20 @@ _FACTS: Final = len(STRUCTURE)
 _TOOLS_FLAG: Final = slice(FLAGS.index("tools"), FLAGS.index("tools") + 1)
 _ASKED: Final = 2
 _SAME: Final = 1e-4
+_LARGE_PAGE: Final = 2 * 2**20
+_CACHE_LINE: Final = 64
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """The arrays of tables.npz. A row of `terms` or `own` is in steps that the graph knows the worth of."""
 
     sizes: NDArray[np.int32]
-    """(2,): the number of loads, and of the columns of `terms` that the graph takes."""
+    """(3,): the number of loads, of the columns of `terms` that the graph takes, and of those that follow the loads and are summed
+    over the terms of what is asked alone.
+    """
     terms: NDArray[np.int8]
-    """(2**BUCKET_BITS, columns): by bucket what the graph takes, loads first; then a score for each kind of the gate; and in the
-    last column the inverse document frequency.
+    """(2**BUCKET_BITS, columns): by bucket what the graph takes, loads first, then tiers; then a score for each kind of the gate;
+    and in the last column the inverse document frequency.
     """
     own: NDArray[np.int8]
     """(rows, columns): further loads of a kind, the tables of all kinds one after the other."""
@@ -73,7 +86,9 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     meanings: NDArray[np.int8]
     """(rows, columns)"""
     needed: NDArray[np.int32]
-    """(gist,): which numbers the small networks read, of the meanings in five readings, STRUCTURE and FLAGS."""
+    """(gist,): which numbers the small networks read, of the meanings in the readings of the text, of what it asks and of its
+    question, of the three's STRUCTURE, and FLAGS.
+    """
     gist_bounds: Values
     """(2, gist): to what these are held."""
     fact_bounds: Values
@@ -88,6 +103,11 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     def summed(self) -> int:
         """The number of sums over terms that the graph takes."""
         return int(self.sizes[1])
+
+    @property
+    def tiers(self) -> int:
+        """The number of those that are summed over the terms of what is asked alone."""
+        return int(self.sizes[2])
 
     @property
     def kinds(self) -> int:
@@ -157,10 +177,17 @@ def look_up_features(tables: Tables, features: Features, inputs: Inputs) -> None
 
 
 def _gist(tables: Tables, features: Features) -> Values:
-    read = np.concatenate((features.words, features.before))
-    meant = tables.meanings.take(tables.meaning_at.take(read), axis=0).astype(np.float32)
-    known = np.concatenate(((features.readings @ meant).ravel(), features.structure, features.flags))
-    return _within(known.take(tables.needed), tables.gist_bounds)
+    parts = features.ask, features.question
+    known = [
+        features.readings @ _meant(tables, np.concatenate((features.words, features.before))),
+        *(part.readings @ _meant(tables, part.words) for part in parts),
+    ]
+    facts = (features.structure, *(part.structure for part in parts), features.flags)
+    return _within(np.concatenate([*map(np.ravel, known), *facts]).take(tables.needed), tables.gist_bounds)
+
+
+def _meant(tables: Tables, words: Indices) -> Values:
+    return tables.meanings.take(tables.meaning_at.take(words), axis=0).astype(np.float32)
 
 
 def _within(values: Values, bounds: Values) -> Values:
@@ -169,11 +196,19 @@ def _within(values: Values, bounds: Values) -> Values:
     return found
 
 
-def _sums(tables: Tables, features: Features) -> Values:
-    hit = tables.terms.take(features.indices, axis=0).astype(np.float32)
-    weights = features.sublinear * hit[:, -1]
+def _terms(tables: Tables, part: Features | Part) -> tuple[Values, Values]:
+    """The terms' weights, and the weighed sum of their rows."""
+    hit = tables.terms.take(part.indices, axis=0).astype(np.float32)
+    weights = part.sublinear * hit[:, -1]
     weights /= max(math.sqrt(weights @ weights), _TINY)
-    found = weights @ hit
+    found: Values = (weights @ hit).astype(np.float32, copy=False)
+    return weights, found
+
+
+def _sums(tables: Tables, features: Features) -> Values:
+    weights, found = _terms(tables, features)
+    _, of_ask = _terms(tables, features.ask)
+    found[tables.loads : tables.loads + tables.tiers] = of_ask[tables.loads : tables.loads + tables.tiers]
     facts = _within(features.structure, tables.fact_bounds)
     summed, gate = tables.summed, tables.gate
     scores = gate[:, 0] * found[summed : summed + tables.kinds] + gate[:, 1:-1] @ facts + gate[:, -1]
@@ -218,7 +253,9 @@ def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
 
     def look_up(prompt: Prompt, inputs: Inputs) -> None:
         before = text_before(prompt) if prompt.before else b""
-        read(read_text(prompt), before, request_of(prompt), inputs.address)
+        text = read_text(prompt)
+        ask = ask_in(text)
+        read(text, ask, question_in(ask), before, request_of(prompt), inputs.address)
 
     return look_up
 
@@ -243,6 +280,7 @@ def _with_library(tables: Tables, compiled: CompiledWords) -> CompiledInputs:
             "meanings_width": tables.meanings.shape[1],
             "loads": tables.loads,
             "summed": tables.summed,
+            "tiers": tables.tiers,
             "kinds": tables.kinds,
             "gist": tables.gist,
             "tools_at": _TOOLS_AT,
@@ -290,7 +328,7 @@ def read_tables(content: bytes, loads: int) -> Tables:
     """Decodes tables for so many loads. Raises ArtifactMalformed where they do not fit each other or this code: the compiled
     loop reads where they say.
     """
-    found = read_columns(content, "the tables", list(_STORED.items()), _on_pages)
+    found = read_columns(content, "the tables", list(_STORED.items()), _Pages())
     tables = Tables(**dict(zip(_STORED, found, strict=True)))
     for fits, what in _demands(tables, loads):
         # In their order: what a later one looks at, an earlier one has found to be there.
@@ -304,7 +342,7 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
     buckets, kinds, gist = 1 << BUCKET_BITS, shapes["own_first"], shapes["needed"]
     wide = (tables.terms, tables.own, tables.meanings)
     return [
-        (lambda: shapes["sizes"] == (2,) and tables.loads == loads <= _MOST_LOADS, f"there are {loads} loads"),
+        (lambda: shapes["sizes"] == (3,) and tables.loads == loads <= _MOST_LOADS, f"there are {loads} loads"),
         (lambda: all(each.ndim == 2 and len(each) for each in wide), "a table has rows and columns"),  # noqa: PLR2004
         (
             lambda: all(each.shape[1] % BLOCK == 0 and 0 < each.shape[1] <= _WIDEST for each in wide),
@@ -315,8 +353,11 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
             "each kind has a place and a shift",
         ),
         (
-            lambda: len(tables.terms) == buckets and loads <= tables.summed <= shapes["terms"][1] - 1 - tables.kinds,
-            "each bucket has loads, scores of kinds, and its frequency",
+            lambda: (
+                len(tables.terms) == buckets
+                and loads <= loads + tables.tiers <= tables.summed <= shapes["terms"][1] - 1 - tables.kinds
+            ),
+            "each bucket has loads, tiers, scores of kinds, and its frequency",
         ),
         (lambda: loads <= shapes["own"][1], "each kind has every load"),
         (
@@ -338,7 +379,7 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
         (
             lambda: (
                 int(tables.needed.min()) >= 0
-                and int(tables.needed.max()) < READINGS * shapes["meanings"][1] + _FACTS + len(FLAGS)
+                and int(tables.needed.max()) < ALL_READINGS * shapes["meanings"][1] + TEXTS * _FACTS + len(FLAGS)
             ),
             "each number of the gist is known",
         ),
@@ -352,12 +393,26 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
     ]
 
 
-def _on_pages(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in pages of its own. A short row then lies in one line of the processor's cache and not across two, and what
-    was needed to read the file can be given back, for nothing that stays lies behind it.
+class _Pages:
+    """Places arrays one after the other in pages of their own, as large ones as the system gives.
+
+    A short row then lies in one line of the processor's cache and not across two, and what was needed to read the file can be
+    given back, for nothing that stays lies behind it. A score reads some thousand rows all over the tables: on pages of 4 KiB
+    nearly each is another page, which the processor has forgotten wherever a request did something else before.
     """
-    placed = np.frombuffer(
-        mmap.mmap(-1, max(1, array.nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), array.dtype, array.size
-    ).reshape(array.shape)
-    placed[...] = array
-    return placed
+
+    def __init__(self) -> None:
+        room = mmap.mmap(-1, MAX_TABLES_BYTES + 2 * _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Untouched, the room behind the last array takes no memory.
+        self._room = np.frombuffer(room, np.uint8)
+        self._used = -self._room.ctypes.data % _LARGE_PAGE
+        with contextlib.suppress(AttributeError, OSError):
+            # Only Linux has it, and only where it is not switched off.
+            room.madvise(mmap.MADV_HUGEPAGE)
+
+    def __call__(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A copy of the array, where a line of the cache begins."""
+        begin, self._used = self._used, self._used + array.nbytes + -array.nbytes % _CACHE_LINE
+        placed: NDArray[Any] = self._room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        placed[...] = array
+        return placed

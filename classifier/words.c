@@ -260,11 +260,11 @@ struct model {
     const uint16_t *meaning_at;
     const int32_t *own_first, *own_shift, *needed;
     const float *gate, *gist_bounds, *fact_bounds;
-    int32_t terms_width, own_width, meanings_width, loads, summed, kinds, gist, tools_at, short_words, context_words, first_words;
+    int32_t terms_width, own_width, meanings_width, loads, summed, tiers, kinds, gist, tools_at, short_words, context_words, first_words;
     double half_read;
 };
 
-enum { BLOCK = 16, WIDEST = 256, MOST_MEANT = 256, AHEAD = 16, READINGS = 5, FLAGS = 3, FACTS = SKETCH_AT - FACTS_AT };
+enum { BLOCK = 16, WIDEST = 256, MOST_MEANT = 256, AHEAD = 16, READINGS = 5, PART_READINGS = 3, FLAGS = 3, FACTS = SKETCH_AT - FACTS_AT };
 
 /* The weighed sum of rows. The columns of one block are added up where the processor keeps them at hand. */
 static void weighed(const int8_t *table, int32_t width, const int32_t *rows, const float *weights, int32_t size, float *out) {
@@ -296,48 +296,87 @@ static void meant(const struct model *m, const int32_t *words, int32_t size, flo
 
 static float within(float value, float low, float high) { return value < low ? low : value > high ? high : value; }
 
-/* What the small networks read: the meanings in their five readings, facts and flags, of these the ones that are needed. */
-static void gist_of(const struct model *m, const int32_t *words, int32_t size, const int32_t *before, int32_t before_size,
-                    const float *facts, float *out) {
-    float known[READINGS * WIDEST + FACTS + FLAGS], of_words[WIDEST], of_before[WIDEST], of_first[WIDEST];
-    int32_t width = m->meanings_width, is_short = size < m->short_words;
-    meant(m, words, size, of_words);
-    meant(m, before, before_size, of_before);
-    int32_t first = size < m->first_words ? size : m->first_words;
-    meant(m, words, first, of_first);
-    float mean = (float)(1.0 / (1 + size)), grown = (float)(1.0 / sqrt(m->half_read + size)), then = (float)(1.0 / (1 + before_size));
-    float begun = (float)(1.0 / (1 + first));
+/* What was found in a text, or in a part of it. */
+struct found {
+    const int32_t *meanings, *buckets;
+    const float *sublinear, *facts;
+    int32_t meant, distinct;
+};
+
+static struct found found_in(const struct tables *t, const int32_t *out, int32_t size) {
+    const int32_t *meanings = out + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
+    struct found found = {meanings, buckets, (const float *)(buckets + 4 * size), (const float *)out + FACTS_AT, out[2], out[0]};
+    return found;
+}
+
+/* A text's meaning in three readings: the mean, the sum as it grows, and the mean of the first words. */
+static void part_of(const struct model *m, const struct found *part, float *out) {
+    float of_words[WIDEST], of_first[WIDEST];
+    int32_t width = m->meanings_width, size = part->meant, first = size < m->first_words ? size : m->first_words;
+    meant(m, part->meanings, size, of_words);
+    meant(m, part->meanings, first, of_first);
+    float mean = (float)(1.0 / (1 + size)), grown = (float)(1.0 / sqrt(m->half_read + size)), begun = (float)(1.0 / (1 + first));
     for (int32_t at = 0; at < width; at++) {
-        known[at] = mean * of_words[at];
-        known[width + at] = grown * of_words[at];
+        out[at] = mean * of_words[at];
+        out[width + at] = grown * of_words[at];
+        out[2 * width + at] = begun * of_first[at];
+    }
+}
+
+/* What the small networks read: the meanings in their readings, of the text, of what it asks and of its question; the facts of
+   all three, and flags; of these the ones that are needed. A part that is the same as the one before it is not read again. */
+static void gist_of(const struct model *m, const struct found parts[3], const int32_t *before, int32_t before_size, float *out) {
+    float known[(READINGS + 2 * PART_READINGS) * WIDEST + 3 * FACTS + FLAGS], of_before[WIDEST];
+    int32_t width = m->meanings_width, is_short = parts[0].meant < m->short_words;
+    float then = (float)(1.0 / (1 + before_size)), *of_part[3] = {known, known + READINGS * width, known + (READINGS + PART_READINGS) * width};
+    float *rest = known + (READINGS + 2 * PART_READINGS) * width;
+    for (int32_t part = 0; part < 3; part++, rest += FACTS) {
+        memcpy(rest, parts[part].facts, FACTS * sizeof(float));
+        if (part && parts[part].meanings == parts[part - 1].meanings)
+            memcpy(of_part[part], of_part[part - 1], (size_t)(PART_READINGS * width) * sizeof(float));
+        else
+            part_of(m, parts + part, of_part[part]);
+    }
+    /* Of the message itself the first words are the last reading; the message before stands between. */
+    memcpy(known + 4 * width, known + 2 * width, (size_t)width * sizeof(float));
+    meant(m, before, before_size, of_before);
+    for (int32_t at = 0; at < width; at++) {
         known[2 * width + at] = then * of_before[at];
         known[3 * width + at] = is_short ? then * of_before[at] : 0;
-        known[4 * width + at] = begun * of_first[at];
     }
-    float *rest = known + READINGS * width;
-    memcpy(rest, facts, FACTS * sizeof(float));
-    rest[FACTS] = before_size > 0;
-    rest[FACTS + 1] = before_size > 0 && is_short;
-    rest[FACTS + 2] = facts[m->tools_at] > 0;
+    rest[0] = before_size > 0;
+    rest[1] = before_size > 0 && is_short;
+    rest[2] = parts[0].facts[m->tools_at] > 0;
     for (int32_t at = 0; at < m->gist; at++) out[at] = within(known[m->needed[at]], m->gist_bounds[at], m->gist_bounds[m->gist + at]);
 }
 
-/* What the rest is linear in: sums of the terms' rows, facts, whether there are tools, and in the place of the likeliest kind
-   its own sums, facts and a constant, as far as the gate is sure of it. */
-static void sums_of(const struct model *m, const int32_t *buckets, const float *sublinear, int32_t size, const float *facts,
-                    float *out) {
-    float weights[2 * MOST_BYTES], found[WIDEST], scores[WIDEST];
-    int32_t rows[2 * MOST_BYTES], best = 0, width = m->terms_width, each = m->loads + FACTS + 1;
-    double square = 0, all = 0;
+/* The terms' weights, whose squares add up to 1, and the weighed sum of their rows. */
+static void terms_of(const struct model *m, const struct found *part, float *weights, float *sums) {
+    int32_t width = m->terms_width, size = part->distinct;
+    const int32_t *buckets = part->buckets;
+    double square = 0;
     for (int32_t at = 0; at < size; at++) {
         if (at + AHEAD < size) __builtin_prefetch(m->terms + (int64_t)buckets[at + AHEAD] * width);
-        weights[at] = sublinear[at] * (float)m->terms[(int64_t)buckets[at] * width + width - 1];
+        weights[at] = part->sublinear[at] * (float)m->terms[(int64_t)buckets[at] * width + width - 1];
         square += (double)weights[at] * weights[at];
     }
     float unit = square > 0 ? (float)(1 / sqrt(square)) : 0;
     for (int32_t at = 0; at < size; at++) weights[at] *= unit;
-    weighed(m->terms, width, buckets, weights, size, found);
+    weighed(m->terms, width, buckets, weights, size, sums);
+}
+
+/* What the rest is linear in: sums of the terms' rows, those of the tiers of what is asked alone, facts, whether there are tools,
+   and in the place of the likeliest kind its own sums, facts and a constant, as far as the gate is sure of it. */
+static void sums_of(const struct model *m, const struct found parts[3], float *out) {
+    float weights[2 * MOST_BYTES], found[WIDEST], of_ask[WIDEST], scores[WIDEST];
+    int32_t rows[2 * MOST_BYTES], best = 0, size = parts[0].distinct, each = m->loads + FACTS + 1;
+    const int32_t *buckets = parts[0].buckets;
+    const float *facts = parts[0].facts;
+    double all = 0;
+    if (parts[1].buckets != buckets) terms_of(m, parts + 1, weights, of_ask);
+    terms_of(m, parts, weights, found);
     memcpy(out, found, (size_t)m->summed * sizeof(float));
+    if (parts[1].buckets != buckets) memcpy(out + m->loads, of_ask + m->loads, (size_t)m->tiers * sizeof(float));
     out += m->summed;
     for (int32_t at = 0; at < FACTS; at++) out[at] = within(facts[at], m->fact_bounds[at], m->fact_bounds[FACTS + at]);
     const float *bounded = out, *gate = m->gate;
@@ -360,25 +399,36 @@ static void sums_of(const struct model *m, const int32_t *buckets, const float *
     out[m->loads + FACTS] = sure;
 }
 
-/* What the graph takes, the sketch, and the length that is asked for, of a text and the message before it.
-   Returns 0, or -1 as above. */
+enum { ROOM = SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES };
+
+/* What the graph takes, the sketch, and the length that is asked for, of a text, what it asks, its question, and the message
+   before it. A size below 0 says that a part is the one before it. Returns 0, or -1 as above. */
 int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const struct request *request, const uint8_t *text,
-                         int32_t size, const uint8_t *before, int32_t before_size, float *out) {
-    int32_t found[SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES], earlier[MOST_MEANT];
+                         int32_t size, const uint8_t *ask, int32_t ask_size, const uint8_t *question, int32_t question_size,
+                         const uint8_t *before, int32_t before_size, float *out) {
+    int32_t whole[ROOM], rest[2][ROOM], earlier[MOST_MEANT];
+    struct found parts[3];
     if (t->sketch > WIDEST || t->head_words + t->tail_words > MOST_MEANT || m->context_words > MOST_MEANT) return -1;
     int32_t earlier_size = weighbridge_words(t, before, before_size, m->context_words, earlier);
-    if (earlier_size < 0 || weighbridge_features(t, request, text, size, found)) return -1;
-    const float *facts = (const float *)found + FACTS_AT, *sketch = (const float *)found + SKETCH_AT;
-    const int32_t *meanings = found + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
-    const float *sublinear = (const float *)(buckets + 4 * size);
-    gist_of(m, meanings, found[2], earlier, earlier_size, facts, out);
+    if (earlier_size < 0 || weighbridge_features(t, request, text, size, whole)) return -1;
+    parts[0] = parts[1] = found_in(t, whole, size);
+    if (ask_size >= 0) {
+        if (weighbridge_features(t, request, ask, ask_size, rest[0])) return -1;
+        parts[1] = found_in(t, rest[0], ask_size);
+    }
+    parts[2] = parts[1];
+    if (question_size >= 0) {
+        if (weighbridge_features(t, request, question, question_size, rest[1])) return -1;
+        parts[2] = found_in(t, rest[1], question_size);
+    }
+    gist_of(m, parts, earlier, earlier_size, out);
     out += m->gist;
-    sums_of(m, buckets, sublinear, found[0], facts, out);
+    sums_of(m, parts, out);
     /* Between them is room for the loads, which the graph gives. */
     out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1) + m->loads;
-    memcpy(out, sketch, (size_t)t->sketch * sizeof(float));
-    out[t->sketch] = (float)found[3];
-    out[t->sketch + 1] = (float)found[4];
+    memcpy(out, (const float *)whole + SKETCH_AT, (size_t)t->sketch * sizeof(float));
+    out[t->sketch] = (float)whole[3];
+    out[t->sketch + 1] = (float)whole[4];
     return 0;
 }
 

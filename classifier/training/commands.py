@@ -1,8 +1,10 @@
 """Implementation of `weighbridge classifier train|evaluate|calibrate` without a command line: files in, values out."""
 
 import functools
+import importlib
+import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +16,7 @@ from classifier.config import ClassifierSection
 from classifier.manifest import Artifact, read_artifact, write_artifact
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.training.data import Corpus, Floats, Integers, load
-from classifier.training.evaluate import FEWEST_ROWS, Evaluation, Scored, Target, Timing, evaluated
+from classifier.training.evaluate import FEWEST_ROWS, AllTargets, Evaluation, Scored, Target, Timing, evaluated
 from classifier.training.measures import Platt, brier, ece, platt
 from classifier.training.shipped import weighed
 from classifier.training.splits import SPLITS, Hashes, Split, read_stems, stem_hashes, unseen, write_stems
@@ -43,6 +45,8 @@ CrossValidated = Callable[[Corpus, Split], Scored]
 PACKAGED: Final = Path(__file__).parent.parent / "artifacts"
 SHIPPED: Final = "shipped"
 _MAX_NAMED: Final = 10
+# Measures of difficulty for which nothing is trained; they come first.
+_UNTRAINED: Final = 4
 
 
 class NothingToJudge(Exception):
@@ -52,8 +56,15 @@ class NothingToJudge(Exception):
 def train(data: Path, out: Path, seed: int, say: Say, *, measure: bool = True) -> Artifact:
     """Trains on everything in `data`, and writes the artifact with the hashes of its training prompts.
 
-    The manifest's measures come from cross-validation on the same data. Raises BadData.
+    The manifest's measures come from cross-validation on the same data; they are written as they are found. Raises BadData.
     """
+    # It comes with scikit-learn, and has no types. Small matrices are slower by many threads than by one.
+    threads: Any = importlib.import_module("threadpoolctl")
+    with threads.threadpool_limits(1):
+        return _trained(data, out, seed, say, measure=measure)
+
+
+def _trained(data: Path, out: Path, seed: int, say: Say, *, measure: bool) -> Artifact:
     corpus = load(data)
     say(_size_note(corpus))
     # Before the minutes of training: a place that cannot be written to is told at once.
@@ -62,44 +73,91 @@ def train(data: Path, out: Path, seed: int, say: Say, *, measure: bool = True) -
     from classifier.training.tier_set import learned_from  # noqa: PLC0415 - as above
 
     known = training.everyday(learned_from(data), corpus.texts, say)
-    measures = functools.partial(measured_anew, corpus, data, seed=seed, say=say) if measure else None
-    artifact = training.train(corpus, known, seed, say, metrics=measures)
-    if measure:
-        artifact = _with_difficulty(artifact, known, data, seed, say)
+    ten_folds: list[Scored] = []
+    artifact = training.train(corpus, known, seed, say, judge=ten_folds.append if measure else None)
     write_artifact(out, artifact)
     write_stems(out, stem_hashes(corpus.texts))
-    say(f"wrote {len(artifact.model)} bytes of model and its manifest to {out}")
+    say(f"wrote {len(artifact.model)} bytes of model, its tables and its manifest to {out}")
+    if not measure:
+        return artifact
+    # Measuring takes longer than training: what is known of the model's quality is written down as it is found.
+    for metrics in _measured(artifact, known, corpus, data, ten_folds[0], seed, say):
+        artifact = msgspec.structs.replace(
+            artifact, manifest=msgspec.structs.replace(artifact.manifest, metrics=metrics)
+        )
+        write_artifact(out, artifact)
     return artifact
 
 
-def _with_difficulty(artifact: Artifact, known: "Everyday", data: Path, seed: int, say: Say) -> Artifact:
-    """The artifact with measures of its complexity in the manifest."""
+def _measured(
+    artifact: Artifact, known: "Everyday", corpus: Corpus, data: Path, ten_folds: Scored, seed: int, say: Say
+) -> Iterator[dict[str, Any]]:
+    """What is told of a model's quality, more and more of it: first what takes no training, then difficulty, and outcomes split by split, by
+    cross-validation, without times, so that the same data give the same manifest. `ten_folds` are scores that training computes.
+    """
+    found: dict[str, Any] = {"rows": [], "targets": [], "all targets": [], "notes": [], "difficulty": {}}
+    difficulty = _difficulty(artifact, known, data, seed)
+    for name, told in itertools.islice(difficulty, _UNTRAINED):
+        found["difficulty"][name] = told
+    yield found
+    cross_validate = cross_validation(data, seed, say, known)
+    timing = Timing(*(np.full(len(corpus.texts), np.nan) for _ in range(2)))
+    for split in SPLITS:
+        scored = ten_folds if split == "10-fold" else cross_validate(corpus, split)
+        one = evaluated(corpus, {split: functools.partial(_itself, scored)}, timing, seed=seed, say=say)
+        rows: list[dict[str, Any]] = msgspec.to_builtins(one.rows)
+        found["rows"] += [{name: value for name, value in row.items() if not name.startswith("ms_")} for row in rows]
+        found["targets"] += [_calibration(each) for each in one.targets]
+        found["all targets"] += [_at_once(each) for each in one.many]
+        found["notes"] = one.notes
+        yield found
+        if split == "10-fold":
+            for name, told in difficulty:
+                say(f"difficulty: {name}")
+                found["difficulty"][name] = told
+                yield found
+
+
+def _itself(scored: Scored) -> Scored:
+    return scored
+
+
+def _difficulty(artifact: Artifact, known: "Everyday", data: Path, seed: int) -> Iterator[tuple[str, Any]]:
+    """Measures of the artifact's complexity, each with its name."""
     from classifier.training import tier_measures  # noqa: PLC0415 - as above
     from classifier.training.tier_set import chat  # noqa: PLC0415 - as above
 
-    say("measuring difficulty")
     classifier = OnnxClassifier(artifact)
-    found = tier_measures.measures(
+    return tier_measures.measures(
         lambda prompts: np.array([classifier.classify(prompt).complexity for prompt in prompts]),
         known.table,
         chat(data),
         seed,
     )
-    metrics = {**artifact.manifest.metrics, "difficulty": found}
-    return msgspec.structs.replace(artifact, manifest=msgspec.structs.replace(artifact.manifest, metrics=metrics))
 
 
-def measured_anew(corpus: Corpus, data: Path, in_domain: Scored, *, seed: int, say: Say) -> dict[str, Any]:
-    """Cross-validated measures for a manifest, without times, so that the same data give the same manifest.
-
-    `in_domain` are the scores of the ten folds, which training computes anyway.
-    """
-    nothing = np.full(len(corpus.texts), np.nan)
-    splits = {**_splits(corpus, None, cross_validation(data, seed, say), SPLITS), "10-fold": lambda: in_domain}
-    found = evaluated(corpus, splits, Timing(nothing, nothing), seed=seed, say=say)
-    rows: list[dict[str, Any]] = msgspec.to_builtins(found.rows)
-    timeless = [{name: value for name, value in row.items() if not name.startswith("ms_")} for row in rows]
-    return {"rows": timeless, "targets": [_calibration(each) for each in found.targets], "notes": found.notes}
+def _at_once(each: AllTargets) -> dict[str, Any]:
+    """Routing among several targets at once: areas below the curves, and what minimums kept and saved."""
+    found = each.found
+    areas = {
+        name: round(getattr(found, name), 4) for name in ("area", "area_low", "area_high", "random_area", "least_lead")
+    }
+    best = int(np.argmax(found.single_quality))
+    return {
+        "split": each.split,
+        "targets": found.targets,
+        "n": found.n,
+        **areas,
+        "best": {
+            "target": found.targets[best],
+            "quality": round(float(found.single_quality[best]), 4),
+            "nanousd": round(float(found.single_cost[best])),
+        },
+        "floors": [
+            {name: round(getattr(floor, name), 4) for name in ("floor", "kept", "low", "high", "saving")}
+            for floor in each.promises
+        ],
+    }
 
 
 def _calibration(each: Target) -> dict[str, Any]:
@@ -107,17 +165,23 @@ def _calibration(each: Target) -> dict[str, Any]:
     return {"model": each.model, "split": each.split, "n": each.found.n, **numbers}
 
 
-def cross_validation(data: Path, seed: int, say: Say) -> CrossValidated:
-    """A function that trains anew on each fold of a split and returns the held-out scores."""
+def cross_validation(data: Path, seed: int, say: Say, everyday: "Everyday | None" = None) -> CrossValidated:
+    """A function that trains anew on each fold of a split and returns the held-out scores. `everyday` is what was learned
+    without outcomes, where it is there already.
+    """
     from classifier.training import train as training  # noqa: PLC0415 - as above
     from classifier.training.tier_set import learned_from  # noqa: PLC0415 - as above
 
-    @functools.cache
-    def known(texts: tuple[str, ...]) -> training.Everyday:
-        return training.everyday(learned_from(data), texts, say)
+    # Of the last corpus: what is known without outcomes is the same for each of its splits.
+    kept: dict[int, training.Table] = {}
 
     def held_out(corpus: Corpus, split: Split) -> Scored:
-        return training.cross_validated(corpus, split, known(tuple(corpus.texts)), seed=seed, say=say)
+        if id(corpus) not in kept:
+            kept.clear()
+            known = everyday or training.everyday(learned_from(data), corpus.texts, say)
+            kept[id(corpus)] = training.table_of(corpus, known)
+        table = kept[id(corpus)]
+        return training.judged(table, training.answers(table, split, seed, say))
 
     return held_out
 

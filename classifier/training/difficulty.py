@@ -1,9 +1,9 @@
 """The ordinal difficulty model: P(tier ≥ 1), P(tier ≥ 2) and P(tier ≥ 3) of a prompt, whatever its topic.
 
-Two models of about equal strength are joined. One is a logistic regression on hashed words and word pairs, which
-learns how a demand is put. The other are small networks on the *gist*: the mean meaning of the words and of the first
-ones, how hard they are rated, plain facts of form, and the words of the user message before. It carries over to words and
-languages that no training prompt had. For each threshold the logit is a weighted sum of both, which orders unseen kinds
+Two models of about equal strength are joined. One is a logistic regression on hashed words and word pairs of what is asked,
+without what is pasted; it learns how a demand is put. The other are small networks on the *gist*: the mean meaning of the words,
+of those that ask, of the first of these and of the question; how hard they are rated; plain facts of form; and the words of the user
+message before. It carries over to words and languages that no training prompt had. For each threshold the logit is a weighted sum of both, which orders unseen kinds
 better than the mean of their probabilities: the networks are surer of themselves than they are right. Complexity is the
 mean of the three probabilities, which is the expected tier / 3.
 """
@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 
 from classifier.features import FLAGS, STRUCTURE, Features, extract
 from classifier.prediction import Prompt
-from classifier.training.network import Rows, quantised, rows_of, weighed
+from classifier.training.network import Rows, asks_of, quantised, weighed
 from classifier.training.rewording import CHANGES
 from classifier.training.tier_set import TIERS, Tiered
 from classifier.training.word_table import GRADED, WordTable
@@ -38,10 +38,12 @@ OF_THE_REQUEST: Final = frozenset(
 """Facts that do not tell a task's difficulty: tools on offer, or the length of what came before."""
 FACTS: Final = tuple(at for at, name in enumerate(STRUCTURE) if name not in OF_THE_REQUEST)
 FLAGS_READ: Final = (FLAGS.index("follows"), FLAGS.index("follows_short"))
-MEANT: Final = (0, 4)
-"""Of the readings of features.py those of which the networks take all: the whole message's, and its first words'."""
-RATED: Final = (1, 2, 3)
-"""Those of which they take the ratings alone."""
+MEANT: Final = (0, 5, 7, 8)
+"""Of the readings of features.py those of which the networks take all: the mean of the whole message, of what it asks and of the
+first words of that, and of its question. The readings of what is asked follow those of the message, and the question's those.
+"""
+RATED: Final = (1, 2, 3, 6, 9)
+"""Those of which they take the classes and ratings alone."""
 WORDS_STRENGTH: Final = 10.0
 JOINED: Final = ((0.8, 0.5, -0.5), (1.0, 0.65, 0.2), (0.95, 0.45, 1.0))
 """For each threshold how much the words' logit and the gist's count, and what is added: by a logistic regression on the logits
@@ -49,7 +51,7 @@ of models that had not seen the prompt's kind, over the kinds that may be learne
 """
 OF_WORDS, OF_GIST, MORE = np.array(JOINED).T
 HIDDEN: Final = 64
-NETWORKS: Final = 3
+NETWORKS: Final = 6
 """Networks of different seeds, whose logits are averaged."""
 EPOCHS: Final = 12
 DECAY: Final = 0.3
@@ -90,14 +92,14 @@ class Difficulty(msgspec.Struct, frozen=True):
     words_bias: Floats
     gist: GistNetwork
 
-    def parts(self, rows: Rows, gists: Floats) -> tuple[Floats, Floats]:
+    def parts(self, asks: Rows, gists: Floats) -> tuple[Floats, Floats]:
         """(prompts, thresholds) each: the logits by words, and by gist."""
-        by_words: Floats = weighed(rows.counts, self.idf) @ self.words + self.words_bias
+        by_words: Floats = weighed(asks.counts, self.idf) @ self.words + self.words_bias
         return by_words, self.gist.logits(gists)
 
-    def complexity(self, rows: Rows, gists: Floats) -> Floats:
+    def complexity(self, asks: Rows, gists: Floats) -> Floats:
         """(prompts,): the expected tier / 3."""
-        by_words, by_gist = self.parts(rows, gists)
+        by_words, by_gist = self.parts(asks, gists)
         return expected(OF_WORDS * by_words + OF_GIST * by_gist + MORE)
 
 
@@ -113,11 +115,21 @@ def _logistic(values: Floats) -> Floats:
 
 def gist_of(features: Features, table: WordTable) -> Floats:
     """What the network reads of one prompt, as the ONNX graph computes it."""
-    read = np.concatenate([features.words, features.before])
-    meant = features.readings.astype(np.float64) @ table.rows[table.index[read]]
-    facts = [features.structure[list(FACTS)], features.flags[list(FLAGS_READ)]]
-    rated = [meant[reading, -GRADED - 1 : -1] for reading in RATED]
-    return np.concatenate([*(meant[reading] for reading in MEANT), *rated, *facts]).astype(np.float64)
+    parts = features.ask, features.question
+    meant = np.concatenate(
+        [
+            features.readings.astype(np.float64) @ _rows(table, np.concatenate([features.words, features.before])),
+            *(part.readings.astype(np.float64) @ _rows(table, part.words) for part in parts),
+        ]
+    )
+    facts = [part.structure[list(FACTS)] for part in (features, *parts)]
+    rated = meant[list(RATED), -GRADED - 1 : -1].ravel()
+    found = [meant[list(MEANT)].ravel(), rated, *facts, features.flags[list(FLAGS_READ)]]
+    return np.concatenate(found).astype(np.float64)
+
+
+def _rows(table: WordTable, words: NDArray[np.int32]) -> NDArray[np.int8]:
+    return table.rows[table.index[words]]
 
 
 def gists_of(features: Sequence[Features], table: WordTable) -> Floats:
@@ -129,6 +141,7 @@ class Lesson(msgspec.Struct, frozen=True):
     """Prompts of known tiers, as arrays."""
 
     rows: Rows
+    """What they ask."""
     gists: Floats
     tiers: Integers
     weights: Floats
@@ -137,7 +150,7 @@ class Lesson(msgspec.Struct, frozen=True):
 def lesson_of(prompts: Sequence[Prompt], tiers: Sequence[int], weights: Sequence[float], table: WordTable) -> Lesson:
     """Prompts of known tiers, as arrays."""
     features = [extract(prompt) for prompt in prompts]
-    return Lesson(rows_of(features), gists_of(features, table), np.array(tiers), np.array(weights))
+    return Lesson(asks_of(features), gists_of(features, table), np.array(tiers), np.array(weights))
 
 
 def lessons(taught: Sequence[Tiered], table: WordTable, seed: int = 0) -> Lesson:

@@ -13,10 +13,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from classifier.features import READINGS, STRUCTURE
+from classifier.features import STRUCTURE
 from classifier.heuristic import TOKENS_AT_EASIEST, TOKENS_BY_COMPLEXITY
 from classifier.manifest import Trust
-from classifier.tables import Tables, widened
+from classifier.tables import ALL_READINGS, TEXTS, Tables, widened
 from classifier.training.blend import Blend
 from classifier.training.difficulty import (
     CLAMP,
@@ -61,7 +61,7 @@ def tables_of(model: Whole) -> Tables:
     terms[:, -1] = np.rint(network.idf / IDF_STEP)
     own = [_table(head.words)[0] for head in network.heads]
     return Tables(
-        sizes=np.array([network.loads, _summed(model)], np.int32),
+        sizes=np.array([network.loads, _summed(model), len(THRESHOLDS)], np.int32),
         terms=terms,
         own=widened(np.concatenate(own)),
         own_first=np.cumsum([0, *map(len, own)], dtype=np.int32)[:-1],
@@ -124,12 +124,12 @@ def _needed(columns: int) -> list[int]:
     """The numbers of difficulty.gist_of among those that Tables.needed names, where a meaning is as wide as is stored."""
     width = widened(np.zeros((1, columns), np.int8)).shape[1]
     graded = range(columns - GRADED - 1, columns - 1)
-    structure = READINGS * width
+    structure = ALL_READINGS * width
     return [
         *(reading * width + at for reading in MEANT for at in range(columns)),
         *(reading * width + at for reading in RATED for at in graded),
-        *(structure + at for at in FACTS),
-        *(structure + len(STRUCTURE) + at for at in FLAGS_READ),
+        *(structure + text * len(STRUCTURE) + at for text in range(TEXTS) for at in FACTS),
+        *(structure + TEXTS * len(STRUCTURE) + at for at in FLAGS_READ),
     ]
 
 

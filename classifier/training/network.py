@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
-from classifier.features import BUCKET_BITS, Features
+from classifier.features import BUCKET_BITS, Features, Part
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -37,6 +37,7 @@ _TOLERANCE: Final = 2e-2
 """Relative residual at which conjugate gradients stop. At 1e-3 the predictions correlate .999 with these, for twice the
 time.
 """
+_MOST_STEPS: Final = 1_000
 _LEVELS: Final = 127
 IDF_STEP: Final = 0.1
 """Inverse document frequencies are stored as 8-bit multiples of this, beside the weights of their bucket."""
@@ -105,7 +106,12 @@ class Predicted(msgspec.Struct, frozen=True):
     log_tokens: Floats
 
 
-def rows_of(features: Sequence[Features]) -> Rows:
+def asks_of(features: Sequence[Features]) -> Rows:
+    """The same of what each prompt asks alone, without what is pasted."""
+    return rows_of([each.ask for each in features])
+
+
+def rows_of(features: Sequence[Features | Part]) -> Rows:
     """Features of many prompts as arrays."""
     ends = np.cumsum([0, *(len(found.indices) for found in features)])
     indices = np.concatenate([found.indices for found in features])
@@ -190,10 +196,36 @@ def _fold_buckets(terms: sparse.csr_matrix, shift: int) -> sparse.csr_matrix:
 
 
 def _ridge(design: sparse.csr_matrix, wanted: Floats, weights: Floats | None = None) -> Floats:
-    """(columns, outputs): the weights of a ridge regression whose constant is a column like any other."""
-    model = Ridge(alpha=ALPHA, solver="sparse_cg", fit_intercept=False, tol=_TOLERANCE)
-    fitted: Floats = model.fit(design, wanted.astype(np.float32), sample_weight=weights).coef_.T.astype(np.float64)
+    """(columns, outputs): the weights of a ridge regression whose constant is a column like any other.
+
+    As scikit-learn's `Ridge(solver="sparse_cg")` for more columns than rows, which solves for one output after the other and reads
+    the design anew for each; here all take their steps together, in a quarter of the time.
+    """
+    scaled = np.ones(len(wanted)) if weights is None else np.sqrt(weights)
+    rows = sparse.csr_matrix(sparse.diags(scaled.astype(np.float32)) @ design)
+    left: Singles = (wanted * scaled[:, None]).astype(np.float32)
+    found, step = np.zeros_like(left), left.copy()
+    enough = _TOLERANCE**2 * _squares(left)
+    now = _squares(left)
+    for _ in range(_MOST_STEPS):
+        open_ = np.flatnonzero(now > enough)
+        if not len(open_):
+            break
+        towards = np.ascontiguousarray(step[:, open_])
+        moved = rows @ (rows.T @ towards) + np.float32(ALPHA) * towards
+        length = now[open_] / np.einsum("ij,ij->j", towards, moved)
+        found[:, open_] += length * towards
+        left[:, open_] -= length * moved
+        then = _squares(left[:, open_])
+        step[:, open_] = left[:, open_] + then / now[open_] * towards
+        now[open_] = then
+    fitted: Floats = np.asarray(rows.T @ found, np.float64)
     return fitted
+
+
+def _squares(columns: Singles) -> Singles:
+    found: Singles = np.einsum("ij,ij->j", columns, columns)
+    return found
 
 
 def _balance(kind_of: Integers) -> Floats:

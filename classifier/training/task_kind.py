@@ -23,7 +23,7 @@ GROUPS: Final[dict[str, str]] = {
         "money-and-banking workday-requests",
         "code": "code everyday-code agentic-code web backend systems algorithms embedded ops design networks security data databases "
         "machine-learning followup-code spreadsheets testing agentic-data agentic-servers "
-        "coding-requests systems-and-theory",
+        "coding-requests systems-and-theory short-jobs",
         "maths": "math proof puzzle arithmetic geometry calculus number-theory optimisation logic statistics",
         "science": "science physics chemistry biology earth-and-space medical medicine-and-psychology engineering economics "
         "building-and-energy health-and-body nature-and-places",

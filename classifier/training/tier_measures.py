@@ -1,7 +1,7 @@
 """How well complexity orders prompts of known tiers, and how little it moves when a prompt is only worded differently."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,7 @@ from classifier.features import extract
 from classifier.prediction import Prompt
 from classifier.training import difficulty
 from classifier.training.difficulty import Lesson, gists_of, lessons
-from classifier.training.network import idf_of, rows_of
+from classifier.training.network import asks_of, idf_of
 from classifier.training.rewording import CHANGES
 from classifier.training.tier_set import HELD_KINDS, LANGUAGES, Tiered, ladders, second_labels, written
 from classifier.training.word_table import GRADED, WordTable
@@ -109,26 +109,23 @@ def weak_order(rows: Sequence[Tiered], scores: Floats) -> dict[str, float]:
     return found
 
 
-def cross_validated(table: WordTable, data_rows: Sequence[Tiered], seed: int = 0) -> dict[str, Any]:
-    """The difficulty model and its parts, trained anew without whole kinds; and chat prompts, without a part of them.
+def cross_validated(table: WordTable, data_rows: Sequence[Tiered], seed: int = 0) -> Iterator[tuple[str, Any]]:
+    """The difficulty model and its parts, trained anew without whole kinds; and chat prompts, without a part of them. One measure
+    after the other, each with its name.
 
     `data_rows` are chat prompts with weak tiers; without any, only the written set is measured.
     """
     rows = written()
     topics = ladders()
-    of_kinds = _held_out(rows, [row.kind for row in rows], [*topics, *data_rows], table, seed)
     tiers = [row.tier for row in rows]
-    found: dict[str, Any] = {
-        "kinds left out": {name: order_of(tiers, of_kinds[name]) for name in PARTS},
-        "always the same model": order_of(tiers, np.zeros(len(rows))),
-    }
     if data_rows:
         taught = [*rows, *topics]
         by_row = _held_out(data_rows, [row.row_id for row in data_rows], taught, table, seed)
-        found["chat, held out by row"] = {name: weak_order(data_rows, by_row[name]) for name in PARTS}
+        yield "chat, held out by row", {name: weak_order(data_rows, by_row[name]) for name in PARTS}
         without = _by_parts(lessons(taught, table, seed), data_rows, table, seed)
-        found["chat, never seen"] = {name: weak_order(data_rows, without[name]) for name in PARTS}
-    return found
+        yield "chat, never seen", {name: weak_order(data_rows, without[name]) for name in PARTS}
+    of_kinds = _held_out(rows, [row.kind for row in rows], [*topics, *data_rows], table, seed)
+    yield "kinds left out", {name: order_of(tiers, of_kinds[name]) for name in PARTS}
 
 
 def _held_out(
@@ -146,9 +143,9 @@ def _held_out(
 
 def _by_parts(lesson: Lesson, kept: Sequence[Tiered], table: WordTable, seed: int) -> dict[str, Floats]:
     features = [extract(row.prompt) for row in kept]
-    rows, gists = rows_of(features), gists_of(features, table)
+    asks, gists = asks_of(features), gists_of(features, table)
     whole = difficulty.fit(lesson, idf_of(lesson.rows.counts), seed)
-    by_words, by_gist = (difficulty.expected(part) for part in whole.parts(rows, gists))
+    by_words, by_gist = (difficulty.expected(part) for part in whole.parts(asks, gists))
     form = msgspec.structs.replace(lesson, gists=_without_meaning(lesson.gists, table))
     plain = difficulty.fit_gist(form, seed)
     return {
@@ -156,29 +153,32 @@ def _by_parts(lesson: Lesson, kept: Sequence[Tiered], table: WordTable, seed: in
         "form alone": difficulty.expected(plain.logits(_without_meaning(gists, table))),
         "hashed words": by_words,
         "embedding and form": by_gist,
-        "both": whole.complexity(rows, gists),
+        "both": whole.complexity(asks, gists),
     }
 
 
 def _without_meaning(gists: Floats, table: WordTable) -> Floats:
     """Gists with the meaning of the words left out: facts of form alone."""
     found = gists.copy()
-    found[:, : len(difficulty.MEANT) * table.columns + GRADED] = 0.0
+    found[:, : len(difficulty.MEANT) * table.columns + len(difficulty.RATED) * GRADED] = 0.0
     return found
 
 
-def measures(shipped: Complexity, table: WordTable, data_rows: Sequence[Tiered], seed: int = 0) -> dict[str, Any]:
-    """All that a manifest tells about difficulty."""
+def measures(
+    shipped: Complexity, table: WordTable, data_rows: Sequence[Tiered], seed: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """All that a manifest tells about difficulty, one measure after the other, each with its name; first what takes no training."""
     held = [row for row in written() if row.kind in HELD_KINDS]
-    lengths = order_of([row.tier for row in held], [float(len(row.prompt.text)) for row in held])
-    found = {
-        "labelled twice": agreement(),
-        "held kinds": judged(held, shipped, seed),
-        "held kinds, length alone": lengths,
-        **cross_validated(table, data_rows, seed),
-    }
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    return plain
+    tiers = [row.tier for row in held]
+    yield "labelled twice", agreement()
+    yield "held kinds", msgspec.to_builtins(judged(held, shipped, seed))
+    yield (
+        "held kinds, length alone",
+        msgspec.to_builtins(order_of(tiers, [float(len(row.prompt.text)) for row in held])),
+    )
+    yield "always the same model", msgspec.to_builtins(order_of(tiers, np.zeros(len(held))))
+    for name, found in cross_validated(table, data_rows, seed):
+        yield name, msgspec.to_builtins(found)
 
 
 def agreement() -> dict[str, float]:

@@ -31,7 +31,7 @@ from classifier.training.difficulty import Difficulty, gists_of, lessons
 from classifier.training.evaluate import Scored
 from classifier.training.factors import LEAST_OUTCOMES, Basis, equal_sources, source_levels, taught_loads
 from classifier.training.graph import Whole, blend_rows, tables_of, to_onnx, trust_of
-from classifier.training.network import Fitted, Rows, fit, idf_of, predict, rows_of
+from classifier.training.network import Fitted, Rows, asks_of, fit, idf_of, predict, rows_of
 from classifier.training.references import REFERENCE_PROMPTS
 from classifier.training.splits import Split
 from classifier.training.task_kind import TaskKinds
@@ -41,7 +41,6 @@ from classifier.tuning import Ability
 
 Bools = NDArray[np.bool_]
 Say = Callable[[str], None]
-Measure = Callable[[Scored], dict[str, Any]]
 
 PRIOR_STRENGTH: Final = 60.0
 """Strength of the prior of abilities, which the linear factors give: the best of 1, 5, 20 and 60 on held-out folds."""
@@ -77,13 +76,13 @@ def everyday(tiered: Sequence[Tiered], texts: Sequence[str], say: Say = lambda _
     say(f"{len(tiered)} prompts of known tiers: words, difficulty, kinds of task")
     table = word_table.built([*texts, *(row.prompt.text for row in tiered)])
     features = [extract(row.prompt) for row in tiered]
-    rows, gists = rows_of(features), gists_of(features, table)
+    rows, asks, gists = rows_of(features), asks_of(features), gists_of(features, table)
     others = rows_of([extract(Prompt(text=text)) for text in texts]).counts if texts else rows.counts[:0]
     found = difficulty.fit(lessons(tiered, table), idf_of(sparse.vstack([others, rows.counts], format="csr")))
     standardised = found.gist.standardised(gists)
     kinds = task_kind.fit(standardised, [row.kind for row in tiered])
     single_call = np.array([row.prompt.tools > 0 and row.tier <= EASY_TIER for row in tiered])
-    sides = domain.Sides(rows, standardised, found.complexity(rows, gists))
+    sides = domain.Sides(rows, standardised, found.complexity(asks, gists))
     return Everyday(table, found, kinds, rows, sides[np.flatnonzero(~single_call)])
 
 
@@ -113,10 +112,11 @@ def table_of(corpus: Corpus, known: Everyday) -> Table:
     kinds, kind_of = kinds_in(corpus)
     tokens, lengths = answer_lengths(corpus.output_tokens[:, enough])
     rows, gists = rows_of(corpus.features), gists_of(corpus.features, known.table)
+    complexity = known.difficulty.complexity(asks_of(corpus.features), gists)
     return Table(
         corpus=corpus,
         rows=rows,
-        sides=domain.Sides(rows, known.difficulty.gist.standardised(gists), known.difficulty.complexity(rows, gists)),
+        sides=domain.Sides(rows, known.difficulty.gist.standardised(gists), complexity),
         everyday=known,
         models=[corpus.models[at] for at in enough],
         outcomes=corpus.outcomes[:, enough],
@@ -367,11 +367,11 @@ def train(
     seed: int,
     say: Say = lambda _line: None,
     *,
-    metrics: Measure | None = None,
+    judge: Callable[[Scored], None] | None = None,
 ) -> Artifact:
     """The artifact for a corpus; the same corpus and seed give the same bytes on one machine.
 
-    `metrics` is called with the ten folds' held-out scores, and its result goes into the manifest. Raises BadData.
+    `judge` is called with the ten folds' held-out scores. Raises BadData.
     """
     table = table_of(corpus, known)
     found = answers(table, "10-fold", seed, say)
@@ -405,10 +405,12 @@ def train(
         usual_facts=np.round(known.rows.facts.mean(axis=0), 4).tolist(),
         lengths=Lengths(known_p90=_p90(log_error), other_p90=P90_FACTOR),
         references=[],
-        metrics={} if metrics is None else metrics(judged(table, found)),
+        metrics={},
         training=_training_facts(table, judging, found, log_error),
     )
     artifact = Artifact(network, tables, manifest, sample)
+    if judge is not None:
+        judge(judged(table, found))
     return msgspec.structs.replace(
         artifact, manifest=msgspec.structs.replace(manifest, references=_references(artifact))
     )

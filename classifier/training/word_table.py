@@ -2,7 +2,8 @@
 
 The embedding is wordllama's (256 dimensions, MIT), reduced by principal components and weighted by how rare a word is
 (Arora, Liang and Ma 2017). Words of other languages have the row of their English counterpart, by a small lexicon each.
-Every row ends with how hard requests with the word tend to be, by a rating of some 7,500 words.
+Every row ends with what a word does in a request (a condition, a scope, an order of steps, ...), by a short list for each of
+these classes, and how hard requests with the word tend to be, by a rating of some 7,500 words.
 """
 
 import collections
@@ -26,9 +27,11 @@ Integers = NDArray[np.int64]
 
 FOLDER: Final = Path(__file__).parent / "lexicon"
 LANGUAGES: Final = ("de", "es", "fr", "zh")
-COMPONENTS: Final = 48
-GRADED: Final = 3
-"""Columns of the rating: how hard, how easy, and whether the word was rated at all."""
+COMPONENTS: Final = 45
+CLASSES: Final = 15
+"""Columns of the classes of classes.tsv."""
+GRADED: Final = CLASSES + 3
+"""Columns of the classes, and of the rating: how hard, how easy, and whether the word was rated at all."""
 AVERAGE_RATING: Final = 5.0
 """The mean rating; the raters' 4 and 5 both say that a word tells nothing."""
 RARE: Final = 1e-2
@@ -74,6 +77,14 @@ def ratings(folder: Path = FOLDER) -> dict[str, int]:
     return {word: int(digit) for word, digit in _pairs(folder / "ratings.tsv")}
 
 
+def classes(folder: Path = FOLDER) -> dict[str, set[str]]:
+    """The words of each class."""
+    found: dict[str, set[str]] = {}
+    for name, word in _pairs(folder / "classes.tsv"):
+        found.setdefault(name, set()).add(word)
+    return found
+
+
 def lexicon(folder: Path = FOLDER) -> dict[str, list[str]]:
     """The English counterparts of words of other languages."""
     found: dict[str, list[str]] = collections.defaultdict(list)
@@ -103,7 +114,7 @@ def built(texts: Iterable[str], *, components: int = COMPONENTS, rated: bool = T
     whole, _ = embedding()
     foreign = _capital_too({word: english for word, english in lexicon().items() if word not in graded})
     known = {word for word, count in counts.items() if count >= FEWEST_TEXTS} | set(whole) | graded.keys()
-    known.update(*foreign.values())
+    known.update(*foreign.values(), *classes().values())
     # The vector of a word that the lexicons know says little, for the embedding is of English.
     words = sorted(word for word in known - foreign.keys() if word and len(word) < LONGEST)
     share = np.array([counts[word] for word in words]) / max(1, documents)
@@ -134,7 +145,14 @@ def _meaning(words: Sequence[str], share: Floats, components: int, graded: Mappi
     # Half whitened: the first components say what most words are about, the later ones tell them apart.
     plain = reduced.transform(raw) / reduced.explained_variance_**0.25
     plain /= np.abs(plain).std()
-    return np.concatenate([plain * weight[:, None], _rated(words, raw, graded)], axis=1).astype(np.float32)
+    found = [plain * weight[:, None], _classed(words), _rated(words, raw, graded)]
+    return np.concatenate(found, axis=1).astype(np.float32)
+
+
+def _classed(words: Sequence[str]) -> Floats:
+    """(words, CLASSES): 1 for each class of a word."""
+    members = list(classes().values())
+    return np.array([[word in each for each in members] for word in words], np.float64)
 
 
 def _rated(words: Sequence[str], raw: Floats, graded: Mapping[str, int]) -> Floats:

@@ -9,6 +9,7 @@ from hypothesis import given
 
 from classifier.features import SHORT_WORDS, extract
 from classifier.prediction import Prompt
+from classifier.tables import TEXTS
 from classifier.training.difficulty import (
     FACTS,
     JOINED,
@@ -20,7 +21,7 @@ from classifier.training.difficulty import (
     lesson_of,
     lessons,
 )
-from classifier.training.network import rows_of
+from classifier.training.network import asks_of
 from classifier.training.train import Everyday
 from classifier.training.word_table import GRADED
 from tests.classifier import made_up
@@ -32,9 +33,9 @@ def test_any_prompt_has_a_finite_gist(known_everyday: Everyday, prompt: Prompt) 
     """Of any text, empty, huge or strange, the gist is of one length and finite, and so is the complexity in [0, 1]."""
     features = extract(prompt)
     gist = gist_of(features, known_everyday.table)
-    assert gist.shape == (len(MEANT) * known_everyday.table.columns + len(FACTS) + len(RATED) * GRADED + 2,)
+    assert gist.shape == (len(MEANT) * known_everyday.table.columns + TEXTS * len(FACTS) + len(RATED) * GRADED + 2,)
     assert np.isfinite(gist).all()
-    (found,) = known_everyday.difficulty.complexity(rows_of([features]), gist[None])
+    (found,) = known_everyday.difficulty.complexity(asks_of([features]), gist[None])
     assert 0 <= found <= 1
 
 
@@ -42,7 +43,7 @@ def test_complexity_is_the_mean_of_joined_probabilities(known_everyday: Everyday
     """Both halves say a logit for each threshold; the higher the tier, the less likely, on the average."""
     prompts = [row.prompt for row in made_up.tiered(4)]
     features = [extract(prompt) for prompt in prompts]
-    rows, gists = rows_of(features), gists_of(features, known_everyday.table)
+    rows, gists = asks_of(features), gists_of(features, known_everyday.table)
     by_words, by_gist = known_everyday.difficulty.parts(rows, gists)
     for part in (by_words, by_gist):
         assert part.shape == (len(prompts), len(THRESHOLDS))
@@ -59,7 +60,7 @@ def test_harder_tiers_are_more_complex(known_everyday: Everyday) -> None:
     """Prompts that were not taught stand by their tiers, on the average."""
     rows = made_up.tiered(6)
     features = [extract(row.prompt) for row in rows]
-    found = known_everyday.difficulty.complexity(rows_of(features), gists_of(features, known_everyday.table))
+    found = known_everyday.difficulty.complexity(asks_of(features), gists_of(features, known_everyday.table))
     tiers = np.array([row.tier for row in rows])
     means = [found[tiers == tier].mean() for tier in sorted(set(tiers.tolist()))]
     assert means == sorted(means)
@@ -75,7 +76,7 @@ def test_a_message_before_tells_only_of_a_short_one(known_everyday: Everyday) ->
     assert gist_of(extract(short), table)[-2:].tolist() == [1, 1]
     assert gist_of(extract(long), table)[-2:].tolist() == [1, 0]
     assert gist_of(extract(alone), table)[-2:].tolist() == [0, 0]
-    begin = len(MEANT) * table.columns + 2 * GRADED
+    begin = len(MEANT) * table.columns + RATED.index(3) * GRADED
     context = slice(begin, begin + GRADED)
     assert gist_of(extract(short), table)[context].any()
     assert not gist_of(extract(long), table)[context].any()

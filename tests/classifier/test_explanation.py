@@ -1,10 +1,9 @@
 """An explanation: taking a feature away and weighing again gives the effect that is told, and nothing else does."""
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 
-from classifier.explanation import MAX_WORDS, Contribution, contributions
+from classifier.explanation import MAX_WORDS, Contribution, contributions, with_fact
 from classifier.features import STRUCTURE, extract
 from classifier.manifest import Artifact
 from classifier.onnx_classifier import OnnxClassifier
@@ -33,9 +32,8 @@ def test_the_word_that_made_it_hard_leads(classifier: OnnxClassifier) -> None:
 def test_an_effect_is_what_the_score_would_lose(classifier: OnnxClassifier) -> None:
     """The effect of a fact is the score less that of the same prompt with the fact's usual value."""
     whole, at = extract(HARD), STRUCTURE.index("log_words")
-    usual = whole.structure.copy()
-    usual[at] = classifier.manifest.usual_facts[at]
-    placed = [classifier.place(each) for each in (whole, msgspec.structs.replace(whole, structure=usual))]
+    usual = with_fact(whole, at, classifier.manifest.usual_facts[at])
+    placed = [classifier.place(each) for each in (whole, usual)]
     with_it, without = (each.complexity for each in placed)
     assert by_name(contributions(classifier, HARD)).get("fact log_words", 0.0) == pytest.approx(
         with_it - without, abs=1e-4

@@ -24,12 +24,14 @@ from classifier.features import (
     TAIL_WORDS,
     WORD_BITS,
     Features,
+    ask_in,
     compiled_words,
     extract,
     extract_by_numpy,
     extract_compiled,
     feature_hash,
     meaning_of,
+    question_in,
     read_text,
     shape_of,
     words_of,
@@ -271,6 +273,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledWords:
 def described(features: Features) -> dict[str, object]:
     """Every field as plain values, with its type."""
     values = {name: getattr(features, name) for name in features.__struct_fields__}
+    for part in ("ask", "question"):
+        of_part = values.pop(part)
+        values |= {f"{part}.{name}": getattr(of_part, name) for name in of_part.__struct_fields__}
     return {
         name: value if isinstance(value, int | tuple) else (str(value.dtype), value.tolist())
         for name, value in values.items()
@@ -361,3 +366,47 @@ def test_an_installation_without_a_compiler_says_why(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CC", "no-such-compiler")
     assert "no-such-compiler" in str(compile_words(tmp_path))
     assert list((tmp_path / SOURCE).parent.iterdir()) == [tmp_path / SOURCE]
+
+
+@pytest.mark.parametrize(
+    ("text", "ask", "question"),
+    [
+        ("what is 2+2", "what is 2+2", "what is 2+2"),
+        ("Hi. Is it 5? Thanks.", "Hi. Is it 5? Thanks.", " Is it 5?"),
+        ('Who signed it? "Dear all, the lift is out of order. Bo"', "Who signed it?  ", "Who signed it?"),
+        ("fix:\n```\nx = 1\nassert x > 2\n```\nthanks", "fix:\nthanks", "fix:\n"),
+        ("page 1\nTotal 9.\nTax 2.\nhow much was the tax", "page 1\nhow much was the tax", "page 1\n"),
+        (
+            "it's Bo's, 'isn't it', I don't know",
+            "it's Bo's, 'isn't it', I don't know",
+            "it's Bo's, 'isn't it', I don't know",
+        ),
+        ("shorten 'this is what we wrote to them' now", "shorten   now", "shorten   now"),
+        (
+            '"All of this is a long quotation, and nothing else"',
+            '"All of this is a long quotation, and nothing else"',
+            "",
+        ),
+        ("哪个最高？一季度一百。“致各位业主,电梯周四维修,请走楼梯。”", "哪个最高?一季度一百. ", "哪个最高?"),
+        ("?", "?", "?"),
+        ("", "", ""),
+    ],
+)
+def test_what_is_asked_is_told_from_what_is_pasted(text: str, ask: str, question: str) -> None:
+    """Long quotations, fences and the middle of many lines are no part of it; its question is the last one, or how it begins."""
+    found = ask_in(read_text(Prompt(text=text)))
+    assert found.decode() == ask
+    assert question_in(found).decode() == (question or ask)
+
+
+@given(PROMPTS)
+def test_the_parts_of_any_text_are_read_like_texts(prompt: Prompt) -> None:
+    """What is asked has the features of a message of its own, and the question, too; neither is longer than the text."""
+    data, features = read_text(prompt), extract(prompt)
+    ask = ask_in(data)
+    for part, read in ((features.ask, ask), (features.question, question_in(ask))):
+        assert len(read) <= len(data)
+        assert part.structure[0] == np.float32(np.log1p(len(read)))
+        assert len(part.indices) == len(part.counts) == len(part.sublinear)
+    if ask == data:
+        assert np.array_equal(features.ask.words, features.words)

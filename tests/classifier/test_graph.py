@@ -20,7 +20,7 @@ from classifier.training.data import Corpus
 from classifier.training.difficulty import gists_of
 from classifier.training.domain import Sides
 from classifier.training.graph import Whole, blend_rows, tables_of, to_onnx, trust_of
-from classifier.training.network import IDF_STEP, Floats, predict, rows_of
+from classifier.training.network import IDF_STEP, Floats, asks_of, predict, rows_of
 from classifier.training.tier_set import LANGUAGES
 from classifier.training.train import Everyday, Table, table_of, taught
 from tests.classifier import made_up
@@ -34,6 +34,10 @@ STRANGE = (
     Prompt(text="漢字" * 20_000, before="为什么" * 500),
     Prompt(text="\ud800 \x00", tools=9, images=3),
     Prompt(text="zxqv grmpf blorx " * 3),
+    Prompt(
+        text='How much is it? "Found: one glove and half of a hat, for three pounds."\n\nmany lines\n\nProve it. Ok?',
+        before="no",
+    ),
     Prompt(text="Größe 漢字 🙂 $\\sqrt{2}$ ```x```", system="s" * 10**5, turns=10**9, tools=10**9, json_mode=True),
 )
 
@@ -104,7 +108,7 @@ class Said(msgspec.Struct, frozen=True):
 def reference(model: Whole, features: list[Features]) -> Said:
     rows, gists = rows_of(features), gists_of(features, model.table)
     standardised = model.difficulty.gist.standardised(gists)
-    complexity = model.difficulty.complexity(rows, gists)
+    complexity = model.difficulty.complexity(asks_of(features), gists)
     trust = model.domain.trust(Sides(rows, standardised, complexity), model.difficulty.idf)
     said = predict(model.network, rows)
     by_complexity = np.log([structural_tokens(each) for each in complexity])

@@ -28,6 +28,7 @@ from classifier.sample import write_sample
 from classifier.tables import Inputs
 from classifier.training.commands import PACKAGED
 from classifier.tuning import SKETCH, Ability, Group, Tuning
+from tests.classifier import plain_life
 from tests.classifier.made_up import GPT_4O, LLAMA, MODELS, SONNET
 from tests.classifier.obvious import EASY, HARD
 from tests.classifier.test_features import PROMPTS
@@ -120,6 +121,19 @@ def test_empty_and_huge_prompts_are_scored(shipped: OnnxClassifier, text: str) -
         said = shipped.classify(each)
         assert said.source == "onnx"
         assert all(0 <= outlook.adequate <= 1 for outlook in said.outlooks.values())
+
+
+def test_plain_life_is_in_order(shipped: OnnxClassifier) -> None:
+    """Look-ups and thanks, with tools, histories, pasted pages and typos, in five languages, stand below work that takes an expert;
+    everyday work stands between.
+    """
+    easy, everyday, hard = (
+        np.array([shipped.classify(prompt).complexity for prompt in prompts])
+        for prompts in (plain_life.EASY, plain_life.EVERYDAY, plain_life.HARD)
+    )
+    assert (easy[:, None] < hard).mean() > 0.995
+    assert (easy[:, None] < everyday).mean() > 0.95
+    assert (everyday[:, None] < hard).mean() > 0.98
 
 
 def test_obvious_prompts_are_in_order(shipped: OnnxClassifier) -> None:

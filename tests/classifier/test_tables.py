@@ -94,9 +94,10 @@ def test_what_is_written_is_read(made_up_artifact: Artifact, tables: Tables) -> 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"sizes": np.array([7, 9])}, f"there are {LOADS} loads"),
+        ({"sizes": np.array([7, 9, 1])}, f"there are {LOADS} loads"),
         ({"sizes": np.array([LOADS])}, f"there are {LOADS} loads"),
-        ({"sizes": np.array([LOADS, 200])}, "each bucket has loads"),
+        ({"sizes": np.array([LOADS, 200, 3])}, "each bucket has loads"),
+        ({"sizes": np.array([LOADS, 7, 3])}, "each bucket has loads"),
         ({"terms": ALONE}, "each bucket has loads"),
         ({"terms": np.ones(5, np.int8)}, "rows and columns"),
         ({"own": np.ones((9, BLOCK + 1), np.int8)}, f"a multiple of {BLOCK}"),

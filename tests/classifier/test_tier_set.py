@@ -105,11 +105,11 @@ def test_origins_are_ordered_by_hardness() -> None:
 
 def test_the_shipped_model_orders_kinds_that_it_never_saw(held: Judged) -> None:
     """The bars of docs/classifier.md, on the artifact that ships."""
-    assert held.whole.clear >= 0.95
-    assert held.whole.every >= 0.9
-    assert all(order.clear >= 0.9 for order in held.languages.values())
-    assert held.with_tools.clear >= 0.9
-    assert held.with_history.clear >= 0.9
+    assert held.whole.clear >= 0.97
+    assert held.whole.every >= 0.93
+    assert all(order.every >= 0.9 for order in held.languages.values())
+    assert held.with_tools.every >= 0.9
+    assert held.with_history.every >= 0.9
 
 
 def test_the_shipped_model_minds_the_task_and_not_its_wording(held: Judged) -> None:

@@ -6,6 +6,7 @@ import pytest
 from classifier.features import extract, meaning_of
 from classifier.prediction import Prompt
 from classifier.training.word_table import (
+    CLASSES,
     COMPONENTS,
     FOLDER,
     GRADED,
@@ -14,6 +15,7 @@ from classifier.training.word_table import (
     Floats,
     WordTable,
     built,
+    classes,
     embedding,
     lexicon,
     ratings,
@@ -69,10 +71,19 @@ def test_no_rated_word_has_the_row_of_another(table: WordTable) -> None:
 
 
 def test_harder_words_are_rated_harder(table: WordTable) -> None:
-    """The rating stands in the columns after the meaning: how hard, how easy."""
+    """The rating stands in the columns after the meaning and the classes: how hard, how easy."""
     hard, easy = meaning(table, "prove"), meaning(table, "hello")
-    assert hard[COMPONENTS] > 0 == easy[COMPONENTS]
-    assert easy[COMPONENTS + 1] > 0 == hard[COMPONENTS + 1]
+    assert hard[COMPONENTS + CLASSES] > 0 == easy[COMPONENTS + CLASSES]
+    assert easy[COMPONENTS + CLASSES + 1] > 0 == hard[COMPONENTS + CLASSES + 1]
+
+
+def test_a_word_has_its_classes(table: WordTable) -> None:
+    """Each class is a column, in other languages, too; a word of none has none."""
+    names = list(classes())
+    assert len(names) == CLASSES
+    for word, name in (("prove", "rigour"), ("beweise", "rigour"), ("unless", "condition"), ("hello", "phatic")):
+        assert meaning(table, word)[COMPONENTS + names.index(name)] > 0
+    assert not meaning(table, "potato")[COMPONENTS : COMPONENTS + CLASSES].any()
 
 
 def test_the_index_can_name_every_row(table: WordTable) -> None:
@@ -96,5 +107,5 @@ def test_ratings_and_lexicons_are_well_formed() -> None:
 def test_without_ratings_no_word_is_hard() -> None:
     """The columns are there, and 0."""
     plain = built(["Prove it."], rated=False)
-    assert not plain.rows[:, COMPONENTS : COMPONENTS + GRADED].any()
+    assert not plain.rows[:, COMPONENTS + CLASSES : COMPONENTS + GRADED].any()
     assert len(embedding()[0]) < len(plain.rows)
