@@ -263,7 +263,7 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
 
 
 def _print_difficulty(found: dict[str, Any]) -> None:
-    """Prints how well complexity orders prompts of known tiers."""
+    """Prints how well complexity orders prompts of known tiers; measures that training was stopped before are left out."""
     from gateway.table import print_table
 
     if not found:
@@ -275,7 +275,7 @@ def _print_difficulty(found: dict[str, Any]) -> None:
         ("  with tools", held["with_tools"]),
         ("  with a history", held["with_history"]),
         ("  by length alone", found["held kinds, length alone"]),
-        *((f"every kind left out once, by {name}", each) for name, each in found["kinds left out"].items()),
+        *((f"every kind left out once, by {name}", each) for name, each in found.get("kinds left out", {}).items()),
         ("always the same model", found["always the same model"]),
     ]
     typer.echo("\npairs of prompts of different tiers in the right order: all, and those two tiers apart or three")
