@@ -3,13 +3,14 @@
 
 import asyncio
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gateway.commands.shared import (
     ConfigOption,
     JsonOption,
+    fail,
     open_accounts,
     open_engine,
     plain,
@@ -17,6 +18,11 @@ from gateway.commands.shared import (
     print_rows,
     read_config,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.configuration.settings import GatewayConfig
 
 keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -44,10 +50,9 @@ def create_key(
 
     from gateway.configuration.settings import peppers, read_environment
 
-    environment = read_environment()
-    has_file = config is not None or environment.config is not None
-    pepper = peppers(read_config(config) if has_file else None, environment)[0]
-    only = _models(models)
+    read = _configured(config)
+    pepper = peppers(read, read_environment())[0]
+    only = _models(models, read)
     expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
 
     async def create() -> dict[str, Any]:
@@ -95,17 +100,40 @@ def list_keys(
     print_rows(asyncio.run(read()), columns, as_json=as_json, empty="no keys yet")
 
 
-def _models(text: str | None) -> list[str] | None:
-    return None if text is None else sorted({name.strip() for name in text.split(",") if name.strip()})
+def _configured(config: "Path | None") -> "GatewayConfig | None":
+    """The configuration, where one is named here or in the environment."""
+    from gateway.configuration.settings import read_environment
+
+    return read_config(config) if config is not None or read_environment().config is not None else None
+
+
+def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | None:
+    """The names; ends the command at one that no model of the configuration has, where there is one to ask."""
+    names = None if text is None else sorted({name.strip() for name in text.split(",") if name.strip()})
+    if names and config is not None:
+        from providers.catalog import build_catalog
+        from settings.words import closest
+
+        catalog = build_catalog(config.providers, lambda _reference: "unused")
+        for name in names:
+            if name not in catalog:
+                near = closest(name, catalog.targets)
+                fail(
+                    f"there is no model {name[:80]!r}; "
+                    + (f"did you mean {near}?" if near else "the file's `providers.models` has those that there are"),
+                    2,
+                )
+    return names
 
 
 @keys_app.command("set")
 def set_key(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
     models: Annotated[str, typer.Option(help="The only models it may use, with commas; `all` for all of its team's.")],
+    config: ConfigOption = None,
 ) -> None:
     """Change which models a key may use. Every server follows within 5 seconds."""
-    only = None if models.strip() == "all" else _models(models)
+    only = None if models.strip() == "all" else _models(models, _configured(config))
 
     async def change_it() -> None:
         from accounts.errors import UnknownKeyId

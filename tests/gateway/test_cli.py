@@ -356,3 +356,13 @@ def test_a_keys_models_are_chosen_changed_and_shown() -> None:
     (listed,) = json.loads(_ok("keys", "list", "--json"))
     assert listed["models"] is None
     assert "`weighbridge keys list` has them all" in _fails("keys", "set", "key_nobodys", "--models", "small")
+
+
+def test_a_keys_models_are_ones_that_there_are(config: Path) -> None:
+    """Where a configuration is named: a misspelt one would allow nothing while its author believes it does."""
+    named = ("--config", str(config))
+    _ok("teams", "create", "team_a")
+    assert "did you mean large?" in _fails("keys", "create", "team_a", "--models", "small,larg", *named, status=2)
+    assert "`providers.models`" in _fails("keys", "create", "team_a", "--models", "gpt", *named, status=2)
+    made = json.loads(_ok("keys", "create", "team_a", "--models", "small", "--json", *named))
+    assert "did you mean small?" in _fails("keys", "set", made["key_id"], "--models", "smal", *named, status=2)
