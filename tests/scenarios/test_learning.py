@@ -214,7 +214,9 @@ async def test_who_did_not_ask_for_it_is_never_compared(tmp_path: Path, upstream
         assert len(upstream.arrived()) == 4
         assert {row["alias"] for row in await there.gateway.rows()} == {"auto", "cheap"}
         # One that is too long to be judged whole is counted, and the reference is not asked.
-        said, _ = await there.ask(stream=True, model="auto", messages=[{"role": "user", "content": "x" * 40_000}])
+        easy = {"role": "user", "content": "What is 2 and 2?"}
+        history = [{"role": "user", "content": "x" * 40_000}, {"role": "assistant", "content": "Thanks."}]
+        said, _ = await there.ask(stream=True, model="auto", messages=[*history, easy])
         assert spoken(said) == GIVEN_TEXT
         await until(lambda: there.shadow.counts == {"sampled": 1, "not-comparable": 1})
         assert len(upstream.arrived()) == 5

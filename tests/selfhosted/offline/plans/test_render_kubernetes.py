@@ -366,4 +366,4 @@ def test_prefill_and_decode_reach_each_other_and_nobody_scales_them() -> None:
         assert told["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
         ports = {each["name"]: each["containerPort"] for each in container["ports"]}
         assert str(ports["nixl"]) == told["VLLM_NIXL_SIDE_CHANNEL_PORT"]["value"]
-        assert any("proxy" in warning for warning in warnings_of(serving))
+        assert any("prefill: {replicas:" in warning for warning in warnings_of(serving))
