@@ -15,6 +15,8 @@ FEWEST: Final = 200
 """Requests below which their mix is mostly chance."""
 MOST: Final = 2_000
 """Requests that are read at most, the newest."""
+LOOKED_AT: Final = 5 * MOST
+"""Of the newest, so many are looked at: after an update of the classifier none is its, however many there are."""
 _HALF: Final = np.dtype("<f2")
 
 NewestRow = tuple[bytes, int, int]
@@ -38,10 +40,28 @@ async def newest_rows(engine: AsyncEngine, team_id: str, artifact: str, width: i
     """The same as rows: vector of half-precision numbers, input tokens, output tokens."""
     if not artifact or width < 1:
         return []
-    newest = (
-        select(col(WeighingRow.vector), col(WeighingRow.input_tokens), col(WeighingRow.output_tokens))
-        .where(col(WeighingRow.team_id) == team_id, col(WeighingRow.artifact) == artifact)
+    latest = (
+        select(
+            *map(
+                col,
+                (
+                    WeighingRow.vector,
+                    WeighingRow.input_tokens,
+                    WeighingRow.output_tokens,
+                    WeighingRow.artifact,
+                    WeighingRow.at_us,
+                ),
+            )
+        )
+        .where(col(WeighingRow.team_id) == team_id)
         .order_by(col(WeighingRow.at_us).desc())
+        .limit(LOOKED_AT)
+        .subquery()
+    )
+    newest = (
+        select(latest.c.vector, latest.c.input_tokens, latest.c.output_tokens)
+        .where(latest.c.artifact == artifact)
+        .order_by(latest.c.at_us.desc())
         .limit(MOST)
     )
     async with engine.connect() as connection:

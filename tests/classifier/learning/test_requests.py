@@ -1,10 +1,11 @@
 """A team's own requests as arrays: only its own, only this model's, only when there are enough."""
 
+import msgspec
 import numpy as np
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.learning.requests import FEWEST, MOST, own_requests
+from classifier.learning.requests import FEWEST, LOOKED_AT, MOST, own_requests
 from classifier.learning.store import ClassifiedRequest, LearningStore
 from tests.classifier.learning.kept import a_weighing
 
@@ -51,3 +52,12 @@ async def test_a_few_requests_are_no_sample(engine: AsyncEngine) -> None:
     assert await own_requests(engine, "team_a", "a1", WIDTH) is None
     await LearningStore(engine).add([weighing(FEWEST)], ())
     assert await own_requests(engine, "team_a", "a1", WIDTH) is not None
+
+
+async def test_only_the_latest_are_looked_at(engine: AsyncEngine) -> None:
+    """After an update of the classifier a team's page does not look through all that the one before has scored."""
+    newer = [msgspec.structs.replace(weighing(FEWEST + index), artifact="a2") for index in range(LOOKED_AT)]
+    await LearningStore(engine).add([weighing(index) for index in range(FEWEST)], ())
+    assert await own_requests(engine, "team_a", "a1", WIDTH) is not None
+    await LearningStore(engine).add(newer, ())
+    assert await own_requests(engine, "team_a", "a1", WIDTH) is None
