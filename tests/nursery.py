@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import select
 import signal
@@ -230,6 +231,7 @@ def _fork(command: Sequence[str], environ: Mapping[str, str], now: float, fds: S
         with contextlib.suppress(BaseException):
             os.dup2(input_fd, 0)
             _let_go({0, 1, 2, told_fd, *fds})
+            _forget_the_log()
             os.setpgid(0, 0)
             os.environ.clear()
             os.environ.update(environ)
@@ -251,6 +253,12 @@ def _let_go(kept: set[int]) -> None:
         if each not in kept:
             with contextlib.suppress(OSError):
                 os.close(each)
+
+
+def _forget_the_log() -> None:
+    """The supervisor's thread that writes it may have held its queue, or the stream, at the moment of the fork: for ever, here."""
+    logging.getLogger().handlers.clear()
+    sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))  # noqa: SIM115 - open to the end
 
 
 def _run_plane(command: Sequence[str]) -> int:
