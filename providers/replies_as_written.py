@@ -3,8 +3,8 @@ token, what is its end, and what was used. Their bytes pass as they are.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from providers.wire import Event, WireUsage, on_one_line
 _ENDS: Final = frozenset({"response.completed", "response.incomplete"})
 _CALL: Final = "_call"
 _PER_CALL: Final = "_requests"
+_Read = TypeVar("_Read")
 
 
 class ReplyReader(Protocol):
@@ -74,10 +75,7 @@ class _ResponsesReader:
 
     def event(self, payload: bytes) -> Event:
         payload = on_one_line(payload)
-        try:
-            event = _decode_event(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise malformed_message(self._deployment) from error
+        event = read_message(_decode_event, payload, self._deployment)
         kind = event.type
         if kind == "error":
             raise self._failed({"code": event.code, "message": event.message})
@@ -93,10 +91,7 @@ class _ResponsesReader:
 
     def whole(self, payload: bytes) -> Event:
         payload = on_one_line(payload)
-        try:
-            response = _decode_response(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise malformed_message(self._deployment) from error
+        response = read_message(_decode_response, payload, self._deployment)
         if response.error is not None or not isinstance(response.output, list):
             raise self._failed(response.error)
         return Event(payload, True, 1, 0, _usage_of_response(response), True, _tier(response), "", "response")
@@ -177,10 +172,7 @@ class _MessagesReader:
 
     def event(self, payload: bytes) -> Event:
         payload = on_one_line(payload)
-        try:
-            event = _decode_messages_event(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise malformed_message(self._deployment) from error
+        event = read_message(_decode_messages_event, payload, self._deployment)
         if event.type == "error":
             raise failure_in_messages(event.error, payload, self._deployment)
         self.ended = event.type == "message_stop"
@@ -193,10 +185,7 @@ class _MessagesReader:
 
     def whole(self, payload: bytes) -> Event:
         payload = on_one_line(payload)
-        try:
-            message = _decode_message(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise malformed_message(self._deployment) from error
+        message = read_message(_decode_message, payload, self._deployment)
         if not isinstance(message.content, list):
             raise malformed_message(self._deployment)
         usage = self._usage.told(message.usage) if isinstance(message.usage, dict) else None
@@ -240,6 +229,14 @@ def failure_in_messages(told: Any, payload: bytes, deployment: Deployment) -> Up
     failure = error_in_reply(told, deployment.deployment_id, deployment.api_key)
     failure.original = original_of([payload], deployment.api_key)
     return failure
+
+
+def read_message(decode: Callable[[bytes], _Read], payload: bytes, deployment: Deployment) -> _Read:
+    """A reply, or an event of one, as far as `decode` reads it. Raises MalformedReply."""
+    try:
+        return decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed_message(deployment) from error
 
 
 def malformed_message(deployment: Deployment) -> MalformedReply:

@@ -38,7 +38,7 @@ from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.hedging import Hedging, first_to_succeed, places
 from proxy.held_reply import hold
 from proxy.latency import LatencyTracker
-from proxy.patience import hold_within, impatience, patience_s
+from proxy.patience import expire_now, hold_within, impatience, patience_s
 from proxy.policy import AUTO, Candidate, is_own
 from proxy.prefill import read_apart
 from proxy.queues.work import Slot
@@ -250,7 +250,7 @@ class Dispatcher:
             await attempt.reserve()
             async with asyncio.timeout(self._patience_s(attempt, attempts)) as patience:
                 if attempt.lease is not None:
-                    attempt.lease.when_lost = functools.partial(_expire, patience)
+                    attempt.lease.when_lost = functools.partial(expire_now, patience)
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 attempt.sent = True
@@ -444,12 +444,6 @@ def _close_cancelled(attempt: Attempt, stream: UpstreamStream | None) -> None:
         attempt.close("hedge_lost", status=HTTPStatus.OK, unused="hedge_lost")
     else:
         attempt.close("caller_gone", asyncio.CancelledError(), status=CALLER_GONE)
-
-
-def _expire(patience: asyncio.Timeout) -> None:
-    """Expires the time-out now, because the replica is dead. No effect when it expired already."""
-    if not patience.expired():
-        patience.reschedule(asyncio.get_running_loop().time())
 
 
 def _as_spill_over(candidate: Candidate, routed: RoutedRequest) -> Candidate | None:

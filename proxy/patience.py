@@ -1,5 +1,6 @@
-"""Time-outs of attempts, and the error that assigns the fault when one expires. Pure: the time is passed in."""
+"""Time-outs of attempts, and the error that assigns the fault when one expires. Pure, the time is passed in; but for `expire_now`."""
 
+import asyncio
 import math
 from typing import Final
 
@@ -66,3 +67,9 @@ def _late_in_words(attempt: Attempt, now: float) -> str:
         f"{routed.timeouts.first_token_s(tier):g} s), and the gateway's budget for other attempts is used up "
         "(`providers.retry`). Send it again shortly."
     )
+
+
+def expire_now(patience: asyncio.Timeout) -> None:
+    """Expires the time-out now, because the replica is dead. No effect when it expired already."""
+    if not patience.expired():
+        patience.reschedule(asyncio.get_running_loop().time())

@@ -19,6 +19,7 @@ from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest
 from proxy.attempt import Attempt
 from proxy.deployment_choice import ReplicaDoor
+from proxy.patience import expire_now
 from selfhosted.fleet import ReadResult
 from selfhosted.pool import Reader
 
@@ -104,7 +105,7 @@ async def _read(upstream: Upstream, reader: Reader, call: UpstreamCall) -> tuple
     payload = b"{}"
     try:
         async with asyncio.timeout(None) as patience:
-            lease.when_lost = functools.partial(_expire, patience)
+            lease.when_lost = functools.partial(expire_now, patience)
             stream = await upstream.open(_reading(call, reader))
             while (events := await stream.read()) is not None:
                 payload = events[-1].payload
@@ -134,12 +135,6 @@ def _params(payload: bytes) -> msgspec.Raw | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return params if handed is not None and handed.do_remote_prefill else None
-
-
-def _expire(patience: asyncio.Timeout) -> None:
-    """Ends the wait now, because the replica is dead. No effect when it ended already."""
-    if not patience.expired():
-        patience.reschedule(asyncio.get_running_loop().time())
 
 
 def _ignored(_what: object) -> None:

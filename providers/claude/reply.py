@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from providers.replies_as_written import MessagesUsage, failure_in_messages, malformed_message
+from providers.replies_as_written import MessagesUsage, failure_in_messages, malformed_message, read_message
 from providers.target import Deployment
 from providers.wire import EMPTY_OBJECT, Event, WireUsage, on_one_line
 
@@ -65,7 +65,6 @@ class _StreamEvent(msgspec.Struct):
 
 _decode_message: Final = msgspec.json.Decoder(_Message).decode
 _decode_event: Final = msgspec.json.Decoder(_StreamEvent).decode
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ClaudeReader:
@@ -95,10 +94,7 @@ class ClaudeReader:
 
     def whole(self, payload: bytes) -> Event:
         payload = on_one_line(payload)
-        try:
-            message = _decode_message(payload)
-        except _UNREADABLE as error:
-            raise malformed_message(self._deployment) from error
+        message = read_message(_decode_message, payload, self._deployment)
         if message.content is None:
             raise malformed_message(self._deployment)
         usage = self._usage.told(message.usage) if isinstance(message.usage, dict) else None
@@ -112,10 +108,7 @@ class ClaudeReader:
 
     def event(self, payload: bytes) -> Event:
         payload = on_one_line(payload)
-        try:
-            event = _decode_event(payload)
-        except _UNREADABLE as error:
-            raise malformed_message(self._deployment) from error
+        event = read_message(_decode_event, payload, self._deployment)
         native = payload if self._passes else b""
         delta = event.delta
         if event.type == "error":

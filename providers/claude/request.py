@@ -135,13 +135,18 @@ def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
     effort = config.get("effort") if isinstance(config, dict) else None
     if isinstance(config, dict) and str(effort) in _EFFORTS and effort not in claude.efforts:
         fields["output_config"] = {name: value for name, value in config.items() if name != "effort"}
-        closest = next((each for each in _EFFORTS[str(effort)] if each in claude.efforts), None)
+        closest = _closest_effort(effort, claude)
         if closest is not None:
             fields["output_config"]["effort"] = closest
         else:
             drops("reasoning_effort")
         if not fields["output_config"]:
             del fields["output_config"]
+
+
+def _closest_effort(effort: Any, claude: Claude) -> str | None:
+    """What the model calls an effort like this; None where it has none, or nobody knows the word."""
+    return next((each for each in _EFFORTS.get(str(effort), ()) if each in claude.efforts), None)
 
 
 def _budget(tokens: int, longest: Any) -> Fields | None:
@@ -312,15 +317,14 @@ def _think(fields: Fields, effort: Any, claude: Claude, drops: Callable[[str], N
     """An effort as this model's own way of thinking, where the caller did not choose one itself."""
     if effort is None or effort == "none" or "thinking" in fields:
         return
-    words = _EFFORTS.get(str(effort), ())
     if claude.thinking == "adaptive":
-        closest = next((each for each in words if each in claude.efforts), None)
+        closest = _closest_effort(effort, claude)
         if closest is not None:
             # Unasked for, what was thought comes without its text.
             fields["thinking"] = {"type": "adaptive", "display": "summarized"}
             fields["output_config"] = {"effort": closest}
             return
-    elif claude.thinking == "budget" and words and _may_think(fields):
+    elif claude.thinking == "budget" and str(effort) in _EFFORTS and _may_think(fields):
         made = _budget(_BUDGETS[str(effort)], fields["max_tokens"])
         if made is not None:
             fields["thinking"] = made
