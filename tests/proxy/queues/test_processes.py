@@ -32,7 +32,8 @@ class _Process:
             targets=("llama",),
             tokens_in_flight=whole,
             max_waiting_tokens=10_000_000,
-            max_wait_s=MaxWait(interactive=600),
+            # Nobody is refused for a long wait: these plays are about who has a turn.
+            max_wait_s=MaxWait(interactive=600).model_copy(update={"interactive": 1e6}),
         )
         self.queues = Queues({"own": config}, capacity, cluster.clock, alarm=self._alarm)
         self.started: list[tuple[float, Work]] = []
