@@ -14,11 +14,12 @@ from providers.batch_apis.batch_api import (
     BatchHttp,
     CallOutcome,
     HandedBatch,
+    gone_already,
     malformed,
     text_of,
 )
 from providers.claude.reply import chat_of_message
-from providers.errors import RequestRejected, UpstreamRefusedUs
+from providers.errors import RequestRejected
 from providers.target import Deployment
 
 _HOST: Final = "https://api.anthropic.com"
@@ -96,7 +97,7 @@ class AnthropicBatches:
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
         """Deletes it, with what it holds."""
-        with contextlib.suppress(RequestRejected, UpstreamRefusedUs):
+        with gone_already():
             await self._ask(deployment, "DELETE", f"{_PATH}/{batch.batch_id}")
 
     async def _ask(

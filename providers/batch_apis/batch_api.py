@@ -1,7 +1,8 @@
 """What a provider's batch API does for us, and the HTTP that both kinds share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol
 
@@ -60,7 +61,10 @@ class BatchApi(Protocol):
     """Whether a batch carries our name for it, so that it can be told from everybody else's."""
 
     async def create(self, deployment: Deployment, name: str, path: str, calls: Sequence[BatchCall]) -> str:
-        """Hands calls over, and returns the batch's id there. `path` is the API's, such as `chat/completions`."""
+        """Hands calls over, and returns the batch's id there. `path` is the API's, such as `chat/completions`.
+
+        Where it fails, something that was uploaded for it may be left there; `find` removes it.
+        """
         ...
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:
@@ -82,7 +86,7 @@ class BatchApi(Protocol):
         ...
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
-        """Deletes what it left there: prompts and answers."""
+        """Deletes what it left there: prompts and answers. What is gone already is no error."""
         ...
 
 
@@ -92,6 +96,16 @@ def text_of(found: Mapping[str, Any], name: str, deployment: Deployment, whose: 
     if not isinstance(value, str) or not value:
         raise malformed(deployment, whose)
     return value
+
+
+@contextlib.contextmanager
+def gone_already() -> Iterator[None]:
+    """What is to be deleted may be gone: an answer with status 404 is none of its errors."""
+    try:
+        yield
+    except UpstreamError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
 
 
 def malformed(deployment: Deployment, whose: str) -> MalformedReply:

@@ -15,14 +15,11 @@ from providers.batch_apis.batch_api import (
     CallOutcome,
     HandedBatch,
     Outcome,
+    gone_already,
     malformed,
     text_of,
 )
-from providers.errors import (
-    RequestRejected,
-    UpstreamRateLimited,
-    UpstreamRefusedUs,
-)
+from providers.errors import RequestRejected
 from providers.target import Deployment
 
 _NAME: Final = "weighbridge"
@@ -65,11 +62,7 @@ class OpenAiBatches:
             "completion_window": "24h",
             "metadata": {_NAME: name},
         }
-        try:
-            made = await self._ask(deployment, "POST", "batches", body=msgspec.json.encode(asked))
-        except (RequestRejected, UpstreamRefusedUs, UpstreamRateLimited):
-            await self._delete(deployment, file_id)
-            raise
+        made = await self._ask(deployment, "POST", "batches", body=msgspec.json.encode(asked))
         return text_of(made, "id", deployment, _WHOSE)
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:  # noqa: ARG002  Names suffice.
@@ -127,8 +120,7 @@ class OpenAiBatches:
                 await self._delete(deployment, text_of(each, "id", deployment, _WHOSE))
 
     async def _delete(self, deployment: Deployment, file: str) -> None:
-        with contextlib.suppress(RequestRejected, UpstreamRefusedUs):
-            # It may be gone already.
+        with gone_already():
             await self._ask(deployment, "DELETE", f"files/{file}")
 
     async def _ask(

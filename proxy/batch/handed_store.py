@@ -148,11 +148,16 @@ class HandedStore:
         return lines
 
     async def made(self, handed_id: str, upstream_id: str, look_us: int) -> bool:
-        """The provider has it under this id. False where it has come to its end meanwhile, which stays as it is."""
-        values = {"state": "running", "upstream_id": upstream_id, "look_us": look_us, "held_until_us": 0}
-        open_one = and_(col(HandedBatchRow.handed_id) == handed_id, col(HandedBatchRow.state) != "ended")
+        """The provider has it under this id. False where it has come to its end meanwhile: then it is only to be forgotten there."""
+        ours = col(HandedBatchRow.handed_id) == handed_id
+        is_open = col(HandedBatchRow.state).in_(("making", "running"))
+        values = {"upstream_id": upstream_id, "look_us": look_us, "held_until_us": 0}
         async with self._engine.begin() as connection:
-            return (await connection.execute(update(HandedBatchRow).where(open_one).values(**values))).rowcount == 1
+            change = update(HandedBatchRow).where(ours, is_open).values(state="running", **values)
+            if (await connection.execute(change)).rowcount == 1:
+                return True
+            await self._set(connection, handed_id, {**values, "state": "forgetting", "look_us": 0})
+            return False
 
     async def look_later(self, handed_id: str, look_us: int) -> None:
         """Nothing has changed."""
@@ -241,18 +246,27 @@ class HandedStore:
         return released
 
     async def end(
-        self, handed: HandedBatchRecord, outcome: str, entries: Sequence[Entry], *, estimated: int, failed: bool
+        self,
+        handed: HandedBatchRecord,
+        outcome: str,
+        entries: Sequence[Entry],
+        *,
+        estimated: int,
+        failed: bool,
+        leaves: bool,
     ) -> int:
         """It has come to its end: what closes its open reservations is booked, and lines without an answer wait again.
 
-        Returns how many do; with `failed` it counts as a failure of each, and they are not handed over again.
+        Returns how many do; with `failed` it counts as a failure of each, and they are not handed over again. `leaves`: the
+        provider may still have something of it, and is asked to forget it from now on.
         """
         async with self._engine.begin() as connection:
             await connection.execute(_locked(handed.handed_id))
             released = await self._batches.release_within(connection, handed.batch_id, handed.handed_id, failed=failed)
             await self._ledger.insert_within(connection, entries)
             values = {
-                "state": "ended",
+                "state": "forgetting" if leaves else "ended",
+                "look_us": 0,
                 "outcome": outcome,
                 "ended_us": self._time.here_us(),
                 "lines_left": 0,
@@ -262,6 +276,10 @@ class HandedStore:
             }
             await self._set(connection, handed.handed_id, values)
         return released
+
+    async def forgotten(self, handed_id: str) -> None:
+        """Nothing of it is left at the provider, or nobody tries any more."""
+        await self._change(handed_id, {"state": "ended", "held_until_us": 0})
 
     # What is known of all.
 

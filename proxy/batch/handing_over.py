@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import msgspec
@@ -57,6 +58,10 @@ _SETTLED_S: Final = 60.0
 """How long after it was begun a batch that cannot be found was never made."""
 _LOST_S: Final = 100_000.0
 """How long after it was begun nothing more is to be heard of a batch: more than a day."""
+_FORGET_S: Final = 604_800.0
+"""How long a provider is asked to delete what it has of a batch: a week."""
+_FORGET_LATER: Final = 0.125
+"""The part of a batch's age after which it is asked again, so that it is asked ever more seldom."""
 _RESULTS_AT_A_TIME: Final = 200
 _ALL: Final = 2**31 - 1
 _OK: Final = 200
@@ -342,7 +347,8 @@ class Handover:
                 created_us=0,
                 give_up_us=0,
             )
-            await self._end(record, "refused", failed=False)
+            # A file that was uploaded before may be there all the same.
+            await self._end(record, "refused", failed=False, leaves=api.names_batches)
             return
         except UpstreamError as error:
             # Whether it was made shows when it is looked for.
@@ -383,6 +389,8 @@ class Handover:
                     await self._wait_or_lose(handed)
                 elif handed.state == "making":
                     await self._find(handed, deployment)
+                elif handed.state == "forgetting":
+                    await self._forget(handed, deployment)
                 else:
                     await self._look(handed, deployment)
             except UpstreamError as error:
@@ -429,15 +437,52 @@ class Handover:
         late_s = (self._batches.now_us() - handed.give_up_us) / 1_000_000
         if found.outcome:
             await self._collect(handed, batch, deployment, found)
-            # What is there belongs to callers, and is here now.
-            await api.forget(deployment, found)
             return
         if late_s > -_CANCEL_S or batch.status != "in_progress":
             await api.cancel(deployment, handed.upstream_id)
         await self._wait_or_lose(handed)
 
+    async def _forget(self, handed: HandedBatchRecord, deployment: Deployment) -> None:
+        """Has the provider delete what it has of a batch that has come to its end: prompts and answers belong to callers."""
+        api = self._apis[deployment.batch_api or ""]
+        upstream_id = handed.upstream_id
+        if not upstream_id:
+            # Looking for it removes what was uploaded for no batch.
+            made = await api.find(deployment, handed.handed_id, handed.created_us / 1_000_000, handed.lines)
+            upstream_id = made[0] if made else ""
+        try:
+            found = await api.look(deployment, upstream_id) if upstream_id else None
+        except UpstreamError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            found = None
+        if found is not None and not found.outcome:
+            await api.cancel(deployment, upstream_id)
+            await self._wait_or_lose(handed)
+            return
+        if found is not None:
+            await api.forget(deployment, found)
+        await self._store.forgotten(handed.handed_id)
+
+    async def _wait_to_forget(self, handed: HandedBatchRecord) -> None:
+        """Asks again later, ever more seldom; after a week somebody has to see to it."""
+        age_s = self._age_s(handed)
+        if age_s > _FORGET_S:
+            _log.error(
+                "batch: %s has not deleted batch %s and its files for a week; delete them there by hand",
+                handed.deployment_id,
+                handed.upstream_id or handed.handed_id,
+            )
+            await self._store.forgotten(handed.handed_id)
+            return
+        later_us = int(age_s * _FORGET_LATER * 1_000_000)
+        await self._store.look_later(handed.handed_id, max(self._next_look_us(), self._batches.now_us() + later_us))
+
     async def _wait_or_lose(self, handed: HandedBatchRecord) -> None:
         """Looks again later. Lines that are needed go other ways meanwhile, and what is never heard of again is booked."""
+        if handed.state == "forgetting":
+            await self._wait_to_forget(handed)
+            return
         if self._batches.now_us() >= handed.give_up_us and handed.lines_left:
             self._observer.count_handed("returned", await self._store.take_back(handed))
         if self._age_s(handed) > _LOST_S:
@@ -529,13 +574,18 @@ class Handover:
             priority=batch.priority,
         )
 
-    async def _end(self, handed: HandedBatchRecord, outcome: str, *, failed: bool, unknown: int = 0) -> None:
-        """Closes it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made."""
+    async def _end(
+        self, handed: HandedBatchRecord, outcome: str, *, failed: bool, unknown: int = 0, leaves: bool | None = None
+    ) -> None:
+        """Closes it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made. With
+        `leaves` something of it is at the provider; None: where it was made there.
+        """
         reserves = list((await self._store.open_reserves(handed.handed_id)).values())
         estimated = min(unknown, len(reserves))
         entries = [orphan_settlement(each) for each in reserves[:estimated]]
         entries += [void_of(each) for each in reserves[estimated:]]
-        released = await self._store.end(handed, outcome, entries, estimated=estimated, failed=failed)
+        leaves = handed.upstream_id != "" if leaves is None else leaves
+        released = await self._store.end(handed, outcome, entries, estimated=estimated, failed=failed, leaves=leaves)
         await self._money.free(handed.handed_id)
         self._observer.count_handed("returned", released)
         self._observer.count_handed("estimated", estimated)

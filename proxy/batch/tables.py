@@ -158,7 +158,9 @@ class HandedBatchRow(SQLModel, table=True):
     target_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
     deployment_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
     state: str = Field(sa_column=Column(String(16), nullable=False))
-    """`making` until the provider's id for it is known, `running`, `ended`."""
+    """`making` until the provider's id for it is known, `running`, `forgetting` from its end until the provider has deleted what it
+    has of it, `ended`.
+    """
     outcome: str = Field(sa_column=Column(String(16), nullable=False))
     """How it ended: as the provider says, or `late`, `refused` or `lost`; empty before."""
     upstream_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.caller import Caller
 from cost.ledger.entries import Entry
 from providers.batch_apis.anthropic import AnthropicBatches
-from providers.batch_apis.batch_api import BatchApi, BatchCall, BatchHttp
+from providers.batch_apis.batch_api import BatchApi, BatchCall, BatchHttp, HandedBatch
 from providers.batch_apis.openai import OpenAiBatches
-from providers.errors import AnswerLost
+from providers.errors import AnswerLost, ConnectFailed
 from providers.target import Deployment
 from proxy.batch.answering import Answered, Asked, Handing, Offers, WayName
 from proxy.batch.batch import Batch, ClaimedLine
@@ -248,7 +248,7 @@ async def test_a_process_that_dies_while_it_hands_over_loses_and_doubles_nothing
     assert not house.purse.held
 
 
-async def test_a_process_that_stood_still_leaves_no_batch_at_the_provider(house: House) -> None:
+async def test_a_process_that_stood_still_leaves_no_batch_at_the_provider(house: House, upstream: Upstream) -> None:
     """Another one found none and let its lines go other ways; the one that is made after all is cancelled."""
     house.line.script = lambda _number: "hang"
     await house.batch(3)
@@ -263,10 +263,13 @@ async def test_a_process_that_stood_still_leaves_no_batch_at_the_provider(house:
     house.api.create = stands_still  # type: ignore[method-assign,assignment]
     await house.handover.hand_over()
     (row,) = await house.handed()
-    assert (row["state"], row["outcome"], row["upstream_id"]) == ("ended", "lost", "")
+    assert (row["state"], row["outcome"], row["upstream_id"]) == ("forgetting", "lost", made[0][1])
     assert await house.states() == {WAITING: 3}
     assert await house.entries() == {"reserve": 3, "void": 3}
     assert (await house.api.look(*made[0])).outcome == "cancelled"
+    await house.tend()
+    assert [row["state"] for row in await house.handed()] == ["ended"]
+    assert await left_there(house, upstream) == 0
 
 
 async def test_a_process_that_dies_while_it_collects_books_nothing_twice(
@@ -295,6 +298,103 @@ async def test_a_process_that_dies_while_it_collects_books_nothing_twice(
     assert await house.entries() == {"reserve": 5, "settle": 5}
     (made,) = await house.handed()
     assert (made["answered"], made["unneeded"], made["estimated"]) == (5, 0, 0)
+
+
+async def left_there(house: House, upstream: Upstream) -> int:
+    """Files and batches of ours that the provider still has something of."""
+    async with aiohttp.ClientSession() as session:
+        path = "files" if house.api.names_batches else "messages/batches"
+        async with session.get(f"{upstream.url}/{path}") as reply:
+            return len((await reply.json())["data"])
+
+
+async def test_a_process_that_dies_before_the_provider_has_forgotten_leaves_nothing_there(
+    house: House, upstream: Upstream
+) -> None:
+    """The answers are written down by then; another one has the rest deleted, however often that fails before."""
+    await house.batch(2)
+    await house.handover.hand_over()
+    forget, asked = house.api.forget, 0
+
+    async def dies(*_given: Any) -> None:
+        raise Killed
+
+    async def fails(deployment: Deployment, batch: HandedBatch) -> None:
+        nonlocal asked
+        asked += 1
+        raise AnswerLost("made up", deployment_id=deployment.deployment_id)
+
+    house.api.forget = dies  # type: ignore[method-assign,assignment]
+    with pytest.raises(Killed):
+        await house.tend()
+    assert [row["state"] for row in await house.handed()] == ["forgetting"]
+    assert await house.states() == {ANSWERED: 2}
+    assert await house.entries() == {"reserve": 2, "settle": 2}
+    house.api.forget = fails  # type: ignore[method-assign]
+    house.handover = house.process()
+    for _ in range(3):
+        await house.tend()
+    assert asked == 3
+    assert await left_there(house, upstream) > 0
+    house.api.forget = forget  # type: ignore[method-assign]
+    await house.tend()
+    (made,) = await house.handed()
+    assert (made["state"], made["outcome"], made["answered"]) == ("ended", "completed", 2)
+    assert await left_there(house, upstream) == 0
+    assert await house.entries() == {"reserve": 2, "settle": 2}
+
+
+async def test_a_provider_that_never_forgets_is_told_of_after_a_week(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked ever more seldom meanwhile."""
+    await house.batch(1)
+    await house.handover.hand_over()
+    asked = 0
+
+    async def fails(deployment: Deployment, batch: HandedBatch) -> None:
+        nonlocal asked
+        asked += 1
+        raise AnswerLost("made up", deployment_id=deployment.deployment_id)
+
+    house.api.forget = fails  # type: ignore[method-assign]
+    for _ in range(8 * 6):
+        await house.tend(after_s=4 * 3_600)
+    assert 10 < asked < 30
+    (made,) = await house.handed()
+    assert (made["state"], made["outcome"]) == ("ended", "completed")
+    assert f"has not deleted batch {made['upstream_id']} and its files for a week" in caplog.text
+
+
+async def test_what_was_uploaded_for_a_batch_that_was_refused_is_removed(
+    house: House, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file was there before the provider could not be reached any more."""
+    await house.batch(2)
+    create = house.api.create
+
+    async def half(deployment: Deployment, name: str, path: str, calls: list[BatchCall]) -> str:
+        if house.api.names_batches:
+            real = OpenAiBatches._ask
+
+            async def breaks(self: Any, at: Deployment, method: str, path: str, **more: Any) -> Any:
+                if (method, path) == ("POST", "batches"):
+                    raise ConnectFailed("made up", deployment_id=at.deployment_id)
+                return await real(self, at, method, path, **more)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(OpenAiBatches, "_ask", breaks)
+                return await create(deployment, name, path, calls)
+        raise ConnectFailed("made up", deployment_id=deployment.deployment_id)
+
+    house.api.create = half  # type: ignore[method-assign,assignment]
+    await house.handover.hand_over()
+    assert [row["outcome"] for row in await house.handed()] == ["refused"]
+    assert await left_there(house, upstream) == int(house.api.names_batches)
+    await house.tend()
+    assert await left_there(house, upstream) == 0
+    assert [row["state"] for row in await house.handed()] == ["ended"]
+    assert await house.states() == {WAITING: 2}
 
 
 async def test_what_is_late_goes_another_way_in_time(house: House) -> None:
