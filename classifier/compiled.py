@@ -17,7 +17,7 @@ _SOURCE: Final = "words.c"
 _HASH_CHARS: Final = 64
 _FACTS_AT: Final = 5
 _SKETCH_AT: Final = 34
-_THE_SAME: Final = -1
+_TEXTS: Final = 3
 
 
 class Request(ctypes.Structure):
@@ -28,9 +28,11 @@ class Request(ctypes.Structure):
 
 class _Tables(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("value", "kind", "ideograph", "cue", "is_cue", "weight", "sublinear")),
-        *((name, ctypes.c_uint64) for name in ("base", "pair", "finish", "placing")),
+        *((name, ctypes.c_void_p) for name in ("value", "ideograph", "cue", "is_cue", "weight", "sublinear")),
+        *((name, ctypes.c_void_p) for name in ("power", "inverse", "tally", "marks")),
+        *((name, ctypes.c_uint64) for name in ("pair", "finish", "placing")),
         *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "sketch", "searched")),
+        *((name, ctypes.c_int32) for name in ("marks_known", "long_quote", "long_sentence")),
     ]
 
 
@@ -95,6 +97,8 @@ class CompiledWords:
         self._features = library.weighbridge_features
         self._features.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p]
         self._library = library
+        self._parts = library.weighbridge_parts
+        self._parts.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p]
         self._words = library.weighbridge_words
         self._words.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p]
 
@@ -121,6 +125,20 @@ class CompiledWords:
             (number, unit),
         )
 
+    def parts(self, data: bytes) -> tuple[bytes, bytes, bytes]:
+        """A text with plain marks, what it asks, and its question; a part that is the same as the one before is the same object.
+        Raises ValueError as above.
+        """
+        size = len(data)
+        out, sizes = ctypes.create_string_buffer(_TEXTS * size), (ctypes.c_int32 * _TEXTS)()
+        if self._parts(self._tables, data, size, out, sizes):
+            raise ValueError(f"{size} bytes are more than are read of a text")
+        texts = out.raw
+        plain = texts[: sizes[0]]
+        ask = plain if sizes[1] < 0 else texts[len(plain) : len(plain) + sizes[1]]
+        begin = len(plain) + len(ask)
+        return plain, ask, ask if sizes[2] < 0 else texts[begin : begin + sizes[2]]
+
     def words(self, data: bytes, most: int) -> NDArray[np.int32]:
         """The first words by meaning. Raises ValueError as above."""
         out = np.empty(most, np.int32)
@@ -146,21 +164,13 @@ class CompiledInputs:
         self._words, self._model = words, ctypes.byref(_Model(**addresses, **numbers))
         self._inputs = library.weighbridge_inputs
         text = (ctypes.c_char_p, ctypes.c_int32)
-        texts = (*text, *text, *text, *text)
-        self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *texts, ctypes.c_void_p]
+        self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *text, *text, ctypes.c_void_p]
 
-    def __call__(self, data: bytes, ask: bytes, question: bytes, before: bytes, request: Request, out: int) -> None:
-        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is. `ask` and `question` are parts
-        of the text; one that is the same object as the one before it is not read again. Raises ValueError as above.
+    def __call__(self, data: bytes, before: bytes, request: Request, out: int) -> None:
+        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is. Marks need not be plain. Raises
+        ValueError as above.
         """
-        asked = ctypes.byref(request)
-        texts = (
-            *(data, len(data)),
-            *(ask, _THE_SAME if ask is data else len(ask)),
-            *(question, _THE_SAME if question is ask else len(question)),
-            *(before, len(before)),
-        )
-        if self._inputs(self._words, self._model, asked, *texts, out):
+        if self._inputs(self._words, self._model, ctypes.byref(request), data, len(data), before, len(before), out):
             raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
 
 

@@ -216,11 +216,24 @@ _MARKS_BY_LEAD: Final = tuple(
     for lead in sorted({mark.encode()[0] for mark in _PLAIN_MARKS})
 )
 """The same by their first byte. One byte is found much faster than two."""
+_MARKS: Final = b"".join(
+    bytes([len(mark.encode())]) + mark.encode().ljust(3) + plain.encode() for mark, plain in _PLAIN_MARKS.items()
+)
+"""The same for the compiled library."""
 _VALUE: Final = _byte_values()
+_BLOCK_BYTES: Final = 64
 _UNBASE: Final = pow(_BASE, -1, 2**64)
 _POWER: Final = _powers(_BASE, _UNBASE)
 """Powers of the base. The first belongs to the blank before the text, so that the text's first byte has the power 0."""
 _INVERSE: Final = _powers(_UNBASE, 1)
+
+
+def _in_blocks(base: int) -> NDArray[np.uint64]:
+    """Powers of the base for the compiled library: of 0 to 63, then of 0, 64, 128, ...: for it, two short tables are sooner at hand
+    than a long one.
+    """
+    each = [*range(_BLOCK_BYTES), *range(0, _MAX_BYTES, _BLOCK_BYTES)]
+    return np.array([pow(base, power, 2**64) for power in each], np.uint64)
 
 
 def _mix(hashes: NDArray[np.uint64]) -> None:
@@ -382,9 +395,14 @@ def _readings(words: int, before: int) -> Values:
     return weights
 
 
-def read_text(prompt: Prompt) -> bytes:
+def raw_text(prompt: Prompt) -> bytes:
     """The UTF-8 bytes of the last message that are read."""
     return _as_bytes(prompt.text, HEAD_BYTES, TAIL_BYTES)
+
+
+def read_text(prompt: Prompt) -> bytes:
+    """The same with plain marks."""
+    return _with_plain_marks(raw_text(prompt))
 
 
 def _as_bytes(text: str, head: int, tail: int) -> bytes:
@@ -399,11 +417,13 @@ def _as_bytes(text: str, head: int, tail: int) -> bytes:
         data = text.encode("utf-8", "replace")
         if len(data) > head + tail + 1:
             data = b"%b\n%b" % (data[:head], data[-tail:])
-    return data if text.isascii() else _with_plain_marks(data)
+    return data
 
 
 def _with_plain_marks(data: bytes) -> bytes:
     """The text with ASCII signs in place of others, so that none is read as a part of a word."""
+    if data.isascii():
+        return data
     for lead, marks in _MARKS_BY_LEAD:
         if lead in data:
             for mark, plain in marks:
@@ -459,12 +479,11 @@ def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
     """The same by the compiled library."""
     before = compiled.words(text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
     request = request_of(prompt)
-    return _with_parts(read_text(prompt), lambda data: compiled.features(data, request), before)
+    return _with_parts(compiled.parts(raw_text(prompt)), lambda data: compiled.features(data, request), before)
 
 
-def _with_parts(data: bytes, found_in: Callable[[bytes], Found], before: Indices) -> Features:
-    ask = ask_in(data)
-    question = question_in(ask)
+def _with_parts(texts: tuple[bytes, bytes, bytes], found_in: Callable[[bytes], Found], before: Indices) -> Features:
+    data, ask, question = texts
     whole = found_in(data)
     of_ask = whole if ask is data else found_in(ask)
     of_question = of_ask if question == ask else found_in(question)
@@ -484,7 +503,9 @@ def request_of(prompt: Prompt) -> Request:
 def extract_by_numpy(prompt: Prompt) -> Features:
     """The same by numpy."""
     before = _words_before(prompt) if prompt.before else _NO_WORDS
-    return _with_parts(read_text(prompt), lambda data: _found_by_numpy(data, prompt), before)
+    data = read_text(prompt)
+    ask = ask_in(data)
+    return _with_parts((data, ask, question_in(ask)), lambda text: _found_by_numpy(text, prompt), before)
 
 
 def _found_by_numpy(data: bytes, prompt: Prompt) -> Found:
@@ -535,9 +556,14 @@ def words_of(text: str) -> list[str]:
     return [word.decode("utf-8", "replace") for word in _WORD.findall(folded)]
 
 
-def text_before(prompt: Prompt) -> bytes:
+def raw_text_before(prompt: Prompt) -> bytes:
     """The UTF-8 bytes that are read of the user message before the last one: its start."""
     return _as_bytes(prompt.before[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
+
+
+def text_before(prompt: Prompt) -> bytes:
+    """The same with plain marks."""
+    return _with_plain_marks(raw_text_before(prompt))
 
 
 def _words_before(prompt: Prompt) -> Indices:
@@ -682,15 +708,17 @@ def compiled_words(library: Path) -> CompiledWords | None:
     """The compiled library, where there is one and it gives numpy's numbers: one of another version does not."""
     tables: dict[str, NDArray[Any]] = {
         "value": _VALUE,
-        "kind": np.frombuffer(_KIND, np.uint8),
         "ideograph": _LEADS_IDEOGRAPH.view(np.uint8),
         "cue": _CUE,
         "is_cue": np.packbits(_CUE > 0, bitorder="little"),
         "weight": _SKETCHED,
         "sublinear": _SUBLINEAR,
+        "power": _in_blocks(_BASE),
+        "inverse": _in_blocks(_UNBASE),
+        "tally": np.eye(_OTHER + 1, dtype=np.uint8)[np.frombuffer(_KIND, np.uint8)],
+        "marks": np.frombuffer(_MARKS, np.uint8),
     }
     numbers = {
-        "base": _BASE,
         "pair": int(_PAIR),
         "finish": int(_FINISH),
         "placing": _PLACING,
@@ -699,6 +727,9 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "tail_words": TAIL_WORDS,
         "sketch": SKETCH,
         "searched": _SEARCHED_BYTES,
+        "marks_known": len(_PLAIN_MARKS),
+        "long_quote": _LONG_QUOTE,
+        "long_sentence": _LONGEST_SENTENCE,
     }
     found = load(library, tables, numbers)
     if found is None:

@@ -33,12 +33,10 @@ from classifier.features import (
     Features,
     Indices,
     Part,
-    ask_in,
     extract_by_numpy,
-    question_in,
-    read_text,
+    raw_text,
+    raw_text_before,
     request_of,
-    text_before,
 )
 from classifier.manifest import MAX_TABLES_BYTES, ArtifactMalformed, read_columns
 from classifier.prediction import Prompt
@@ -252,10 +250,8 @@ def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
     read = _with_library(tables, compiled)
 
     def look_up(prompt: Prompt, inputs: Inputs) -> None:
-        before = text_before(prompt) if prompt.before else b""
-        text = read_text(prompt)
-        ask = ask_in(text)
-        read(text, ask, question_in(ask), before, request_of(prompt), inputs.address)
+        before = raw_text_before(prompt) if prompt.before else b""
+        read(raw_text(prompt), before, request_of(prompt), inputs.address)
 
     return look_up
 

@@ -14,21 +14,24 @@
 #endif
 const char weighbridge_source[65] = WORDS_SOURCE;
 
-enum { MOST_BYTES = 4096, CUE_GROUPS = 5, BUCKET_BITS = 17, LOW_BITS = 9, HIGH_BITS = 8, LANES = 4, PLACE_SHIFT = 25 };
+enum { MOST_BYTES = 37 * 64, CUE_GROUPS = 5, BUCKET_BITS = 17, LOW_BITS = 9, HIGH_BITS = 8, BLOCK_BYTES = 64, MARK_BYTES = 5, LONG_CODE = 12, PLACE_SHIFT = 25 };
 
 /* What kind of byte each byte is; the order is that of classifier/features.py. */
 enum { LOWER, UPPER, DIGIT, UNDERSCORE, LEAD, REST, SPACE, NEWLINE, MATH, BRACKET, BACKSLASH, DOLLAR, QUESTION, COMMA, STOP, OTHER, KINDS };
 
 struct tables {
     const uint64_t *value;     /* by byte: a number for each byte of a word, 0 for every other byte */
-    const uint8_t *kind;       /* by byte */
     const uint8_t *ideograph;  /* by byte: whether a character that is a word of its own begins with it */
     const uint8_t *cue;        /* by 16 bits of a word's hash: its cue group, 0 for none */
     const uint8_t *is_cue;     /* the same as bits, for few words are cues and few bytes stay in the cache */
     const double *weight;      /* by count: what a term adds to the sketch */
     const float *sublinear;    /* by count: what a term counts in the graph */
-    uint64_t base, pair, finish, placing;
-    int32_t word_bits, head_words, tail_words, sketch, searched;
+    const uint64_t *power;     /* of the base, of 0 to 63, then of 0, 64, 128, ... */
+    const uint64_t *inverse;   /* the same of its inverse */
+    const uint8_t *tally;      /* by byte: 16 numbers, 1 in the place of its kind */
+    const uint8_t *marks;      /* signs beyond ASCII: their number of bytes, which are 3 at most and filled up, and what each is read as */
+    uint64_t pair, finish, placing;
+    int32_t word_bits, head_words, tail_words, sketch, searched, marks_known, long_quote, long_sentence;
 };
 
 /* What a request says beside its text. */
@@ -43,30 +46,36 @@ static uint64_t mixed(uint64_t hash, uint64_t finish) { return (hash ^ (hash >> 
 
 static double log_more(int64_t count) { return log1p((double)(count > 0 ? count : 0)); }
 
-/* Finds the words of a text; returns their number. A hash is a polynomial over the word's bytes. */
+static uint64_t power_of(const uint64_t *powers, int32_t exponent) {
+    return powers[exponent & (BLOCK_BYTES - 1)] * powers[BLOCK_BYTES + exponent / BLOCK_BYTES];
+}
+
+/* Finds the words of a text; returns their number. A hash is a polynomial over the word's bytes: what the sum over the text grows by
+   from where the word begins to where the next one does, brought back to the word's first byte. Nothing is decided by a byte, for
+   the processor cannot foretell where words end. */
 static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t size, uint64_t *hashes, int32_t *starts,
                         int32_t *in_words) {
-    int32_t words = 0, inside = 0;
-    int previous = 0;
-    uint64_t power = 1, hash = 0;
-    for (int32_t at = 0; at < size; at++) {
-        uint64_t value = t->value[text[at]];
-        if (!value) {
-            previous = 0;
-            continue;
+    int32_t words = 0, inside = 0, previous = 0;
+    uint32_t alone = 0; /* by bit, of this byte and those before: whether a character that is a word of its own begins */
+    uint64_t sum = 0, before[MOST_BYTES + 1];
+    for (int32_t block = 0; block < size; block += BLOCK_BYTES) {
+        uint64_t within = 0, power = t->power[BLOCK_BYTES + block / BLOCK_BYTES];
+        int32_t here = size - block < BLOCK_BYTES ? size - block : BLOCK_BYTES;
+        for (int32_t at = block, place = 0; place < here; at++, place++) {
+            uint64_t value = t->value[text[at]];
+            int32_t word = value != 0;
+            alone = alone << 1 | t->ideograph[text[at]];
+            starts[words] = at;
+            before[words] = sum + power * within;
+            words += word & (int32_t)((uint32_t)!previous | alone | alone >> 3) & 1;
+            previous = word;
+            inside += word;
+            within += value * t->power[place];
         }
-        inside++;
-        if (!previous || t->ideograph[text[at]] || (at >= 3 && t->ideograph[text[at - 3]])) {
-            if (words) hashes[words - 1] = hash;
-            starts[words++] = at;
-            hash = 0;
-            power = 1;
-        }
-        previous = 1;
-        hash += value * power;
-        power *= t->base;
+        sum += power * within;
     }
-    if (words) hashes[words - 1] = hash;
+    before[words] = sum;
+    for (int32_t word = 0; word < words; word++) hashes[word] = (before[word + 1] - before[word]) * power_of(t->inverse, starts[word]);
     *in_words = inside;
     return words;
 }
@@ -148,12 +157,26 @@ static void asked(const uint8_t *text, int32_t size, int32_t *number, int32_t *u
     }
 }
 
+/* How many bytes are of each kind. Sixteen counters of a byte are added to at once, and read before one can be full. */
+static void tallied(const struct tables *t, const uint8_t *text, int32_t size, int32_t *kinds) {
+    for (int32_t begin = 0; begin < size; begin += 255) {
+        int32_t end = size - begin < 255 ? size : begin + 255;
+        uint64_t each[2], sums[2] = {0, 0};
+        uint8_t counts[KINDS];
+        for (int32_t at = begin; at < end; at++) {
+            memcpy(each, t->tally + KINDS * text[at], sizeof each);
+            sums[0] += each[0];
+            sums[1] += each[1];
+        }
+        memcpy(counts, sums, sizeof counts);
+        for (int32_t kind = 0; kind < KINDS; kind++) kinds[kind] += counts[kind];
+    }
+}
+
 static void facts(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
                   const int32_t *starts, int32_t words, int32_t in_words, const int32_t *cues, float *out) {
-    /* Neighbours are counted apart: most are alike, and one counter would have to wait for itself. */
-    int32_t kinds[KINDS] = {0}, apart[LANES][KINDS] = {{0}}, numbers = 0, choices, items;
-    for (int32_t at = 0; at < size; at++) apart[at % LANES][t->kind[text[at]]]++;
-    for (int32_t at = 0; at < LANES * KINDS; at++) kinds[at % KINDS] += apart[at / KINDS][at % KINDS];
+    int32_t kinds[KINDS] = {0}, numbers = 0, choices, items;
+    tallied(t, text, size, kinds);
     for (int32_t word = 0; word < words; word++) numbers += (uint8_t)(text[starts[word]] - '0') < 10;
     line_starts(text, size, &choices, &items);
     double whole = size > 1 ? size : 1, each = (double)size / (words > 1 ? words : 1);
@@ -206,7 +229,7 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
     static const int32_t bucket_shift = 64 - BUCKET_BITS;
     uint64_t hashes[MOST_BYTES], joined[MOST_BYTES];
     uint32_t sorted[2 * MOST_BYTES], other[2 * MOST_BYTES];
-    int32_t starts[MOST_BYTES], cues[256] = {0}, in_words, pairs = 0;
+    int32_t starts[MOST_BYTES + 1], cues[256] = {0}, in_words, pairs = 0;
     if (size < 0 || size > MOST_BYTES) return -1;
     int32_t *meanings = out + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
     int32_t *counts = buckets + 2 * size;
@@ -245,13 +268,188 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
 /* The words of a text by meaning, `most` at most; returns their number, or -1 as above. */
 int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t size, int32_t most, int32_t *meanings) {
     uint64_t hashes[MOST_BYTES];
-    int32_t starts[MOST_BYTES], in_words;
+    int32_t starts[MOST_BYTES + 1], in_words;
     if (size < 0 || size > MOST_BYTES) return -1;
     int32_t words = words_in(t, text, size, hashes, starts, &in_words);
     if (words > most) words = most;
     for (int32_t word = 0; word < words; word++)
         meanings[word] = (int32_t)(mixed(hashes[word], t->finish) >> (64 - t->word_bits));
     return words;
+}
+
+/* Signs beyond ASCII become the plain ones that they are read as, in place; returns the number of bytes that are left. */
+static int32_t with_plain_marks(const struct tables *t, uint8_t *text, int32_t size) {
+    int32_t kept = 0, at = 0;
+    while (at < size) {
+        if (text[at] < 0x80) {
+            text[kept++] = text[at++];
+            continue;
+        }
+        const uint8_t *mark = t->marks, *last = mark + MARK_BYTES * t->marks_known;
+        while (mark < last && (size - at < mark[0] || memcmp(text + at, mark + 1, mark[0]))) mark += MARK_BYTES;
+        if (mark < last) {
+            text[kept++] = mark[MARK_BYTES - 1];
+            at += mark[0];
+        } else text[kept++] = text[at++];
+    }
+    return kept;
+}
+
+static int is_blank(uint8_t byte) { return byte == ' ' || (byte >= '\t' && byte <= '\r'); }
+
+static int in_word(uint8_t byte) {
+    return byte >= 0x80 || (uint8_t)((byte | 32) - 'a') < 26 || (uint8_t)(byte - '0') < 10 || byte == '_';
+}
+
+/* The next place of a byte, or the end. */
+static int32_t next_of(const uint8_t *text, int32_t at, int32_t size, uint8_t byte) {
+    const uint8_t *found = at < size ? memchr(text + at, byte, (size_t)(size - at)) : 0;
+    return found ? (int32_t)(found - text) : size;
+}
+
+/* The next three backticks, or the end. */
+static int32_t next_fence(const uint8_t *text, int32_t at, int32_t size) {
+    for (at = next_of(text, at, size, '`'); at < size; at = next_of(text, at + 1, size, '`'))
+        if (size - at >= 3 && text[at + 1] == '`' && text[at + 2] == '`') return at;
+    return size;
+}
+
+/* A part of a text is moved to where the part before it ends; returns where it ends now. */
+static int32_t moved(uint8_t *text, int32_t kept, int32_t begin, int32_t end) {
+    memmove(text + kept, text + begin, (size_t)(end - begin));
+    return kept + end - begin;
+}
+
+/* Each of these leaves material out of a text, in place, and returns the number of bytes that are left. */
+static int32_t without_fences(uint8_t *text, int32_t size) {
+    int32_t at = next_fence(text, 0, size), kept = at;
+    while (at < size) {
+        int32_t close = next_fence(text, at + 3, size), on = close < size ? close + 3 : size;
+        text[kept++] = '\n';
+        at = next_fence(text, on, size);
+        kept = moved(text, kept, on, at);
+    }
+    return kept;
+}
+
+static int32_t without_marked(uint8_t *text, int32_t size, uint8_t mark, int32_t least, int may_stay_open) {
+    int32_t at = next_of(text, 0, size, mark), kept = at;
+    while (at < size) {
+        int32_t close = next_of(text, at + 1, size, mark);
+        if ((close < size || may_stay_open) && close - at - 1 >= least) {
+            int32_t on = close < size ? close + 1 : size;
+            text[kept++] = ' ';
+            at = next_of(text, on, size, mark);
+            kept = moved(text, kept, on, at);
+        } else {
+            kept = moved(text, kept, at, close);
+            at = close;
+        }
+    }
+    return kept;
+}
+
+/* Between apostrophes, on one line; where one follows a word or a word follows, it is no quotation mark. */
+static int32_t without_single_quoted(uint8_t *text, int32_t size, int32_t least) {
+    int32_t at = next_of(text, 0, size, '\''), kept = at;
+    while (at < size) {
+        int32_t close = next_of(text, at + 1, size, '\'');
+        if (close < size && close - at - 1 >= least && next_of(text, at + 1, close, '\n') == close &&
+            !(close + 1 < size && in_word(text[close + 1]))) {
+            int stays = at && in_word(text[at - 1]);
+            int32_t after = next_of(text, close + 1, size, '\'');
+            if (!stays) text[kept++] = ' ';
+            kept = moved(text, kept, stays ? at : close + 1, after);
+            at = after;
+        } else {
+            kept = moved(text, kept, at, close);
+            at = close;
+        }
+    }
+    return kept;
+}
+
+/* Of several lines the first and the last, without the blanks around them. */
+static int32_t first_and_last(uint8_t *text, int32_t size) {
+    int32_t kept = 0, last_begin = 0, last_end = 0, lines = 0;
+    for (int32_t at = 0; at < size;) {
+        int32_t begin = at, end = next_of(text, at, size, '\n');
+        at = end + 1;
+        while (begin < end && is_blank(text[begin])) begin++;
+        while (begin < end && is_blank(text[end - 1])) end--;
+        if (begin == end) continue;
+        if (lines++) last_begin = begin, last_end = end;
+        else kept = moved(text, 0, begin, end);
+    }
+    if (lines < 2) return kept;
+    text[kept++] = '\n';
+    return moved(text, kept, last_begin, last_end);
+}
+
+/* Whether there are two words, or characters beyond ASCII of twelve bytes. */
+static int has_enough(const uint8_t *text, int32_t size) {
+    int32_t beyond = 0, words = 0, inside = 0;
+    for (int32_t at = 0; at < size; at++) {
+        beyond = text[at] >= 0x80 ? beyond + 1 : 0;
+        words += in_word(text[at]) && !inside;
+        inside = in_word(text[at]);
+        if (beyond == 12 || words == 2) return 1;
+    }
+    return 0;
+}
+
+static int ends_sentence(const uint8_t *text, int32_t at, int32_t size) {
+    if (text[at] == '\n') return 1;
+    if (text[at] != '.' && text[at] != '!' && text[at] != '?') return 0;
+    return at + 1 == size || is_blank(text[at + 1]) || text[at + 1] >= 0x80;
+}
+
+/* What a text asks, into `ask`, where there is room for the text; returns its size. */
+static int32_t ask_in(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *ask) {
+    memcpy(ask, text, (size_t)size);
+    int32_t kept = without_marked(ask, without_fences(ask, size), '`', LONG_CODE, 0);
+    kept = without_single_quoted(ask, without_marked(ask, kept, '"', t->long_quote, 1), t->long_quote);
+    if (next_of(ask, 0, kept, '\n') < kept) kept = first_and_last(ask, kept);
+    if (has_enough(ask, kept)) return kept;
+    memcpy(ask, text, (size_t)size);
+    return size;
+}
+
+/* The question of what is asked: where it begins, and its size. */
+static int32_t question_in(const struct tables *t, const uint8_t *ask, int32_t size, int32_t *question_size) {
+    int32_t mark = size - 1, begin, any = 0;
+    while (mark >= 0 && (ask[mark] != '?' || !ends_sentence(ask, mark, size))) mark--;
+    if (mark >= 0) {
+        int32_t first = mark > t->long_sentence ? mark - t->long_sentence : 0;
+        for (begin = mark; begin > first && !ends_sentence(ask, begin - 1, mark + 1); begin--) {}
+        *question_size = mark + 1 - begin;
+        return begin;
+    }
+    *question_size = size;
+    for (int32_t at = 0; at < size; at++) {
+        any |= !is_blank(ask[at]);
+        if (any && ends_sentence(ask, at, size)) {
+            *question_size = at + 1;
+            break;
+        }
+    }
+    return 0;
+}
+
+/* A text's plain bytes, and behind them what it asks and its question, where there is room for three texts; the sizes of all
+   three, the last two negative where they are the same as the one before. Returns 0, or -1 as above. */
+int32_t weighbridge_parts(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *out, int32_t *sizes) {
+    if (size < 0 || size > MOST_BYTES) return -1;
+    memcpy(out, text, (size_t)size);
+    sizes[0] = with_plain_marks(t, out, size);
+    uint8_t *ask = out + sizes[0];
+    sizes[1] = ask_in(t, out, sizes[0], ask);
+    int32_t same = sizes[1] == sizes[0] && !memcmp(ask, out, (size_t)sizes[0]), all = sizes[1];
+    int32_t begin = question_in(t, ask, all, sizes + 2);
+    memcpy(ask + all, ask + begin, (size_t)sizes[2]);
+    if (sizes[2] == all) sizes[2] = -1;
+    if (same) sizes[1] = -1;
+    return 0;
 }
 
 /* A trained model's tables, as classifier/tables.py describes them. Every width is a multiple of BLOCK and at most WIDEST. */
@@ -401,34 +599,37 @@ static void sums_of(const struct model *m, const struct found parts[3], float *o
 
 enum { ROOM = SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES };
 
-/* What the graph takes, the sketch, and the length that is asked for, of a text, what it asks, its question, and the message
-   before it. A size below 0 says that a part is the one before it. Returns 0, or -1 as above. */
+/* What the graph takes, the sketch, and the length that is asked for, of a text and the message before it. Returns 0, or -1 as
+   above. */
 int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const struct request *request, const uint8_t *text,
-                         int32_t size, const uint8_t *ask, int32_t ask_size, const uint8_t *question, int32_t question_size,
-                         const uint8_t *before, int32_t before_size, float *out) {
-    int32_t whole[ROOM], rest[2][ROOM], earlier[MOST_MEANT];
+                         int32_t size, const uint8_t *before, int32_t before_size, float *out) {
+    int32_t found[3][ROOM], earlier[MOST_MEANT], sizes[3], earlier_size;
+    uint8_t texts[3 * MOST_BYTES], plain[MOST_BYTES];
     struct found parts[3];
     if (t->sketch > WIDEST || t->head_words + t->tail_words > MOST_MEANT || m->context_words > MOST_MEANT) return -1;
-    int32_t earlier_size = weighbridge_words(t, before, before_size, m->context_words, earlier);
-    if (earlier_size < 0 || weighbridge_features(t, request, text, size, whole)) return -1;
-    parts[0] = parts[1] = found_in(t, whole, size);
-    if (ask_size >= 0) {
-        if (weighbridge_features(t, request, ask, ask_size, rest[0])) return -1;
-        parts[1] = found_in(t, rest[0], ask_size);
-    }
-    parts[2] = parts[1];
-    if (question_size >= 0) {
-        if (weighbridge_features(t, request, question, question_size, rest[1])) return -1;
-        parts[2] = found_in(t, rest[1], question_size);
+    if (before_size < 0 || before_size > MOST_BYTES || weighbridge_parts(t, text, size, texts, sizes)) return -1;
+    memcpy(plain, before, (size_t)before_size);
+    earlier_size = weighbridge_words(t, plain, with_plain_marks(t, plain, before_size), m->context_words, earlier);
+    const uint8_t *at = texts;
+    for (int32_t part = 0, length = 0; part < 3; part++) {
+        if (part && sizes[part] < 0) {
+            /* It is the one before; what is asked lies behind the text even so. */
+            parts[part] = parts[part - 1];
+        } else {
+            length = sizes[part];
+            weighbridge_features(t, request, at, length, found[part]);
+            parts[part] = found_in(t, found[part], length);
+        }
+        at += length;
     }
     gist_of(m, parts, earlier, earlier_size, out);
     out += m->gist;
     sums_of(m, parts, out);
     /* Between them is room for the loads, which the graph gives. */
     out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1) + m->loads;
-    memcpy(out, (const float *)whole + SKETCH_AT, (size_t)t->sketch * sizeof(float));
-    out[t->sketch] = (float)whole[3];
-    out[t->sketch + 1] = (float)whole[4];
+    memcpy(out, (const float *)found[0] + SKETCH_AT, (size_t)t->sketch * sizeof(float));
+    out[t->sketch] = (float)found[0][3];
+    out[t->sketch + 1] = (float)found[0][4];
     return 0;
 }
 

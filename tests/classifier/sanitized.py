@@ -18,6 +18,7 @@ from classifier.tokens import estimate_tokens  # noqa: E402
 _PIECES = (
     "abc ", "A. ", "- ", "1. ", "12 words ", "300-line ", "\n", "```", "中文", "é", "😀", "$\\", "()[]{}", "0123456789", "_",
     "word word ", "\u00a0", "\u202f", "?", ",", "\x00", "\x7f", "\ud7ff",
+    "'", '"', "`", "“", "»", "it's ", "? ", ". ", "'quoted for long enough' ",
 )  # fmt: skip
 
 

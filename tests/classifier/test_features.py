@@ -32,6 +32,7 @@ from classifier.features import (
     feature_hash,
     meaning_of,
     question_in,
+    raw_text,
     read_text,
     shape_of,
     words_of,
@@ -320,10 +321,44 @@ def test_the_compiled_features_are_those_of_numpy(
         assert described(extract_compiled(prompt, compiled)) == described(extract_by_numpy(prompt))
 
 
+QUOTES = [
+    "'",
+    '"',
+    "`",
+    "```",
+    "“",
+    "»",
+    "it's",
+    "a longer quotation of some words",
+    "\n",
+    " ",
+    "\t",
+    "? ",
+    "?",
+    ".",
+    "! ",
+    "。",
+    "word",
+    "漢字",
+    "\x00",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(QUOTES), max_size=60).map("".join))
+def test_the_compiled_parts_are_those_of_the_rules(compiled: CompiledWords, text: str) -> None:
+    """Plain marks, what is asked, and its question: byte by byte what the expressions say, however marks are nested or left open."""
+    prompt = Prompt(text=text)
+    ask = ask_in(read_text(prompt))
+    assert compiled.parts(raw_text(prompt)) == (read_text(prompt), ask, question_in(ask))
+
+
 def test_a_text_that_the_library_has_no_room_for_is_refused(compiled: CompiledWords) -> None:
     """Whoever reads more of a text has to give the library more room."""
     with pytest.raises(ValueError, match="5000 bytes"):
         compiled.words(b"x" * 5000, 10)
+    with pytest.raises(ValueError, match="5000 bytes"):
+        compiled.parts(b"x" * 5000)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no library"])
@@ -339,7 +374,7 @@ def test_a_library_of_other_numbers_is_not_used(tmp_path: Path) -> None:
     """One that an earlier version left behind would give features that the model does not know."""
     (tmp_path / SOURCE).parent.mkdir()
     source = (ROOT / SOURCE).read_text()
-    other = source.replace("hash += value * power;", "hash += value + power;")
+    other = source.replace("within += value * t->power", "within += value + t->power")
     assert other != source
     (tmp_path / SOURCE).write_text(other)
     if compile_words(tmp_path) is not None:
