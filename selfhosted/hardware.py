@@ -68,6 +68,16 @@ def usage_of(replicas: Iterable[Replica], hardware: PoolHardware = UNKNOWN) -> U
     )
 
 
+def usage_by_version(replicas: Iterable[Replica], hardware: PoolHardware = UNKNOWN) -> dict[str, Usage]:
+    """The use of a pool's replicas by the version that they run, sorted; under the empty name of those that say none. Empty where
+    none says any.
+    """
+    sides: dict[str, list[Replica]] = {}
+    for replica in replicas:
+        sides.setdefault(replica.address.version, []).append(replica)
+    return {version: usage_of(sides[version], hardware) for version in sorted(sides)} if any(sides) else {}
+
+
 def _sum(values: Iterable[float | None]) -> float | None:
     told = list(values)
     return None if None in told else sum(value for value in told if value is not None)

@@ -20,6 +20,7 @@ from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, NameTaken, PoolNotFound, RolloutRefused, VersionNotFound
 from selfhosted.config import PoolConfig
 from selfhosted.fleet_view import WatchedPool
+from selfhosted.hardware import usage_of
 from selfhosted.rollouts.comparison import Compared, Estimate, compared
 from selfhosted.rollouts.reading import Samples, VersionReader
 from selfhosted.rollouts.store import RolloutStore
@@ -78,6 +79,8 @@ VERSIONS: Final = (
     Column("running", "Running", "number", "Requests in their engines"),
     Column("waiting", "Waiting", "number", "Requests in their engines' own queues", usual=False),
     Column("speed", "Tokens/s", "number", "Prompt and completion tokens of all of them, a mean of the last minute"),
+    Column("each", "Tokens/s a GPU", "number", "Known with cost.pools"),
+    Column("cost", "A million tokens", "money", "At this throughput, the version's idle replicas included"),
     Column("weights", "Weights", "code"),
     Column("digest", "Digest", "code", usual=False),
     Column("precision", "Precision"),
@@ -352,6 +355,7 @@ def _version_row(version: ModelVersion, rollout: Rollout, watched: WatchedPool) 
     snapshot = watched.snapshot()
     there = [each for each in snapshot.replicas if each.address.version == version.version]
     known = [each.stats for each in there if each.stats is not None]
+    usage = usage_of(there, watched.hardware)
     speeds = [stats.tokens_per_s for stats in known if stats.tokens_per_s is not None]
     return {
         "version": version.version,
@@ -361,6 +365,8 @@ def _version_row(version: ModelVersion, rollout: Rollout, watched: WatchedPool) 
         "running": sum(stats.running for stats in known) if known else None,
         "waiting": sum(stats.waiting for stats in known) if known else None,
         "speed": sum(speeds) if speeds else None,
+        "each": usage.tokens_per_s_per_gpu,
+        "cost": usage.nanousd_per_million,
         "weights": version.weights,
         "digest": version.digest or None,
         "precision": version.precision or None,

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from selfhosted.hardware import PoolHardware, usage_of
+from selfhosted.hardware import PoolHardware, usage_by_version, usage_of
 from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
 
 HARDWARE = PoolHardware(gpus=2, nanousd_per_hour=7_200_000_000, flops_per_token=1.4e11, peak_flops=4e15)
 
 
-def replica(name: str, state: ReplicaState = "ready", rates: Mapping[str, Any] = MappingProxyType({})) -> Replica:
-    address = Address(pool="own", name=name, url="http://a", kind="vllm", source="configured")
+def replica(
+    name: str, state: ReplicaState = "ready", rates: Mapping[str, Any] = MappingProxyType({}), version: str = ""
+) -> Replica:
+    address = Address(pool="own", name=name, url="http://a", kind="vllm", source="configured", version=version)
     stats = EngineStats(at=0.0, running=1, waiting=0, **rates) if rates else None
     return Replica(address=address, state=state, since=0.0, stats=stats)
 
@@ -58,3 +60,24 @@ def test_unknown_is_not_nothing() -> None:
     )
     assert usage_of([replica("a", rates={"tokens_per_s": 0.0})], HARDWARE).nanousd_per_million is None
     assert usage_of([], HARDWARE).tokens_per_s is None
+
+
+def test_each_version_has_its_own_tokens_and_dollars() -> None:
+    """Two replicas of one, an idle one of another, and one that says none; nothing is told where none says any."""
+    slow = {**BUSY, "tokens_per_s": 1_000.0}
+    idle = {**BUSY, "tokens_per_s": 0.0}
+    pool = [
+        replica("a", rates=BUSY, version="v1"),
+        replica("b", rates=slow, version="v1"),
+        replica("c", rates=idle, version="v2"),
+        replica("d", rates=BUSY),
+    ]
+    found = usage_by_version(pool, HARDWARE)
+    assert [(version, usage.tokens_per_s_per_gpu) for version, usage in found.items()] == [
+        ("", 1_000),
+        ("v1", 750),
+        ("v2", 0),
+    ]
+    assert found["v1"].nanousd_per_million == round(2 * 7_200_000_000 * 1e6 / (3_000 * 3_600))
+    assert found["v2"].nanousd_per_million is None
+    assert usage_by_version([replica("a", rates=BUSY)], HARDWARE) == {}
