@@ -128,6 +128,7 @@ class LiveLine:
             self._in_flight,
             stack,
             shares=self._serves_callers,
+            shut_s=lambda queue: self._fleet.opens_in_s(queue.targets),
         )
         self.dispatcher = Dispatcher(
             upstream=upstreams,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from providers.config import SecretRef, is_reference
 from providers.target import CacheIsolation, OwnEngine
+from selfhosted.sleeping.turns import Rules
 from settings.types import Finite, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -471,6 +472,21 @@ class PoolConfig(Section):
         return (*self.targets, *(adapter.target for adapter in self.adapters))
 
 
+def _must_take_turns(pool: PoolConfig) -> None:
+    """Checks that a pool can share its GPUs. Raises ValueError."""
+    obstacles = {
+        f"runs {pool.engine}; only vLLM sleeps": pool.engine != "vllm",
+        "has `scale`; on shared GPUs there is room for no more replicas, so leave it out": pool.scale is not None,
+        "has `prefill`, whose two kinds of replicas would have to be awake together": pool.prefill is not None,
+        "has `launch.keep_asleep`; on shared GPUs all that are not awake sleep, so leave it out": pool.launch
+        is not None
+        and pool.launch.keep_asleep > 0,
+    }
+    for told, is_so in obstacles.items():
+        if is_so:
+            raise ValueError(f"pool `{pool.name}` shares its GPUs and {told}")
+
+
 def _unique_names(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
     """Checks that no two pools share a name or a target."""
     names: set[str] = set()
@@ -488,6 +504,64 @@ def _unique_names(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
     return pools
 
 
+class SharedGpusConfig(Section):
+    """Pools whose engines stand on the same GPUs, so that one of the pools is awake at a time (vLLM's sleep mode)."""
+
+    name: Name = Field(description="What it is called in metrics and on pages; no pool is called so.")
+    pools: tuple[Name, ...] = Field(
+        min_length=2, max_length=8, description="Their names. The first is awake to begin with."
+    )
+    level: Literal[1, 2] = Field(
+        default=1,
+        description="Where the weights of a sleeping engine are: 1 keeps them in main memory, 2 nowhere, so that waking reads "
+        "them from the disk again.",
+    )
+    least_awake_s: Finite = Field(
+        default=30.0, ge=0, le=86_400, description="A pool that was woken is not put to sleep sooner."
+    )
+    most_wait_s: Finite = Field(
+        default=300.0,
+        ge=1,
+        le=86_400,
+        description="When somebody has waited for a pool for so long, it is next, whoever is served meanwhile.",
+    )
+    drain_s: Finite = Field(
+        default=120.0, ge=0, le=86_400, description="How long a pool may finish its work before its engines sleep."
+    )
+    settle_s: Finite = Field(
+        default=4.0,
+        ge=0.2,
+        le=60,
+        description="After so long every gateway has noticed that a pool takes nothing new, and its engines' statistics show "
+        "what they still have.",
+    )
+    switch_s: Finite = Field(
+        default=20.0,
+        ge=0.1,
+        le=3_600,
+        description="What putting one to sleep and waking another takes, until it has been measured.",
+    )
+
+    @field_validator("pools")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("a pool is named twice")
+        return value
+
+    @property
+    def rules(self) -> Rules:
+        """How its pools take turns."""
+        return Rules(
+            pools=self.pools,
+            least_awake_s=self.least_awake_s,
+            most_wait_s=self.most_wait_s,
+            drain_s=self.drain_s,
+            settle_s=self.settle_s,
+            switch_s=self.switch_s,
+        )
+
+
 class SelfhostedSection(Section):
     """The `selfhosted` section: pools of self-hosted engines."""
 
@@ -498,6 +572,32 @@ class SelfhostedSection(Section):
         default=True,
         description="With Redis, gateways of several hosts tell each other which prompts they sent where, as sealed hashes and counts.",
     )
+    shared_gpus: tuple[SharedGpusConfig, ...] = Field(
+        default=(), max_length=50, description="Pools that share GPUs, of which one is awake at a time."
+    )
+
+    @model_validator(mode="after")
+    def _shared_coherently(self) -> Self:
+        pools, owners = {pool.name: pool for pool in self.pools}, dict[str, str]()
+        for group in self.shared_gpus:
+            if group.name in pools or group.name in owners.values():
+                raise ValueError(
+                    f"`{group.name}` of shared_gpus is the name of a pool or of other shared GPUs; give it its own"
+                )
+            for name in group.pools:
+                if name not in pools:
+                    raise ValueError(f"`{name}` shares the GPUs `{group.name}`, and is no pool of `selfhosted.pools`")
+                if name in owners:
+                    raise ValueError(
+                        f"`{name}` shares the GPUs `{owners[name]}` and `{group.name}`; engines stand on one of them"
+                    )
+                owners[name] = group.name
+                _must_take_turns(pools[name])
+        return self
+
+    def shared_by(self, pool: str) -> SharedGpusConfig | None:
+        """The shared GPUs that the pool's engines stand on; None where they have theirs for themselves."""
+        return next((group for group in self.shared_gpus if pool in group.pools), None)
 
     def pool_of_target(self) -> dict[str, str]:
         """Name of the pool that serves each target, by target id."""

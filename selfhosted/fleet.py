@@ -26,6 +26,7 @@ from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import PoolFullness, PoolReading, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
 from selfhosted.rollouts.versions import RolloutTold
 from selfhosted.scale.reports import FleetReport
+from selfhosted.sleeping.told import SleepTold
 from selfhosted.watch.messages import ReplicaObserved
 
 _POLL_S: Final = 0.02
@@ -99,6 +100,8 @@ class Fleet:
             pool.hear(message, self._clock())
         elif isinstance(message, RolloutTold):
             pool.versions.adopt(message.rollout)
+        elif isinstance(message, SleepTold):
+            pool.hear_of_sleep(message, self._clock())
         else:
             pool.judge.hear(message)
 
@@ -127,7 +130,8 @@ class Fleet:
     def ready(self, target: Target) -> tuple[Deployment, ...]:
         """The target's deployments that take requests; all of them where no pool serves the target."""
         pool = self._pool_of(target)
-        if pool is None:
+        # Those of a pool that rests are worth waiting for; `pick` refuses them until they are awake.
+        if pool is None or pool.rests:
             return target.deployments
         snapshot, known = pool.snapshot, self._ready.get(target.target_id)
         if known is None or known.snapshot is not snapshot or known.of is not target.deployments:
@@ -148,11 +152,13 @@ class Fleet:
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
         """The room of the target's pool for one more request with a prompt of so many tokens; None when it is not known,
-        or no pool serves the target.
+        or no pool serves the target. One that rests is all room, once the queue before it opens.
         """
         pool = self._pool_of(target)
         if pool is None:
             return None
+        if pool.rests:
+            return PoolRoom(wait_s=0.0, fill=0.0)
         now = self._clock()
         pool.suppose(now)
         return pool.balancer.free(pool.snapshot, tokens, now)
@@ -206,9 +212,11 @@ class Fleet:
         """The best replica among these deployments for the request, or None when none takes requests. Reserves nothing.
 
         During a rollout it is one of the version meant for the conversation; of another, and told so, where none of that
-        version takes requests or all of them are full.
+        version takes requests or all of them are full. Raises UpstreamUnavailable where the pool's engines sleep.
         """
         pool = self.pools[target.pool or ""]
+        if pool.rests:
+            return self._last_call(pool, target, among)
         known = self._ready.get(target.target_id)
         now, snapshot = self._clock(), pool.snapshot
         pool.suppose(now)
@@ -224,6 +232,13 @@ class Fleet:
         else:
             choice = _pick_meant(pool, snapshot, ask, by_name, meant, now)
         return None if choice is None else (by_name[choice.replica], choice)
+
+    def _last_call(self, pool: Pool, target: Target, among: Sequence[Deployment]) -> tuple[Deployment, ReplicaChoice]:
+        by_name = {_replica_of(deployment): deployment for deployment in among}
+        name = pool.last_call(by_name.keys(), self._clock())
+        if name is None:
+            raise _asleep(target)
+        return by_name[name], ReplicaChoice(replica=name, why="only", matched_tokens=0)
 
     def take(
         self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
@@ -287,9 +302,10 @@ class Fleet:
             pool.adapters.missing(_replica_of(deployment), deployment.adapter)
 
     def turned_away(self, target: Target, tokens: int) -> None:
-        """Counts the tokens of a request that was refused for lack of room: the autoscaler treats them as demand."""
+        """Counts a request, and its tokens, that was refused for lack of room: the autoscaler treats that as demand."""
         pool = self._pool_of(target)
         if pool is not None:
+            pool.turned_away += 1
             pool.turned_away_tokens += tokens
 
     def give_up_the_silent(self) -> None:
@@ -329,6 +345,12 @@ class Fleet:
         """Tokens of requests that the pools of these targets can carry now, summed."""
         pools = [pool for pool in self.pools.values() if not set(pool.config.served).isdisjoint(targets)]
         return sum(pool.tokens() for pool in pools)
+
+    def opens_in_s(self, targets: Sequence[str]) -> float | None:
+        """Seconds until a pool of these targets that rests is expected to take requests; None where none rests."""
+        now = self._clock()
+        pools = [pool for pool in self.pools.values() if pool.rests and not set(pool.config.served).isdisjoint(targets)]
+        return min((waits for pool in pools if (waits := pool.opens_in_s(now)) is not None), default=None)
 
     async def known(self, timeout_s: float) -> None:
         """Waits until a probe of every replica is known, or about `timeout_s` seconds."""
@@ -383,6 +405,15 @@ def _pick_meant(
     if choice is None or choice.replica in meant:
         return choice
     return msgspec.structs.replace(choice, other_version=True)
+
+
+def _asleep(target: Target) -> UpstreamUnavailable:
+    error = UpstreamUnavailable(
+        f"The engines of {target.target_id} were put to sleep, as another model's turn has come.",
+        deployment_id=target.target_id,
+    )
+    error.retry_same = False
+    return error
 
 
 def _replica_of(deployment: Deployment) -> str:

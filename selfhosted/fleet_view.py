@@ -6,19 +6,19 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cost.times import iso
-from selfhosted.config import PoolConfig
+from selfhosted.config import PoolConfig, SharedGpusConfig
 from selfhosted.discovery.discovery import Discovery, Problem
-from selfhosted.hardware import UNKNOWN, PoolHardware, Usage, usage_of
+from selfhosted.hardware import UNKNOWN, PoolHardware, Usage, usage_by_version, usage_of
 from selfhosted.kv_events.following import KvState
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore, ScaleTarget
 from selfhosted.replica import NOT_READ_YET, EngineStats, PoolSnapshot, Replica, ReplicaState
 
-PoolState = Literal["ok", "degraded", "starting", "draining", "down", "empty", "scaled_to_zero"]
+PoolState = Literal["ok", "degraded", "starting", "draining", "down", "empty", "scaled_to_zero", "asleep"]
 """State of a pool. `ok`: all is well. `degraded`: it serves, but a replica is suspect or down, or it has a problem.
 `starting`, `draining`: none is ready, but some start, or all that are there finish their work. `down`: there are
 replicas and none can serve. `empty`: there are none, though there should be. `scaled_to_zero`: there are none, as
-decided."""
+decided. `asleep`: another pool has the GPUs that they share, and requests wait for their turn."""
 
 STATES: Final[tuple[ReplicaState, ...]] = ("ready", "starting", "suspect", "draining", "down")
 _PLACES: Final = 4
@@ -43,6 +43,13 @@ class FleetView(msgspec.Struct, frozen=True):
     pools: Mapping[str, WatchedPool]
     registry: Registry
     store: RegistryStore
+    shared: Sequence[SharedGpusConfig] = ()
+    turn_problems: dict[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
+    """What is wrong with engines that should sleep in turns, by the group and then the pool, where this process leads."""
+
+    def turn_problem(self, pool: str) -> str:
+        """Why the pool's engines do not sleep in turns, as they should; empty where they do, or this process does not lead."""
+        return next((found[pool] for found in self.turn_problems.values() if found.get(pool)), "")
 
 
 def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
@@ -50,13 +57,15 @@ def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
     problem = view.registry.problem
     return {
         "object": "list",
-        "data": [told_pool(watched, view.registry, now) for watched in view.pools.values()],
+        "data": [
+            told_pool(watched, view.registry, now, view.turn_problem(name)) for name, watched in view.pools.items()
+        ],
         "registry": {"reachable": not problem, "problem": problem or None},
     }
 
 
-def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str, Any]:
-    """JSON object of one pool, with its replicas."""
+def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str = "") -> dict[str, Any]:
+    """JSON object of one pool, with its replicas. `problem`: why its engines do not sleep in turns."""
     config, snapshot = watched.config, watched.snapshot()
     wish = registry.wish(config.name)
     desired = None if wish is None else wish.desired
@@ -64,6 +73,10 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str,
     state = _state_of_pool(config, snapshot.replicas, problems, desired)
     if unread and state == "ok":
         state = "degraded"
+    shared = registry.shared(config.name)
+    if registry.rests(config.name) and snapshot.replicas and state in ("draining", "ok", "degraded"):
+        state = "asleep"
+    asleep = [] if not problem else [{"kind": "no_sleep", "source": "watch", "text": problem}]
     events = None if watched.kv_events is None else watched.kv_events()
     return {
         "object": "fleet.pool",
@@ -75,7 +88,9 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str,
         "counts": {name: sum(each.state == name for each in snapshot.replicas) for name in STATES},
         **_load(snapshot.replicas),
         "usage": _usage_as_json(usage_of(snapshot.replicas, watched.hardware)),
-        "problems": [*map(_problem_as_json, problems), *unread, *_state_problems(state, desired)],
+        "versions": _versions_as_json(snapshot.replicas, watched.hardware),
+        "shared_gpus": None if shared is None else msgspec.structs.asdict(shared),
+        "problems": [*map(_problem_as_json, problems), *unread, *asleep, *_state_problems(state, desired)],
         "replicas": [
             {
                 **told_replica(each, now, ordered=each.name in registry.ordered(config.name)),
@@ -168,6 +183,16 @@ def _stats_as_json(stats: EngineStats, now: float) -> dict[str, Any]:
 def _usage_as_json(usage: Usage) -> dict[str, Any]:
     plain = msgspec.structs.asdict(usage)
     return {name: value if name == "nanousd_per_million" else _rounded(value) for name, value in plain.items()}
+
+
+def _versions_as_json(replicas: Sequence[Replica], hardware: PoolHardware) -> list[dict[str, Any]]:
+    """What each version's replicas do, and for how much. One that is null stands for the replicas that say none."""
+    found = []
+    for version, usage in usage_by_version(replicas, hardware).items():
+        own = [each for each in replicas if each.address.version == version]
+        ready = sum(each.state == "ready" for each in own)
+        found.append({"version": version or None, "there": len(own), "ready": ready, "usage": _usage_as_json(usage)})
+    return found
 
 
 def _load(replicas: Iterable[Replica]) -> dict[str, Any]:

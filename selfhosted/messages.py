@@ -8,6 +8,7 @@ from selfhosted.balance.sharing import PromptsSent
 from selfhosted.kv_events.following import KvStates
 from selfhosted.rollouts.versions import RolloutTold
 from selfhosted.scale.reports import FleetReport
+from selfhosted.sleeping.told import SleepTold
 from selfhosted.watch.messages import (
     AdapterChanged,
     FromPool,
@@ -17,7 +18,7 @@ from selfhosted.watch.messages import (
     ReplicaObserved,
 )
 
-FromProber = FromPool | RolloutTold
+FromProber = FromPool | RolloutTold | SleepTold
 """What the prober tells every process."""
 FromProcess = FromRequests | FleetReport | KvStates
 """What a process tells the prober."""
@@ -27,6 +28,6 @@ ToHost = FromProcess | PromptsSent
 ToFleet = FromProber | PromptsSent
 """What a process's fleet is told."""
 
-FROM_PROBER: Final[tuple[type[msgspec.Struct], ...]] = (PoolMembers, ReplicaObserved, RolloutTold)
+FROM_PROBER: Final[tuple[type[msgspec.Struct], ...]] = (PoolMembers, ReplicaObserved, RolloutTold, SleepTold)
 FROM_PROCESS: Final[tuple[type[msgspec.Struct], ...]] = (ReplicaDoubted, AdapterChanged, FleetReport, KvStates)
 TO_FLEET: Final[tuple[type[msgspec.Struct], ...]] = (*FROM_PROBER, PromptsSent)

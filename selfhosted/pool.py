@@ -18,11 +18,16 @@ from selfhosted.readers import Readers
 from selfhosted.replica import Address, PoolFullness, PoolSnapshot, Replica, ReplicaState
 from selfhosted.rollouts.sides import PoolVersions
 from selfhosted.scale.reports import FirstTokenCounts, PoolReport, ttft_target_s
+from selfhosted.sleeping.told import SleepTold
 from selfhosted.watch.judging import JudgeObserver, PoolJudge
 
 _OVERDUE_FACTOR: Final = 3.0
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
+_OPENS_S: Final = 0.5
+"""Seconds until it is known that a pool which was woken takes requests."""
+_LAST_CALL_S: Final = 2.0
+"""Seconds for which a pool that begins to rest serves who was let through to it. It rests for longer before its engines sleep."""
 _STARTED_TOGETHER: Final = 8
 """Requests of an engine's queue assumed to start together when running ones end. A rough figure, for Retry-After only.
 """
@@ -74,8 +79,11 @@ class Pool(JudgeObserver):
         self._hidden: list[tuple[float, int, ReplicaLease]] = []
         """A heap of requests whose first token will not be seen, by when their prompts will have been read."""
         self._hidden_count = itertools.count()
-        self.turned_away_tokens = 0
-        """Counter: tokens of requests refused because every replica was full. The autoscaler reads it as demand."""
+        self.turned_away_tokens = self.turned_away = 0
+        """Counters: requests refused because every replica was full, and their tokens. The autoscaler reads them as demand."""
+        self.sleep: SleepTold | None = None
+        """What was told last of the pool's sleep; None where it shares its GPUs with nobody."""
+        self._rests_since = float("-inf")
         self.recovered: Callable[[str], None] = lambda _name: None
         """Callback with the name of each replica that has become ready."""
         judge.observer = self
@@ -118,7 +126,39 @@ class Pool(JudgeObserver):
             self.readers.see(self.judge.snapshot, now)
         self.told.hear(message, now)
 
+    def hear_of_sleep(self, told: SleepTold, now: float) -> None:
+        """Its engines will sleep, or are awake. What they had cached is lost by then."""
+        begins = told.rests and (self.sleep is None or not self.sleep.rests)
+        self.sleep = told
+        if begins:
+            self._rests_since = now
+            for replica in self.judge.snapshot.replicas:
+                self.balancer.forget(replica.name)
+
     # --- what requests see
+
+    @property
+    def rests(self) -> bool:
+        """True while another pool has the GPUs that they share, so that requests have to wait for their turn; and until the
+        replicas are known to take requests again.
+        """
+        if self.sleep is None:
+            return False
+        snapshot = self.snapshot
+        return self.sleep.rests or (not snapshot.taking and any(each.state == "draining" for each in snapshot.replicas))
+
+    def opens_in_s(self, now: float) -> float | None:
+        """Seconds until a pool that rests is expected to take requests; None where it does not rest."""
+        if self.sleep is None or not self.rests:
+            return None
+        waits_s = self.sleep.opens_in_s(now)
+        return _OPENS_S if waits_s is None else waits_s
+
+    def last_call(self, among: Collection[str], now: float) -> str | None:
+        """A replica that still serves who got through the queue in the moment in which the pool began to rest; None for others."""
+        if now - self._rests_since > _LAST_CALL_S:
+            return None
+        return next((each.name for each in self.snapshot.replicas if each.name in among), None)
 
     @property
     def snapshot(self) -> PoolSnapshot:
@@ -132,6 +172,7 @@ class Pool(JudgeObserver):
         return PoolReport(
             pool=self.config.name,
             turned_away_tokens=self.turned_away_tokens,
+            turned_away=self.turned_away,
             first_tokens=seen.count,
             late_first_tokens=seen.late,
             first_tokens_sum_s=seen.sum_s,
@@ -189,8 +230,10 @@ class Pool(JudgeObserver):
             heapq.heappop(self._hidden)[2].suppose(now)
 
     def tokens(self) -> int:
-        """Tokens of requests that the replicas can carry now."""
-        return pool_tokens(self.snapshot.taking, self.config.room, self.balancer.load)
+        """Tokens of requests that the replicas can carry now, or will once they are awake."""
+        snapshot = self.snapshot
+        replicas = snapshot.replicas if self.rests else snapshot.taking
+        return pool_tokens(replicas, self.config.room, self.balancer.load)
 
     def crowd(self, now: float) -> PoolFullness | None:
         """The load of the pool when all its replicas are full, with the seconds to retry after; otherwise None."""

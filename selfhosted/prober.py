@@ -8,6 +8,7 @@ import msgspec
 from selfhosted.adapter_look import AdapterLook
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery
+from selfhosted.engines.scrape import HttpFetch
 from selfhosted.kv_events.following import KvState, KvStates
 from selfhosted.messages import FromProcess
 from selfhosted.replica import PoolSnapshot
@@ -22,6 +23,8 @@ class ProbedPool(msgspec.Struct, frozen=True, kw_only=True):
     config: PoolConfig
     discovery: Discovery
     watch: PoolWatch
+    fetch: HttpFetch | None = None
+    """Asks its engines, with their key; None where nobody does but the watch."""
     look: AdapterLook | None = None
     """None where the pool has no adapters."""
 

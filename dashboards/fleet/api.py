@@ -157,7 +157,7 @@ async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
 async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Response:
     """One pool with its replicas."""
     view, watched = _pool(request, pool)
-    return json_reply(told_pool(watched, view.registry, time.monotonic()))
+    return json_reply(told_pool(watched, view.registry, time.monotonic(), view.turn_problem(watched.config.name)))
 
 
 @router.get("/v1/fleet/pools/{pool}/target", **described("Read how many replicas are wanted", gives={200: TargetOut}))

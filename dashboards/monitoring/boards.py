@@ -518,10 +518,19 @@ MONEY: Final = Board(
 
 _POOL: Final = 'pool=~"$pool"'
 _INTERACTIVE: Final = f'{_POOL}, tier="interactive"'
-_UP: Final = f'count by (pool) (max by (pool, replica) (weighbridge_replica_state{{{_POOL}, state!="down"}}) == 1)'
-"""Replicas that are up, and so cost something."""
+_UP: Final = (
+    f'(count by (pool) (max by (pool, replica) (weighbridge_replica_state{{{_POOL}, state!="down"}}) == 1) '
+    f"unless on (pool) (max by (pool) (weighbridge_pool_awake{{{_POOL}}}) == 0))"
+)
+"""Replicas that are up, and so cost something; none of a pool that sleeps, whose GPUs are another's."""
 _GPUS: Final = f"({_UP} * on (pool) max by (pool) (weighbridge_pool_gpus_per_replica))"
 _TOKENS: Final = f"sum by (pool) (max by (pool, replica) (weighbridge_replica_tokens_per_second{{{_POOL}}}))"
+_RUNS: Final = f"on (pool, replica) group_left (version) (max by (pool, replica, version) (weighbridge_replica_version{{{_POOL}}}) == 1)"
+"""Joins a replica's figure with the version that it says it runs."""
+_VERSION_UP: Final = f'count by (pool, version) ((max by (pool, replica) (weighbridge_replica_state{{{_POOL}, state!="down"}}) == 1) * {_RUNS})'
+_VERSION_TOKENS: Final = (
+    f"sum by (pool, version) (max by (pool, replica) (weighbridge_replica_tokens_per_second{{{_POOL}}}) * {_RUNS})"
+)
 FLEET: Final = Board(
     "weighbridge-fleet",
     "Weighbridge: our own engines",
@@ -545,6 +554,21 @@ FLEET: Final = Board(
                     title="Desired replicas",
                     queries=[Query(f"max by (pool) (weighbridge_pool_desired_replicas{{{_POOL}}})", "{{pool}}")],
                     about="What the scaler asks for; KEDA reads it.",
+                ),
+                Panel(
+                    title="Awake on shared GPUs",
+                    queries=[Query(f"max by (gpus, pool) (weighbridge_pool_awake{{{_POOL}}})", "{{gpus}} {{pool}}")],
+                    about="One pool of those that share GPUs at a time; none during a switch.",
+                ),
+                Panel(
+                    title="Time of a switch on shared GPUs, 95 % within",
+                    queries=[
+                        Query(
+                            _quantile(0.95, "weighbridge_pool_switch_seconds", "gpus, pool", _POOL), "{{gpus}} {{pool}}"
+                        )
+                    ],
+                    about="Until the pool was awake, the other one's drain included.",
+                    unit="s",
                 ),
                 Panel(
                     title="Prompt tokens found in caches",
@@ -660,11 +684,7 @@ FLEET: Final = Board(
                 Panel(
                     title="Tokens a second by version",
                     queries=[
-                        Query(
-                            f"sum by (pool, version) (max by (pool, replica) (weighbridge_replica_tokens_per_second{{{_POOL}}}) "
-                            f"* on (pool, replica) group_left (version) (max by (pool, replica, version) (weighbridge_replica_version{{{_POOL}}}) == 1))",
-                            "{{pool}} {{version}}",
-                        )
+                        Query(_VERSION_TOKENS, "{{pool}} {{version}}"),
                     ],
                     about="Of replicas that say which version of their model they run.",
                     unit="tps",
@@ -679,6 +699,29 @@ FLEET: Final = Board(
                     queries=[Query(f"{_TOKENS} / {_GPUS}", "{{pool}}")],
                     about="Prompt and completion tokens, by the engines' own counters.",
                     unit="tps",
+                ),
+                Panel(
+                    title="Tokens a second a GPU, by version",
+                    queries=[
+                        Query(
+                            f"{_VERSION_TOKENS} / ({_VERSION_UP} * on (pool) group_left () max by (pool) (weighbridge_pool_gpus_per_replica))",
+                            "{{pool}} {{version}}",
+                        )
+                    ],
+                    about="Of replicas that say which version of their model they run.",
+                    unit="tps",
+                ),
+                Panel(
+                    title="Dollars a million tokens, by version",
+                    queries=[
+                        Query(
+                            f"{_VERSION_UP} * on (pool) group_left () max by (pool) (weighbridge_pool_usd_per_replica_hour) "
+                            f"/ (({_VERSION_TOKENS} > 0) * 3600) * 1e6",
+                            "{{pool}} {{version}}",
+                        )
+                    ],
+                    about="At this throughput, the version's idle replicas included: a new one with a small share looks dear.",
+                    unit="currencyUSD",
                 ),
                 Panel(
                     title="Model FLOPs utilisation",

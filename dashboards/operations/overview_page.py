@@ -37,6 +37,7 @@ STATES: Final[Mapping[str, tuple[str, str]]] = {
     "starting": ("Starting", "info"),
     "draining": ("Draining", "info"),
     "scaled_to_zero": ("Scaled to zero", "quiet"),
+    "asleep": ("Asleep", "quiet"),
     "ready": ("Ready", "good"),
     "suspect": ("Suspect", "warn"),
 }

@@ -69,6 +69,16 @@ REPLICAS: Final = (
     Column("url", "Address", "code", usual=False),
 )
 
+VERSIONS: Final = (
+    Column("version", "Version", note="— stands for replicas that say none"),
+    Column("there", "Total", "number"),
+    Column("ready", "Ready", "number"),
+    Column("speed", "Tokens/s", "number", "Prompt and completion tokens, a mean of the last minute"),
+    Column("each", "Tokens/s a GPU", "number"),
+    Column("cost", "A million tokens", "money", "At this throughput, the version's idle replicas included"),
+    Column("mfu", "Model FLOPs utilisation", "share", "An estimate, without attention", usual=False),
+)
+
 
 @router.get(f"{HOME}/pools")
 async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
@@ -101,7 +111,7 @@ async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.re
 async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
     """One pool's replicas."""
     found, watched = _pool(view, pool)
-    told = told_pool(watched, found.registry, time.monotonic())
+    told = told_pool(watched, found.registry, time.monotonic(), found.turn_problem(pool))
     table = Table.of(
         REPLICAS,
         [_replica_row(each) for each in told["replicas"]],
@@ -121,6 +131,7 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
         "state": STATES[told["state"]],
         "problems": [sentence(each["text"]) for each in told["problems"]],
         "replicas": table,
+        "versions": _versions(view, told),
         "config": watched.config,
         "may_change": view.may("operations.change"),
         "at_us": wall_us(),
@@ -178,6 +189,23 @@ async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
             return (await EarningsReader(view.gateway.database).read(sections, start_us, now, now))[0]
     except UsageUnavailable:
         return None
+
+
+def _versions(view: PageRequest, told: Mapping[str, Any]) -> Table | None:
+    """What each version's replicas do; None where none says its version."""
+    rows = [
+        {
+            "version": each["version"],
+            "there": each["there"],
+            "ready": each["ready"],
+            "speed": each["usage"]["tokens_per_s"],
+            "each": each["usage"]["tokens_per_s_per_gpu"],
+            "cost": each["usage"]["nanousd_per_million"],
+            "mfu": each["usage"]["mfu"],
+        }
+        for each in told["versions"]
+    ]
+    return Table.of(VERSIONS, rows, view.query, name="versions", caption="Versions") if rows else None
 
 
 def _pool(view: PageRequest, pool: str) -> tuple[FleetView, WatchedPool]:

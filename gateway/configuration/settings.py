@@ -345,6 +345,7 @@ def load(
         problems += price_problems(config.providers, document)
         problems += _report_problems(config, document)
         problems += pool_problems(config, document)
+        problems += shared_gpu_problems(config, document)
     if config is not None and secrets_from is not None:
         problems += [
             document.problem(secret.key, f"refers to {secret.name}, which is not set")
@@ -451,6 +452,41 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
                 f"`cost.pools` has {', '.join(sorted(strangers))} in a pool of this name, which this one does not serve"
             )
             problems.append(document.problem(("selfhosted", "pools", index, "targets"), told))
+    return problems
+
+
+def shared_gpu_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """Checks that who asks for a pool that sleeps can wait for it, and that the GPUs that pools share are paid for once."""
+    problems = []
+    pools = {pool.name: pool for pool in config.selfhosted.pools}
+    costs = {pool.name: pool for pool in config.cost.pools}
+    queued = {target: set(queue.targets) for queue in config.queues.values() for target in queue.targets}
+    for index, group in enumerate(config.selfhosted.shared_gpus):
+        where = ("selfhosted", "shared_gpus", index, "pools")
+        for name in group.pools:
+            served = set(pools[name].served)
+            waits = [queued.get(target, set()) for target in served]
+            if not all(waits) or any(not targets <= served for targets in waits):
+                told = (
+                    f"the pool `{name}` needs a queue of its own, in which requests wait while it sleeps: "
+                    f"`queues: {{{name}: {{targets: [{', '.join(pools[name].served)}]}}}}`"
+                )
+                problems.append(document.problem(where, told))
+        paid = [costs[name] for name in group.pools if name in costs]
+        if not paid:
+            continue
+        if (
+            len(paid) < len(group.pools)
+            or len({(each.usd_per_gpu_hour, each.overhead, each.organisation) for each in paid}) > 1
+        ):
+            told = "all of them have the same `usd_per_gpu_hour`, `overhead` and `organisation` in `cost.pools`: they are the same GPUs"
+            problems.append(document.problem(where, told))
+        if sum(each.replicas > 0 for each in paid) > 1:
+            told = (
+                "an hour of which nothing is recorded would be paid for by each of them; set `replicas: 0` in `cost.pools` for "
+                f"all but one, such as `{group.pools[0]}`"
+            )
+            problems.append(document.problem(where, told))
     return problems
 
 

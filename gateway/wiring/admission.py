@@ -17,7 +17,7 @@ from proxy.limits.book import LimitBook, LimitWatch
 from proxy.limits.limiter import BucketLimiter
 from proxy.overload import OverloadGuard
 from proxy.queues.capacity import Capacity
-from proxy.queues.queues import Queues
+from proxy.queues.queues import Queues, ShutFor
 from proxy.queues.queues_config import QueueConfig
 from proxy.redis.live_processes import ProcessCount
 from proxy.redis.redis_link import RedisLink
@@ -45,6 +45,7 @@ async def open_gate(
     stack: contextlib.AsyncExitStack,
     *,
     shares: bool,
+    shut_s: ShutFor,
 ) -> Gate:
     """Builds the gate; all of it is usable on return, whether or not Redis answers. One that `shares` counts through Redis
     with those of other processes.
@@ -59,7 +60,11 @@ async def open_gate(
     limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics.limits)
     stack.callback(limiter.close)
     queues = Queues(
-        queues_of, Capacity(lambda: sharers.live, link, clock=time.monotonic), time.monotonic, observer=metrics.queues
+        queues_of,
+        Capacity(lambda: sharers.live, link, clock=time.monotonic),
+        time.monotonic,
+        observer=metrics.queues,
+        shut_s=shut_s,
     )
     if link is not None:
         # They have told it what to do when it is lost and found.

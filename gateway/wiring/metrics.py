@@ -20,7 +20,7 @@ from selfhosted.fleet_metrics import FleetMetrics
 from selfhosted.kv_events.kv_metrics import KvMetrics
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.registry.registry_metrics import RegistryMetrics
-from selfhosted.scale.scale_metrics import ScaleMetrics
+from selfhosted.scale.scale_metrics import ScaleMetrics, TurnMetrics
 from selfhosted.watch.watch_metrics import WatchMetrics
 
 
@@ -45,6 +45,7 @@ class AllMetrics(NamedTuple):
     discovery: DiscoveryMetrics
     registry: RegistryMetrics
     scale: ScaleMetrics
+    turns: TurnMetrics
     adapters: AdapterMetrics
     kv_events: KvMetrics
     prefixes: PrefixMetrics
@@ -72,6 +73,7 @@ def all_metrics() -> AllMetrics:
         discovery=DiscoveryMetrics(page),
         registry=RegistryMetrics(page),
         scale=ScaleMetrics(page),
+        turns=TurnMetrics(page),
         adapters=AdapterMetrics(page),
         kv_events=KvMetrics(page),
         prefixes=PrefixMetrics(page),

@@ -54,12 +54,13 @@ async def open_prober(
     """Opens discovery, probes and the lease's duties; the members of all pools are published on return."""
     configs = config.selfhosted.pools
     store = RegistryStore(engine)
-    registry = Registry(store, configs)
+    registry = Registry(store, configs, shared=config.selfhosted.shared_gpus)
     if not configs:
         return OpenProber(Prober({}, time.monotonic), FleetView({}, registry, store), engine, None)
     await registry.refresh()
     session = await stack.enter_async_context(engine_session())
     _tell_of_rollouts(registry, configs, publisher)
+    _tell_of_sleep(registry, configs, publisher)
     pools = {each.name: _probed(each, registry, session, metrics, publisher) for each in configs}
     prober = Prober(pools, time.monotonic)
     for pool in pools.values():
@@ -67,9 +68,11 @@ async def open_prober(
     background(stack, registry.run())
     for loop in prober.loops():
         background(stack, loop)
-    lease = _lead(engine, store, registry, boot_id, prober, metrics.registry, stack)
+    shared = [group.name for group in config.selfhosted.shared_gpus]
+    lease = _lead(engine, store, registry, boot_id, prober, shared, metrics.registry, stack)
     bills = {each.name: each for each in config.cost.pools}
-    view = FleetView({name: _watched(pool, prober, bills.get(name)) for name, pool in pools.items()}, registry, store)
+    watched_pools = {name: _watched(pool, prober, bills.get(name)) for name, pool in pools.items()}
+    view = FleetView(watched_pools, registry, store, config.selfhosted.shared_gpus)
     for name, watched in view.pools.items():
         metrics.watch.set_pool_hardware(name, watched.hardware)
     return OpenProber(prober, view, engine, lease)
@@ -91,11 +94,25 @@ def _tell_of_rollouts(registry: Registry, pools: Sequence[PoolConfig], publisher
     tell()
 
 
+def _tell_of_sleep(registry: Registry, pools: Sequence[PoolConfig], publisher: Publisher) -> None:
+    """Tells every process which of the pools that share GPUs take requests, now and whenever that changes."""
+
+    def tell() -> None:
+        for pool in pools:
+            told = registry.sleep_told(pool.name)
+            if told is not None:
+                publisher.publish(("sleep", pool.name), told)
+
+    registry.subscribe(tell)
+    tell()
+
+
 def _probed(
     config: PoolConfig, registry: Registry, session: aiohttp.ClientSession, metrics: AllMetrics, publisher: Publisher
 ) -> ProbedPool:
     api_key = None if config.api_key is None else resolve_secret(config.api_key)
-    watch = PoolWatch(config, fetch=HttpFetch(session, api_key), publisher=publisher, observer=metrics.watch)
+    fetch = HttpFetch(session, api_key)
+    watch = PoolWatch(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
     discovery = Discovery(
         config,
         registry=registry,
@@ -105,7 +122,7 @@ def _probed(
     )
     watch.adopt(discovery.addresses, complete=discovery.complete)
     look = AdapterLook(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
-    return ProbedPool(config=config, discovery=discovery, watch=watch, look=look)
+    return ProbedPool(config=config, discovery=discovery, watch=watch, fetch=fetch, look=look)
 
 
 def _hardware(config: PoolConfig, bill: PoolSection | None) -> PoolHardware:
@@ -137,11 +154,12 @@ def _lead(
     registry: Registry,
     boot_id: str,
     prober: Prober,
+    shared: Sequence[str],
     metrics: RegistryMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> Lease:
     """Starts the lease, and the duties of the process that holds it: recording replicas' hours."""
-    lease = Lease(store, registry, boot_id, tuple(prober.pools))
+    lease = Lease(store, registry, boot_id, (*prober.pools, *shared))
     stack.push_async_callback(lease.release)
     background(stack, lease.run())
     hours = Hours(
@@ -151,6 +169,9 @@ def _lead(
         snapshots=lambda: [pool.snapshot() for pool in prober.pools.values()],
         observer=metrics,
         complete=lambda name: prober.pools[name].discovery.complete,
+        pays=registry.pays,
     )
+    if shared:
+        registry.subscribe(hours.look_now)
     background(stack, hours.run())
     return lease

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -27,8 +27,10 @@ from selfhosted.scale.reports import ProcessReports, ttft_target_s
 from selfhosted.scale.scale_metrics import ScaleMetrics
 from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
+from selfhosted.scale.turn_loop import SharedPool, TurnLoop, TurnObserver
 
 _PRICES_S: Final = 60.0
+_TURNS_S: Final = 1.0
 _LOOK_BACK_DAYS: Final = (1, 7, 31)
 _OUTPUT_WEIGHT: Final = 4.0
 """The cost of a generated token relative to a prompt token, where `cost.pools` has not measured it."""
@@ -60,6 +62,58 @@ def keep_scaling(
             signals = PoolSignals(pool.config, pool.snapshot, opened.prober.reports, sharers, prices, batch=lacks)
             loop = _loop(name, pool.config.scale, cost, opened, opened.lease, metrics, signals)
             background(stack, loop.run())
+
+
+def keep_turns(
+    config: GatewayConfig,
+    opened: OpenProber,
+    sharers: Callable[[], int],
+    metrics: TurnObserver,
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Starts the loop of each group of pools that share GPUs. The process that holds a group's lease decides and acts."""
+    registry, reports = opened.view.registry, opened.prober.reports
+    if opened.lease is None:
+        return
+    for group in config.selfhosted.shared_gpus:
+        pools = {name: opened.prober.pools[name] for name in group.pools}
+        loop = TurnLoop(
+            group,
+            {
+                name: SharedPool(pool.snapshot, pool.watch.answered, pool.fetch)
+                for name, pool in pools.items()
+                if pool.fetch is not None
+            },
+            targets=Targets(opened.database),
+            lease=opened.lease,
+            demand=PoolDemand(group.pools, reports, sharers),
+            stored=registry.refresh,
+            observer=metrics,
+            every_s=min(_TURNS_S, group.settle_s / 4),
+        )
+        opened.view.turn_problems[group.name] = loop.problems
+        background(stack, loop.run())
+
+
+class PoolDemand:
+    """Who wants the pools that share GPUs, in all processes."""
+
+    def __init__(self, pools: Sequence[str], reports: ProcessReports, sharers: Callable[[], int]) -> None:
+        self._reports = reports
+        self._sharers = sharers
+        self._turned_away = {pool: reports.turned_away(pool) for pool in pools}
+
+    def __call__(self, pool: str) -> tuple[int, int]:
+        reports = self._reports
+        turned_away = reports.turned_away(pool)
+        more, self._turned_away[pool] = turned_away - self._turned_away[pool], turned_away
+        others = others_of(self._sharers(), reports.reporting(pool))
+        return round(others * reports.waiting_at_gate(pool)), round(others * more)
+
+
+def others_of(sharers: int, reporting: int) -> float:
+    """Serving processes for each that reports here: those of other hosts are taken to be like these."""
+    return max(1.0, sharers / max(1, reporting))
 
 
 def is_economic(scale: ScaleConfig, *, sold: bool) -> bool:
@@ -145,8 +199,7 @@ class PoolSignals:
         return msgspec.structs.replace(read, elsewhere_usd=elsewhere, batch_work_per_s=self._batch())
 
     def _others(self) -> float:
-        """Serving processes for each that reports here: those of other hosts are taken to be like these."""
-        return max(1.0, self._sharers() / max(1, self._reports.reporting(self._name)))
+        return others_of(self._sharers(), self._reports.reporting(self._name))
 
 
 def _loop(

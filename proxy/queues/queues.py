@@ -43,6 +43,10 @@ Alarm = Callable[[float, Callable[[], None]], Handle]
 """Schedules a callback after a delay in seconds."""
 
 
+ShutFor = Callable[[QueueConfig], float | None]
+"""Seconds until the targets behind a queue take anything at all, as far as can be told; None while they do."""
+
+
 class QueueObserver:
     """Receives counts and states of queues; this base class ignores them. Queue names are configured, so they are few."""
 
@@ -109,6 +113,7 @@ class Queue:
         jitter: Callable[[], float],
         alarm: Alarm,
         starved: Callable[[], None],
+        shut_s: ShutFor = lambda _config: None,
     ) -> None:
         self.name = name
         self.room = room
@@ -119,6 +124,7 @@ class Queue:
         self._jitter = jitter
         self._alarm = alarm
         self._starved = starved
+        self._shut_s = shut_s
         self._timer: Handle | None = None
         self._timer_at = float("inf")
         self._peak = 0
@@ -134,6 +140,8 @@ class Queue:
         """Tries to start the request at once. Raises NoRoom when its latest start has passed."""
         if place.due_at < place.arrived_at:
             raise self._no_room("late", place.work)
+        if self._shut_s(self.config) is not None:
+            return False
         if not self.fair.start_now(place, place.arrived_at, self.room):
             return False
         self._started(place)
@@ -202,7 +210,8 @@ class Queue:
 
     def expected(self, work: Work) -> QueueWait:
         """Returns the expected wait of work that would come now. Mostly there is room, which is all that is looked at."""
-        wait_s = 0.0 if self.fair.has_room(work, self.room) else self._predicted_s(work)
+        is_open = self._shut_s(self.config) is None
+        wait_s = 0.0 if is_open and self.fair.has_room(work, self.room) else self._predicted_s(work)
         return QueueWait(wait_s, self.config.max_wait_s.of(work.tier))
 
     def use(self) -> Use:
@@ -269,6 +278,8 @@ class Queue:
 
     def _start_next(self, now: float) -> None:
         fair = self.fair
+        if fair.waiting and self._shut_s(self.config) is not None:
+            return
         while fair.waiting:
             entry = fair.take(now, self.room)
             if entry is None:
@@ -303,7 +314,8 @@ class Queue:
 
     def _predicted_s(self, work: Work) -> float:
         backlog = self.fair.backlog(work, self._clock(), self.room)
-        return predicted_wait_s(backlog, self._drain_per_s(), self.config.aging_s)
+        shut_s = self._shut_s(self.config) or 0.0
+        return shut_s + predicted_wait_s(backlog, self._drain_per_s(), self.config.aging_s)
 
     def _drain_per_s(self) -> float:
         return self.rate.per_s(self.fair.reach(self.room))
@@ -363,7 +375,9 @@ class Queues:
         observer: QueueObserver | None = None,
         jitter: Callable[[], float] = random.random,
         alarm: Alarm | None = None,
+        shut_s: ShutFor = lambda _config: None,
     ) -> None:
+        self._shut_s = shut_s
         self._capacity = capacity
         self._clock = clock
         self._observer = observer or QueueObserver()
@@ -481,6 +495,7 @@ class Queues:
             jitter=self._jitter,
             alarm=self._alarm,
             starved=self._request_beat,
+            shut_s=self._shut_s,
         )
 
     def _apply_capacity(self) -> None:

@@ -54,9 +54,11 @@ def merged(
     claims: Sequence[tuple[SourceName, DiscoveredReplica]],
     before: Mapping[str, Address],
     ordered: Collection[str] = (),
+    *,
+    rests: bool = False,
 ) -> Merged:
     """Merges the sources' claims. Pure. `claims` are in the order of their sources; a claim that holds a name `before`
-    keeps it. Replicas named in `ordered` drain.
+    keeps it. Replicas named in `ordered` drain, and all of a pool that `rests`.
     """
     kept: dict[str, Address] = {}
     owners: dict[str, str] = {}
@@ -82,7 +84,7 @@ def merged(
             )
         else:
             owners[claim.url] = claim.name
-            draining = claim.draining or claim.name in ordered
+            draining = rests or claim.draining or claim.name in ordered
             kept[claim.name] = Address(
                 pool=pool,
                 name=claim.name,
@@ -210,7 +212,8 @@ class Discovery:
         ]
         claims = [(source, _versioned(config, each)) for source, replicas in told for each in replicas]
         before = {address.name: address for address in self.addresses}
-        result = merged(config.name, config.engine, claims, before, registry.ordered(config.name))
+        ordered, rests = registry.ordered(config.name), registry.rests(config.name)
+        result = merged(config.name, config.engine, claims, before, ordered, rests=rests)
         self._report_conflicts(frozenset(result.problems))
         self.problems = (*result.problems, *sorted(self._failures.values()), *self._unusable())
         before_this, self._notified = self._notified, (result.addresses, self.complete)

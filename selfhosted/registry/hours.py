@@ -22,6 +22,7 @@ more than an hour.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -205,18 +206,25 @@ class Hours:
         lease: LeaseCheck,
         snapshots: Callable[[], Sequence[PoolSnapshot]],
         complete: Callable[[str], bool] = lambda _pool: True,
+        pays: Callable[[str], bool] = lambda _pool: True,
         observer: HoursObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
         now_us: Callable[[], int] | None = None,
         every_s: float = EVERY_S,
         patience_s: float = _PATIENCE_S,
     ) -> None:
-        """`complete` returns True when all replicas of a pool are known: only then does an empty pool count as zero."""
+        """`complete` returns True when all replicas of a pool are known: only then does an empty pool count as zero. `pays` returns
+        False while the GPUs of a pool's replicas are another pool's: they count for that one.
+        """
         self._engine = engine
         self._hours = hours
         self._lease = lease
         self._snapshots = snapshots
         self._complete = complete
+        self._pays = pays
+        self._paying: dict[str, bool] = {}
+        """Whose the GPUs were at the last step, up to which they are still counted so."""
+        self._wanted = asyncio.Event()
         self._observer = observer or HoursObserver()
         self._clock = clock
         self._now_us = now_us
@@ -235,15 +243,35 @@ class Hours:
                 _log.info("the fleet's hours wait for the database: %s", type(error).__name__)
             except Exception:  # noqa: BLE001 - the loop must outlive any one step
                 _log.exception("counting the fleet's hours failed; the next step follows")
-            await asyncio.sleep(self._every_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._wanted.wait()
+            self._wanted.clear()
+
+    def look_now(self) -> None:
+        """Whose GPUs are which may have changed: until now they are counted for who had them."""
+        if any(self._pays(pool) != paying for pool, paying in self._paying.items()):
+            self._wanted.set()
 
     async def step(self) -> None:
         """Observes all pools, and counts those that this process leads. Raises what the database raises."""
         now, snapshots = self._clock(), self._snapshots()
+        self._observe(snapshots, now)
+        await self._count_all(snapshots, now)
+        changed = {snapshot.pool: self._pays(snapshot.pool) for snapshot in snapshots}
+        if changed != self._paying:
+            # One ends and the other begins at the same moment.
+            self._paying = changed
+            self._observe(snapshots, now)
+
+    def _observe(self, snapshots: Sequence[PoolSnapshot], now: float) -> None:
         for snapshot in snapshots:
             watching = self._watching.setdefault(snapshot.pool, _PoolObservation())
-            up = [replica.name for replica in snapshot.replicas if is_up(replica, now)]
+            pays = self._paying.setdefault(snapshot.pool, self._pays(snapshot.pool))
+            up = [replica.name for replica in snapshot.replicas if pays and is_up(replica, now)]
             watching.observe(up, now, 3 * self._every_s)
+
+    async def _count_all(self, snapshots: Sequence[PoolSnapshot], now: float) -> None:
         pools = [snapshot.pool for snapshot in snapshots]
         if not pools:
             return

@@ -13,10 +13,12 @@ from typing import Final
 
 import msgspec
 
-from selfhosted.config import PoolConfig
+from selfhosted.config import PoolConfig, SharedGpusConfig
 from selfhosted.registry.origin import OriginRefused, checked_origin
 from selfhosted.registry.store import DATABASE_FAILS, Registration, RegistryStore, ScaleTarget, SharedState
 from selfhosted.rollouts.versions import Rollout
+from selfhosted.sleeping.told import SharedTold, SleepTold, read
+from selfhosted.sleeping.turns import Turns, opens_in_s, pays, rests, takes_s
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
@@ -40,9 +42,15 @@ class Registry:
         *,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = 1.0,
+        shared: Sequence[SharedGpusConfig] = (),
     ) -> None:
+        """`shared` are the groups of pools that share GPUs."""
         self._store = store
         self._pools = {pool.name: pool for pool in pools}
+        self._shared = {group.name: group for group in shared}
+        self._group_of = {pool: group.name for group in shared for pool in group.pools}
+        self._stored_turns: Mapping[str, str] = {}
+        self._turns: dict[str, Turns | None] = {}
         self._clock = clock
         self._every_s = every_s
         self._registrations: dict[tuple[str, str], _Renewal] = {}
@@ -94,6 +102,51 @@ class Registry:
         """The rollout of the pool's model; None when no step was ever taken."""
         return self._rollouts.get(pool)
 
+    def turns(self, group: str) -> Turns | None:
+        """Whose turn it is on GPUs that pools share, as read last; None before it was ever decided."""
+        return self._turns.get(group)
+
+    def rests(self, pool: str) -> bool:
+        """True while the pool takes nothing new, because another one has the GPUs that they share."""
+        group = self._group_of.get(pool)
+        return group is not None and rests(self._turns.get(group), pool)
+
+    def pays(self, pool: str) -> bool:
+        """False while the GPUs of the pool's engines are another pool's."""
+        group = self._group_of.get(pool)
+        return group is None or pays(self._turns.get(group)) == pool
+
+    def shared(self, pool: str) -> SharedTold | None:
+        """The GPUs that the pool shares, and whose turn it is there; None where it shares none."""
+        group = self._group_of.get(pool)
+        if group is None:
+            return None
+        turns = self._turns.get(group) or Turns()
+        awake = turns.awake if turns.phase in ("awake", "draining") else ""
+        others = tuple(name for name in self._shared[group].pools if name != pool)
+        return SharedTold(name=group, others=others, phase=turns.phase, awake=awake or None, next=turns.next or None)
+
+    def sleep_told(self, pool: str) -> SleepTold | None:
+        """What processes are told of the pool's sleep; None where it has its GPUs for itself."""
+        group = self._group_of.get(pool)
+        if group is None:
+            return None
+        turns, rules, now = self._turns.get(group), self._shared[group].rules, self._clock()
+        if turns is None:
+            return SleepTold(
+                pool=pool, rests=True, since=now, opens_at=now + rules.switch_s, takes_s=rules.switch_s / 2
+            )
+        if not rests(turns, pool):
+            return SleepTold(pool=pool, rests=False, since=turns.since)
+        least_s = 0.5 if turns.next == pool else takes_s(rules, turns, pool)
+        return SleepTold(
+            pool=pool,
+            rests=True,
+            since=turns.since,
+            opens_at=turns.since + opens_in_s(rules, turns, pool, turns.since),
+            takes_s=least_s,
+        )
+
     async def run(self) -> None:
         """Reads every `every_s` seconds until it is cancelled."""
         while True:
@@ -108,7 +161,7 @@ class Registry:
         began = self._clock()
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                state = await self._store.read(self._pools)
+                state = await self._store.read(self._pools, self._shared)
         except DATABASE_FAILS as error:
             # The driver's message may hold the address.
             self._set_problem(f"the database does not answer ({type(error).__name__}); what was known last counts")
@@ -124,15 +177,32 @@ class Registry:
             (each.pool, each.name): _Renewal(each, self._renewed_at(each, state.now_us, now, blind=blind))
             for each in state.registrations
         }
-        before = (self._registered, self._ordered, self._refused, self._rollouts)
+        before = (self._registered, self._ordered, self._refused, self._rollouts, self._stored_turns)
         self._registered, self._refused = self._unexpired(now)
         self._ordered = {pool: frozenset(name for of, name in state.orders if of == pool) for pool in self._pools}
         self._targets = {wish.pool: wish for wish in state.wishes}
         # One of a model that the pool had under another configuration stays in the table, and means nothing now.
         self._rollouts = {each.pool: each for each in state.rollouts if each.model == self._pools[each.pool].targets[0]}
-        if first or before != (self._registered, self._ordered, self._refused, self._rollouts):
+        self._adopt_turns(state.turns, now)
+        if first or before != (self._registered, self._ordered, self._refused, self._rollouts, self._stored_turns):
             for changed in self._changed:
                 changed()
+
+    def _adopt_turns(self, stored: Mapping[str, str], now: float) -> None:
+        """A phase begins for this process when it reads of it."""
+        for group in self._shared:
+            text, known = stored.get(group, ""), self._turns.get(group)
+            if known is None or text != self._stored_turns.get(group, ""):
+                turns = read(text, now)
+                same = (
+                    known is not None
+                    and turns is not None
+                    and (known.phase, known.awake, known.next) == (turns.phase, turns.awake, turns.next)
+                )
+                self._turns[group] = (
+                    msgspec.structs.replace(turns, since=known.since) if same and turns and known else turns
+                )
+        self._stored_turns = dict(stored)
 
     def _renewed_at(self, row: Registration, now_us: int, now: float, *, blind: bool) -> float:
         kept = self._registrations.get((row.pool, row.name))

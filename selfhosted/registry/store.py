@@ -5,11 +5,11 @@ Every time is the database's own, so that processes whose clocks differ agree ab
 Each transaction that may write begins with writing: on SQLite one that begins with reading can be refused when it writes.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, and_, delete, func, literal, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, delete, func, literal, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -78,6 +78,12 @@ class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     """(pool, name) pairs of ordered drains."""
     wishes: tuple[ScaleTarget, ...] = ()
     rollouts: tuple[Rollout, ...] = ()
+    turns: Mapping[str, str] = {}
+    """What is stored of the turns of pools that share GPUs, by the name of the group."""
+
+
+def _turns_of(shared: Collection[str]) -> Select[str, str]:
+    return select(col(PoolTarget.pool), col(PoolTarget.state)).where(col(PoolTarget.pool).in_(shared))
 
 
 class RegistryStore:
@@ -88,8 +94,8 @@ class RegistryStore:
         self._now_us = now_us
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
-    async def read(self, pools: Collection[str]) -> SharedState:
-        """Reads the shared state of these pools."""
+    async def read(self, pools: Collection[str], shared: Collection[str] = ()) -> SharedState:
+        """Reads the shared state of these pools. `shared` are the names of GPUs that pools share."""
         registered = select(
             *(getattr(RegisteredReplica, name) for name in Registration.__struct_fields__),
         ).where(col(RegisteredReplica.pool).in_(pools))
@@ -99,7 +105,9 @@ class RegistryStore:
             now_us = int(await connection.scalar(select(self._now())) or 0)
             rows = (await connection.execute(registered.limit(_MOST_ROWS))).mappings().all()
             names = (await connection.execute(orders.limit(_MOST_ROWS))).all()
-            targets = (await connection.execute(wishes.where(col(PoolTarget.pool).in_(pools)))).mappings().all()
+            wished = wishes.where(col(PoolTarget.pool).in_([*pools, *shared]))
+            targets = (await connection.execute(wished)).mappings().all()
+            turns = (await connection.execute(_turns_of(shared))).all() if shared else []
             rollouts = (await connection.execute(rollouts_of(pools))).mappings().all()
         return SharedState(
             now_us=now_us,
@@ -109,6 +117,7 @@ class RegistryStore:
                 ScaleTarget(**{**row, "desired": row["desired"] if row["decided_us"] else None}) for row in targets
             ),
             rollouts=tuple(map(rollout_of, rollouts)),
+            turns={row.pool: row.state for row in turns},
         )
 
     async def register(

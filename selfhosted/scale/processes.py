@@ -27,7 +27,9 @@ from selfhosted.engines.scrape import HttpFetch
 from selfhosted.replica import EngineStats
 from selfhosted.scale import keeper
 from selfhosted.scale.children import Child, Orders, Phase, orders, wait_s
+from selfhosted.scale.engine_sleep import put_to_sleep, wake
 from selfhosted.scale.gateway_client import Doorbell, GatewayAway, GatewayRefused
+from selfhosted.scale.start_turns import StartTurns
 
 _log: Final = logging.getLogger(__name__)
 _PORTS: Final = 10_000
@@ -36,8 +38,6 @@ _OK: Final = 200
 # An engine that worked for so long did not crash at its start: its crashes are counted anew.
 _PROVEN_S: Final = 60.0
 _PID_WAIT_S: Final = 5.0
-_SLEEP_S: Final = 120.0
-"""Seconds that an engine may take to move its weights out of its GPUs, or back."""
 _LOW_LOAD: Final = 0.2
 
 
@@ -75,12 +75,15 @@ class Actuator:
         environment: Mapping[str, str],
         prefix: str,
         fixed: int | None = None,
+        turns: StartTurns | None = None,
+        level: int = 1,
         settle_s: float = 3.0,
         every_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`fixed` is the number to run, whatever the gateway says. `environment` is the part of this process's
-        environment that engines see.
+        environment that engines see. `turns` is given where pools share the GPUs here, whose
+        engines sleep at `level`.
         """
         self._pool = pool
         self._launch = launch
@@ -90,6 +93,8 @@ class Actuator:
         self._environment = dict(environment) | launch.environment
         self._prefix = prefix
         self._fixed = fixed
+        self._turns = turns
+        self._level = level
         self._settle_s = settle_s
         self._every_s = every_s
         self._clock = clock
@@ -138,6 +143,8 @@ class Actuator:
         for name in list(self._engines):
             self._reap(name)
         await asyncio.gather(*(self._poll(name) for name in self._engines))
+        if self._turns is not None:
+            self._turns.know(self._pool.name, self._fetch, [engine.origin for engine in self._engines.values()])
         await self._apply(
             orders(
                 self.children,
@@ -191,6 +198,8 @@ class Actuator:
             self._log_path(name),
         )
         self._children[name] = Child(name=name, phase="waiting", since=at, again_at=again_at, crashes=crashes)
+        if self._turns is not None:
+            self._turns.ended(self._pool.name, started=False)
         self._leave_soon(name, engine)
 
     async def _poll(self, name: str) -> None:
@@ -212,10 +221,24 @@ class Actuator:
         busy = None if engine.stats is None else engine.stats.running + engine.stats.waiting
         idle_looks = child.idle_looks + 1 if busy == 0 else 0
         child = msgspec.structs.replace(child, busy=busy, idle_looks=idle_looks, answered=child.answered or fine)
+        if fine and child.phase == "starting" and self._turns is not None and not await self._slept(name, engine):
+            return
         if fine and child.phase == "starting":
             _log.info("%s is ready at %s after %.0f s", name, engine.origin, self._clock() - child.since)
             child = msgspec.structs.replace(child, phase="ready", since=self._clock())
         self._children[name] = child
+
+    async def _slept(self, name: str, engine: _Engine) -> bool:
+        """Puts an engine that has just started to sleep, as others want its GPUs. The gateway wakes it."""
+        try:
+            await put_to_sleep(self._fetch, engine.origin, self._level)
+        except FetchFailed as error:
+            self._log_once(name, f"{name} has started, and does not sleep: {error}")
+            return False
+        others = [child for child in self.children if child.name != name]
+        if self._turns is not None and all(child.answered for child in others):
+            self._turns.ended(self._pool.name, started=True)
+        return True
 
     async def _stats(self, engine: _Engine) -> EngineStats | None:
         watch = self._pool.watch
@@ -250,10 +273,11 @@ class Actuator:
                 # `_reap` handles its end like any other's.
                 self._close_pipe(self._engines[name])
         await asyncio.gather(*(self._end(name) for name in todo.end if name not in self._moving))
-        for name in todo.again:
-            await self._start(name)
-        for _ in range(todo.start):
-            await self._start(self._free_name())
+        starting: list[str | None] = [*todo.again, *(None for _ in range(todo.start))]
+        if starting and self._turns is not None and not await self._turns.take(self._pool.name):
+            return
+        for wanted in starting:
+            await self._start(wanted or self._free_name())
 
     def _move(self, name: str, how: Callable[[str, _Engine], Awaitable[None]]) -> None:
         """Begins to put a replica to sleep or to wake it, unless that is under way: it takes seconds, in which the others are
@@ -280,28 +304,20 @@ class Actuator:
     async def _put_to_sleep(self, name: str, engine: _Engine) -> None:
         with contextlib.suppress(GatewayAway, GatewayRefused):
             await self._door.leave(name, engine.instance)
-        await self._post(engine, "/sleep?level=1")
+        await put_to_sleep(self._fetch, engine.origin)
         if name in self._children:
             self._set_phase(name, "asleep")
             _log.info("%s sleeps", name)
 
     async def _wake(self, name: str, engine: _Engine) -> None:
         began = self._clock()
-        await self._post(engine, "/wake_up")
+        await wake(self._fetch, engine.origin)
         if name in self._children:
             # For the gateway it is another process: what was cached is gone.
             engine.instance = secrets.token_hex(8)
             self._children[name] = msgspec.structs.replace(self._children[name], answered=False)
             self._set_phase(name, "starting")
             _log.info("%s is awake after %.1f s", name, self._clock() - began)
-
-    async def _post(self, engine: _Engine, path: str) -> None:
-        """Raises FetchFailed, also for another status than 200."""
-        answer = await self._fetch.post(
-            engine.origin + path, b"", timeout_s=_SLEEP_S, max_bytes=self._pool.watch.max_bytes
-        )
-        if answer.status != _OK:
-            raise FetchFailed("unreachable", f"{path} was answered with {answer.status}")
 
     def _set_phase(self, name: str, phase: Phase) -> None:
         child = msgspec.structs.replace(self._children[name], phase=phase, since=self._clock(), idle_looks=0)
@@ -419,6 +435,8 @@ class Actuator:
 
     async def _renew(self, name: str) -> None:
         engine, child = self._engines.get(name), self._children.get(name)
+        if self._turns is not None and not self._turns.may_register:
+            return
         unseen = name in self._moving or (child is not None and child.phase == "asleep")
         if engine is None or child is None or unseen or self._clock() < engine.again_at:
             return

@@ -24,6 +24,8 @@ class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     turned_away_tokens: int = 0
     """Counter: tokens of requests that went elsewhere, or were refused, for lack of room."""
+    turned_away: int = 0
+    """Counter: those requests."""
     first_tokens: int = 0
     """Counter: streamed requests that had their first token."""
     late_first_tokens: int = 0
@@ -65,7 +67,7 @@ class _PoolSums:
 
     def __init__(self, target_s: float) -> None:
         self.first_tokens = FirstTokens(target_s)
-        self.turned_away_tokens = 0
+        self.turned_away_tokens = self.turned_away = 0
         self.newest: dict[str, tuple[float, PoolReport]] = {}
         """The newest report by process, and when it came."""
 
@@ -74,6 +76,7 @@ class _PoolSums:
         if before is None:
             return
         self.turned_away_tokens += max(0, report.turned_away_tokens - before.turned_away_tokens)
+        self.turned_away += max(0, report.turned_away - before.turned_away)
         self.first_tokens.add(
             report.first_tokens - before.first_tokens,
             report.late_first_tokens - before.late_first_tokens,
@@ -116,6 +119,10 @@ class ProcessReports:
     def turned_away_tokens(self, pool: str) -> int:
         """Counter, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].turned_away_tokens
+
+    def turned_away(self, pool: str) -> int:
+        """Counter of these requests, over all processes. Raises KeyError for an unknown pool."""
+        return self._pools[pool].turned_away
 
     def waiting_at_gate(self, pool: str) -> int:
         """Requests that wait for the pool now, in all processes that report. Raises KeyError for an unknown pool."""

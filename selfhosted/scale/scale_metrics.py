@@ -1,9 +1,15 @@
 """Prometheus metrics of the autoscaler."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from collections.abc import Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from selfhosted.scale.observer import ScaleObserver
 from selfhosted.scale.policy import Reason
+from selfhosted.scale.turn_loop import TurnObserver
+
+_SWITCH_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class ScaleMetrics(ScaleObserver):
@@ -31,3 +37,30 @@ class ScaleMetrics(ScaleObserver):
 
     def count_scale_decision(self, pool: str, reason: Reason) -> None:
         self._decisions.labels(pool, reason).inc()
+
+
+class TurnMetrics(TurnObserver):
+    """Exports which of the pools that share GPUs is awake, and what switching takes. All names come from the configuration."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._awake = Gauge(
+            "weighbridge_pool_awake",
+            "1 while the pool has the GPUs that it shares, 0 while it sleeps, drains others' or wakes.",
+            ("gpus", "pool"),
+            multiprocess_mode="livemostrecent",
+            registry=registry,
+        )
+        self._switches = Histogram(
+            "weighbridge_pool_switch_seconds",
+            "From the decision that a pool gets the GPUs that it shares until it was awake, the other one's drain included.",
+            ("gpus", "pool"),
+            buckets=_SWITCH_BUCKETS,
+            registry=registry,
+        )
+
+    def set_awake(self, group: str, pools: Mapping[str, bool]) -> None:
+        for pool, awake in pools.items():
+            self._awake.labels(group, pool).set(awake)
+
+    def switched(self, group: str, pool: str, seconds: float) -> None:
+        self._switches.labels(group, pool).observe(seconds)

@@ -32,9 +32,16 @@ class Targets:
         """Stores a decision. Returns False, with nothing written, when another process holds the lease. `state` None
         keeps the saved state.
         """
+        return await self._write(pool, holder, decision.desired, f"{decision.reason}: {decision.why}", state)
+
+    async def store_turns(self, group: str, holder: str, why: str, state: str) -> bool:
+        """Stores whose turn it is on GPUs that pools share, which have a row like a pool's. Returns as `store` does."""
+        return await self._write(group, holder, 0, why, state)
+
+    async def _write(self, pool: str, holder: str, desired: int, reason: str, state: str | None) -> bool:
         values: dict[str, object] = {
-            "desired": decision.desired,
-            "reason": f"{decision.reason}: {decision.why}"[:MOST_WHY_CHARS],
+            "desired": desired,
+            "reason": reason[:MOST_WHY_CHARS],
             "decided_us": self._now(),
         }
         if state is not None:

@@ -22,7 +22,7 @@ from selfhosted.watch.health import NO_DOUBT
 from selfhosted.watch.hit_rate import HitRate
 from selfhosted.watch.judged import is_same
 from selfhosted.watch.judging import UNREAD, JudgeObserver, PoolJudge
-from selfhosted.watch.messages import AdapterChanged, PoolMembers, Publisher, ReplicaDoubted
+from selfhosted.watch.messages import NEVER, AdapterChanged, PoolMembers, Publisher, ReplicaDoubted
 from selfhosted.watch.observer import ScrapeResult, WatchObserver
 from selfhosted.watch.watched import Watched
 
@@ -77,6 +77,11 @@ class PoolWatch(JudgeObserver):
     def prefix_hit_rate(self) -> float | None:
         """Prefix hit rate of the last minute or so, 0 to 1, by the engines' counters; None when unknown."""
         return self._hit_rate.rate
+
+    def answered(self, name: str) -> bool:
+        """True once a probe of the replica was answered."""
+        watched = self._watched.get(name)
+        return watched is not None and watched.probe is not None and watched.probe.answered_at != NEVER
 
     def adopt(self, addresses: Iterable[Address], *, complete: bool = True) -> None:
         """Replaces the pool's members. A replica whose URL or engine changed is dropped and added anew. While the list is

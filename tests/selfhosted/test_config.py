@@ -1,9 +1,11 @@
 """What a pool's configuration may say."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from selfhosted.config import LaunchConfig, ReplicaConfig
+from selfhosted.config import LaunchConfig, ReplicaConfig, SelfhostedSection
 
 
 @pytest.mark.parametrize("url", ["http://h:99999", "http://h:0", "http://h:many", "http://[::1", "http://:8000"])
@@ -33,3 +35,47 @@ def test_an_engines_environment_is_given_as_it_stands() -> None:
     """Settings that only sound like secrets pass."""
     given = {"TOKENIZERS_PARALLELISM": "false", "VLLM_LOGGING_LEVEL": "INFO"}
     assert LaunchConfig(command=("vllm",), environment=given).environment == given
+
+
+def _sharing(first: dict[str, Any] | None = None, **group: Any) -> SelfhostedSection:
+    pools = [{"name": "a", "targets": ["m-a"], **(first or {})}, {"name": "b", "targets": ["m-b"]}]
+    return SelfhostedSection.model_validate(
+        {"pools": pools, "shared_gpus": [{"name": "box", "pools": ["a", "b"], **group}]}
+    )
+
+
+def test_pools_share_gpus_in_turns() -> None:
+    """The rules of their turns are the group's, and every pool knows its group."""
+    section = _sharing(least_awake_s=5)
+    (group,) = section.shared_gpus
+    assert (group.level, group.rules.pools, group.rules.least_awake_s) == (1, ("a", "b"), 5)
+    assert section.shared_by("b") is group
+    assert section.shared_by("c") is None
+
+
+@pytest.mark.parametrize(
+    ("first", "group", "told"),
+    [
+        ({}, {"pools": ["a"]}, "at least 2"),
+        ({}, {"pools": ["a", "a"]}, "a pool is named twice"),
+        ({}, {"pools": ["a", "z"]}, "`z` shares the GPUs `box`, and is no pool"),
+        ({}, {"name": "a"}, "`a` of shared_gpus is the name of a pool"),
+        ({}, {"level": 3}, "Input should be 1 or 2"),
+        ({"engine": "sglang"}, {}, "only vLLM sleeps"),
+        ({"scale": {}}, {}, "there is room for no more replicas"),
+        ({"prefill": {"replicas": "read-*"}}, {}, "awake together"),
+        ({"launch": {"command": ["vllm"], "keep_asleep": 1}}, {}, "leave it out"),
+    ],
+)
+def test_gpus_that_cannot_be_shared_are_refused(first: dict[str, Any], group: dict[str, Any], told: str) -> None:
+    """With what is wrong, and mostly what to do."""
+    with pytest.raises(ValidationError, match=told):
+        _sharing(first, **group)
+
+
+def test_a_pool_stands_on_one_groups_gpus() -> None:
+    """An engine has one set of GPUs."""
+    pools = [{"name": name, "targets": [f"m-{name}"]} for name in "abc"]
+    groups = [{"name": "one", "pools": ["a", "b"]}, {"name": "two", "pools": ["b", "c"]}]
+    with pytest.raises(ValidationError, match="`b` shares the GPUs `one` and `two`"):
+        SelfhostedSection.model_validate({"pools": pools, "shared_gpus": groups})

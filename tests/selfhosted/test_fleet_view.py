@@ -60,6 +60,12 @@ class Known:
     def ordered(self, _pool: str) -> frozenset[str]:
         return self._ordered
 
+    def rests(self, _pool: str) -> bool:
+        return False
+
+    def shared(self, _pool: str) -> None:
+        return None
+
 
 def look(known: Known, *replicas: Replica) -> dict[str, Any]:
     snapshot = PoolSnapshot(pool="own", at=100.0, replicas=replicas)

@@ -6,15 +6,15 @@ import contextlib
 import re
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
     from gateway.configuration.settings import GatewayConfig
-    from selfhosted.config import LaunchConfig, PoolConfig
+    from selfhosted.config import LaunchConfig, PoolConfig, SharedGpusConfig
     from selfhosted.scale.processes import Actuator
 
 _OURS: Final = re.compile(r"WEIGHBRIDGE_.*|DATABASE_URL|REDIS_URL|OTEL_.*")
@@ -23,7 +23,13 @@ _LONGEST_PREFIX: Final = 48
 
 
 def run(
-    pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, as in selfhosted.pools.")],
+    pool: Annotated[
+        str,
+        typer.Argument(
+            metavar="POOL",
+            help="A pool's name, as in selfhosted.pools; or that of GPUs which pools share, for all of them.",
+        ),
+    ],
     *,
     gateway: Annotated[str, typer.Option(help="The gateway's address, such as http://127.0.0.1:8080.")],
     config: Annotated[
@@ -37,7 +43,8 @@ def run(
     ] = None,
     name: Annotated[str, typer.Option(help="How replicas' names begin; otherwise this machine's name.")] = "",
 ) -> None:
-    """Start engines, register them, drain and end them, as the gateway decides. One such command for each pool.
+    """Start engines, register them, drain and end them, as the gateway decides. One such command for each pool, or for those that share
+    GPUs, whose engines start one after the other and sleep until the gateway wakes them.
 
     SIGTERM or Ctrl-C drains and ends them all; a second one does not wait for their work.
     """
@@ -50,25 +57,42 @@ def run(
         raise PoolUnfit("--gateway begins with http:// or https://, and has no user")
     environment = read_environment()
     settings = load(config, environment, secrets_from=None)
-    chosen, launch, token_at = _pool(settings, pool)
+    group = next((each for each in settings.selfhosted.shared_gpus if each.name == pool), None)
     place = folder if folder is not None else environment.data_dir / "engines" / pool
     prefix = _UNFIT.sub("-", name or socket.gethostname().partition(".")[0]).strip("-._")[:_LONGEST_PREFIX] or "engine"
-    work = _run(
-        chosen,
-        launch,
-        gateway=gateway,
-        token=_secret(token_at, f"`registration.token` of `{pool}`"),
-        api_key=None if chosen.api_key is None else _secret(chosen.api_key, f"`api_key` of `{pool}`"),
-        folder=place.absolute(),
-        seen=_seen_by_engines(os.environ, settings, chosen),
-        prefix=prefix,
-        replicas=replicas,
-    )
-    asyncio.run(work)
+    crews = []
+    for each in (pool,) if group is None else group.pools:
+        chosen, launch, token_at = _pool(settings, each, alone=group is None)
+        crews.append(
+            _Crew(
+                pool=chosen,
+                launch=launch,
+                token=_secret(token_at, f"`registration.token` of `{each}`"),
+                api_key=None if chosen.api_key is None else _secret(chosen.api_key, f"`api_key` of `{each}`"),
+                folder=(place if group is None else place / each).absolute(),
+                seen=_seen_by_engines(os.environ, settings, chosen),
+                prefix=prefix,
+                replicas=replicas,
+            )
+        )
+    asyncio.run(_run(crews, gateway, group))
 
 
-def _pool(settings: "GatewayConfig", name: str) -> "tuple[PoolConfig, LaunchConfig, str]":
-    """Returns the pool and what running it on this machine needs."""
+class _Crew(NamedTuple):
+    """A pool's engines on this machine."""
+
+    pool: "PoolConfig"
+    launch: "LaunchConfig"
+    token: str
+    api_key: str | None
+    folder: Path
+    seen: Mapping[str, str]
+    prefix: str
+    replicas: int | None
+
+
+def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolConfig, LaunchConfig, str]":
+    """Returns the pool and what running it on this machine needs. `alone`: without those that it shares GPUs with."""
     from selfhosted.config import PoolUnfit
 
     pools = {each.name: each for each in settings.selfhosted.pools}
@@ -76,6 +100,9 @@ def _pool(settings: "GatewayConfig", name: str) -> "tuple[PoolConfig, LaunchConf
     if pool is None:
         known = ", ".join(sorted(pools)) or "none"
         raise PoolUnfit(f"there is no pool `{name}`; the configuration has under `selfhosted.pools`: {known}")
+    shared = settings.selfhosted.shared_by(name)
+    if alone and shared is not None:
+        raise PoolUnfit(f"`{name}` shares its GPUs with other pools, whose engines start in turns: run `{shared.name}`")
     if pool.launch is None:
         raise PoolUnfit(f"`{name}` has no `launch`: its `command` says how an engine is started")
     if pool.registration is None:
@@ -106,43 +133,41 @@ def _seen_by_engines(environ: Mapping[str, str], settings: "GatewayConfig", pool
     }
 
 
-async def _run(
-    pool: "PoolConfig",
-    launch: "LaunchConfig",
-    *,
-    gateway: str,
-    token: str,
-    api_key: str | None,
-    folder: Path,
-    seen: Mapping[str, str],
-    prefix: str,
-    replicas: int | None,
-) -> None:
+async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | None") -> None:
     from proxy.observers.logs import configure_logging
     from selfhosted.engines.scrape import HttpFetch, engine_session
     from selfhosted.scale.gateway_client import Doorbell
     from selfhosted.scale.processes import Actuator
+    from selfhosted.scale.start_turns import StartTurns
 
     lines = configure_logging("INFO")
+    turns = None if group is None else StartTurns(group.pools)
     try:
         async with engine_session() as session:
-            actuator = Actuator(
-                pool,
-                launch,
-                door=Doorbell(session, gateway, pool.name, token),
-                fetch=HttpFetch(session, api_key),
-                folder=folder,
-                environment=seen,
-                prefix=prefix,
-                fixed=replicas,
+            await _until_ended(
+                [
+                    Actuator(
+                        crew.pool,
+                        crew.launch,
+                        door=Doorbell(session, gateway, crew.pool.name, crew.token),
+                        fetch=HttpFetch(session, crew.api_key),
+                        folder=crew.folder,
+                        environment=crew.seen,
+                        prefix=crew.prefix,
+                        # Nobody decides how many there are where there is room for one.
+                        fixed=1 if crew.replicas is None and turns is not None else crew.replicas,
+                        turns=turns,
+                        level=1 if group is None else group.level,
+                    )
+                    for crew in crews
+                ]
             )
-            await _until_ended(actuator)
     finally:
         lines.close()
 
 
-async def _until_ended(actuator: "Actuator") -> None:
-    work = asyncio.ensure_future(actuator.run())
+async def _until_ended(actuators: "Sequence[Actuator]") -> None:
+    work = asyncio.gather(*(actuator.run() for actuator in actuators))
     asked = False
 
     def end() -> None:
@@ -150,7 +175,8 @@ async def _until_ended(actuator: "Actuator") -> None:
         if asked:
             work.cancel()
         asked = True
-        actuator.drain_all()
+        for actuator in actuators:
+            actuator.drain_all()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

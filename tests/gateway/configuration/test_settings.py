@@ -279,6 +279,35 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_lines(tmp_path: Path)
     assert lines == [1, 2, 16, 17]
 
 
+_SHARED = """\
+providers:
+  models:
+    - {model_id: m-a, provider: own, max_context_tokens: 8192}
+    - {model_id: m-b, provider: own, max_context_tokens: 8192}
+selfhosted:
+  pools: [{name: a, targets: [m-a]}, {name: b, targets: [m-b]}]
+  shared_gpus: [{name: box, pools: [a, b]}]
+"""
+_PAID = "{usd_per_gpu_hour: %s, seconds_per_million: {input: 5, output: 20}, name: %s, targets: [m-%s], replicas: %d}"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("queues: {a: {targets: [m-a]}}", "7: selfhosted.shared_gpus[0].pools: the pool `b` needs a queue of its own"),
+        ("queues: {q: {targets: [m-a, m-b]}}", "`queues: {a: {targets: [m-a]}}`"),
+        (f"cost: {{pools: [{_PAID % (3, 'a', 'a', 1)}, {_PAID % (4, 'b', 'b', 0)}]}}", "they are the same GPUs"),
+        (f"cost: {{pools: [{_PAID % (3, 'a', 'a', 1)}]}}", "they are the same GPUs"),
+        (f"cost: {{pools: [{_PAID % (3, 'a', 'a', 1)}, {_PAID % (3, 'b', 'b', 1)}]}}", "set `replicas: 0`"),
+    ],
+)
+def test_pools_that_share_gpus_need_queues_and_one_price(tmp_path: Path, more: str, told: str) -> None:
+    """Whoever asks for the model that sleeps waits in a queue, and the GPUs' hours are paid for once."""
+    queues = "" if more.startswith("queues") else "queues: {a: {targets: [m-a]}, b: {targets: [m-b]}}\n"
+    refusals = _refusals(tmp_path, f"{_SHARED}{queues}{more}\n")
+    assert any(told in each for each in refusals), refusals
+
+
 def test_prices_stay_exact(tmp_path: Path) -> None:
     """A price reaches the catalog digit for digit."""
     config = load(_write(tmp_path, GOOD), Environment(), secrets_from=SET)

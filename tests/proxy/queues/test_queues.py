@@ -335,3 +335,34 @@ async def test_what_is_expected_of_a_wait_is_nothing_with_room_and_the_predictio
     assert short.expected_s == site.queues.state("own", work(tokens=50)).predicted_wait_s > 0
     assert site.queues.state("own").waiting == 0
     slot.release()
+
+
+async def test_a_queue_whose_targets_sleep_lets_wait_who_can_and_nobody_start() -> None:
+    """What is expected until they wake counts as wait: who may not wait as long is refused at once, the others start when it opens."""
+    site = _Site(tokens_in_flight=1_000, max_wait_s=MaxWait(interactive=30))
+    shut: list[float | None] = [20.0]
+    site.queues = Queues(
+        site.configs,
+        Capacity(lambda: 1, clock=site.clock),
+        site.clock,
+        observer=site.seen,
+        alarm=site._alarm,
+        shut_s=lambda queue: shut[0] if queue.targets == ("llama",) else None,
+    )
+    expected = site.queues.expected("llama", work())
+    assert expected is not None
+    assert expected.expected_s >= 20
+    waits = asyncio.create_task(site.queues.enter("llama", work()))
+    await asyncio.sleep(0)
+    assert site.queues.waiting == 1
+    with pytest.raises(NoRoom) as refused:
+        await site.queues.enter("llama", work(start_by=site.now + 15))
+    assert refused.value.why == "late"
+    with pytest.raises(NoRoom):
+        site.queues.try_enter("llama", work())
+    await site.queues.beat()
+    assert not waits.done()
+    shut[0] = None
+    await site.queues.beat()
+    (await waits).release()
+    site.queues.try_enter("llama", work()).release()

@@ -432,3 +432,49 @@ def test_who_restarts_again_and_again_never_counts_too_much(life: list[tuple[boo
             assert await world.total_s("one") == up_s - TICK_S
 
     _played(play)
+
+
+@pytest.mark.parametrize("switch_s", [3.0, 10.0, 47.0])
+async def test_gpus_that_pools_share_are_counted_once(engine: AsyncEngine, switch_s: float) -> None:
+    """Whoever has them when counts, to the moment of the switch; both pools' hours together are the time that went by."""
+    clock, paying = Clock(), ["own"]
+    pools = ("own", "other")
+
+    class Leader:
+        def held(self, _pool: str) -> bool:
+            return True
+
+    def address(pool: str) -> Address:
+        return Address(pool=pool, name=f"{pool}-1", url=f"http://{pool}", kind="vllm", source="dns", draining=True)
+
+    hours = Hours(
+        engine,
+        hours=HoursStore(engine),
+        lease=Leader(),
+        snapshots=lambda: [
+            PoolSnapshot(pool=each, at=clock(), replicas=(Replica(address=address(each), state="draining", since=0.0),))
+            for each in pools
+        ],
+        pays=lambda pool: pool == paying[0],
+        clock=clock,
+        now_us=clock.now_us,
+        every_s=TICK_S,
+        patience_s=60,
+    )
+    await hours.step()
+    began = clock()
+    for turn in range(6):
+        for _ in range(int(switch_s // TICK_S)):
+            clock.at += TICK_S
+            await hours.step()
+        clock.at += switch_s % TICK_S
+        paying[0] = pools[(turn + 1) % 2]
+        hours.look_now()
+        assert hours._wanted.is_set()
+        await hours.step()
+    async with engine.connect() as connection:
+        rows = (
+            await connection.execute(select(col(PoolHour.pool), func.sum(PoolHour.up_us)).group_by(col(PoolHour.pool)))
+        ).all()
+    found = {pool: int(up) / US for pool, up in rows}
+    assert found == pytest.approx({"own": (clock() - began) / 2, "other": (clock() - began) / 2})

@@ -21,6 +21,8 @@ class Engine(BaseHTTPRequestHandler):
             )
         elif path == "/stream":
             self._stream(float(query.partition("=")[2]))
+        elif path == "/is_sleeping":
+            self._send(f'{{"is_sleeping": {"true" if asleep else "false"}}}')
         else:
             self._send("ok")
 

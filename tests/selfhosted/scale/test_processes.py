@@ -16,8 +16,10 @@ import pytest
 from selfhosted.config import LaunchConfig, PoolConfig
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.scale import keeper
+from selfhosted.scale.engine_sleep import is_sleeping, put_to_sleep, wake
 from selfhosted.scale.gateway_client import Doorbell
 from selfhosted.scale.processes import Actuator, sweep
+from selfhosted.scale.start_turns import StartTurns
 from tests.selfhosted.scale.door import TOKEN, WAIT_S, Door, open_door, until
 
 CHILD = str(Path(__file__).with_name("engine_child.py"))
@@ -238,3 +240,51 @@ def test_an_engine_ends_when_its_starter_is_gone_and_its_output_stays_small(tmp_
     assert not keeper.alive(group)
     sizes = [file.stat().st_size for file in tmp_path.glob("engine.log*")]
     assert sum(sizes) <= 40_000 + keeper.CHUNK
+
+
+async def test_engines_that_share_gpus_start_one_after_the_other_and_sleep(tmp_path: Path) -> None:
+    """The second one's engine starts when the first one's sleeps; the gateway is told of both then. One that crashes waits until nobody
+    is awake.
+    """
+    turns = StartTurns(("p", "q"))
+    async with open_door() as door, engine_session() as session:
+        fetch = HttpFetch(session)
+
+        def actuator(name: str) -> Actuator:
+            config = launch(tmp_path)
+            return Actuator(
+                PoolConfig(name=name, targets=(name,), launch=config),
+                config,
+                door=Doorbell(session, door.url, "p", TOKEN),
+                fetch=fetch,
+                folder=tmp_path / name,
+                environment={},
+                prefix=name,
+                fixed=1,
+                turns=turns,
+                settle_s=0.05,
+                every_s=0.02,
+            )
+
+        first, second = actuator("p"), actuator("q")
+        works = [asyncio.ensure_future(each.run()) for each in (first, second)]
+        try:
+            await until(lambda: phases(first) == phases(second) == ["ready"])
+            assert turns.may_register
+            for each, name in ((first, "p-1"), (second, "q-1")):
+                assert await is_sleeping(fetch, each.address(name) or "")
+            await until(lambda: sorted(door.takes_work) == ["p-1", "q-1"])
+            await wake(fetch, first.address("p-1") or "")
+            engine = second._engines["q-1"]
+            os.killpg(engine.group or 0, signal.SIGKILL)
+            await until(lambda: phases(second) == ["waiting"])
+            await asyncio.sleep(1.3)
+            assert phases(second) == ["waiting"]
+            await put_to_sleep(fetch, first.address("p-1") or "")
+            await until(lambda: phases(second) == ["ready"])
+            assert await is_sleeping(fetch, second.address("q-1") or "")
+        finally:
+            for each in (first, second):
+                each.drain_all()
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.gather(*works)

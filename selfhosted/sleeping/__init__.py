@@ -1,0 +1,1 @@
+"""Pools that share GPUs: which of them is awake."""

@@ -1,0 +1,1 @@
+"""Tests of whose turn it is on shared GPUs."""
