@@ -31,6 +31,7 @@ from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, Re
 from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_database
+from gateway.spare_time import open_spare_time
 from gateway.web import ControlApp, metrics_app, serving_metrics, serving_web, web_app
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
@@ -105,15 +106,17 @@ class ControlPlane:
         log_lines = configure_logging()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(log_lines.close)
-            engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
+            connect = partial(make_engine, self._environment.database(), power_safe=config.cost.journal_sync == "power")
+            engine = connect()
             stack.push_async_callback(engine.dispose)
-            answer_from_database(self.hub.handlers, engine)
+            spare = await open_spare_time(connect, stack)
+            answer_from_database(self.hub.handlers, engine, spare)
             # Its own line serves no caller, so it takes no share of what the workers divide; what it asks for batches is bounded by
             # the share that one more process would have.
             own_count = ToldProcesses()
             sources = from_database(engine, own_count)
             # First, so that it is closed last: what this process booked itself is brought in, too.
-            drain = await open_drain(engine, config, metrics, wall_us, stack)
+            drain = await open_drain(engine, config, metrics, wall_us, stack, spare)
             opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
             boot_id = opened.ledger.boot_id
             claims = Claims(engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator)

@@ -6,12 +6,16 @@ journal how far the database has it. Killed between the two, its successor write
 nothing. Nothing has to be sent for that between the processes.
 
 An attempt that nobody closed before its process died is settled at the most it may have cost, marked as an estimate.
+
+Nobody waits for the drain as a rule, so it works in spare time, where the process has some, in small pieces; and at the process's own
+priority, in large ones, as soon as somebody waits, entries have become old, or there is no time to spare.
 """
 
 import asyncio
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -44,6 +48,12 @@ _MANY_LINES: Final = 100
 """Lines of a round at which the next one gathers for longer."""
 _GATHERED_ROUNDS: Final = 4
 """How many intervals that is."""
+_SPARE_BATCH: Final = 200
+"""Entries written at once in spare time: others who write wait for so many at most."""
+_OLD_S: Final = 1.5
+"""Age of an entry from which the drain does not depend on spare time."""
+_WATCHED_S: Final = 5.0
+"""How long it does not after somebody waited for it, who may come again."""
 
 _Answer = TypeVar("_Answer")
 
@@ -60,6 +70,23 @@ class EntryStore(Protocol):
 
     async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
         """Return the reserves of these processes that no entry closes."""
+        ...
+
+
+class SpareTime(Protocol):
+    """A thread of low priority with an entry store of its own; `gateway.wiring.books` makes one of `gateway.spare_time`."""
+
+    @property
+    def has_time(self) -> bool:
+        """False while there is no time to spare."""
+        ...
+
+    async def compute(self, work: Callable[[], _Answer]) -> _Answer:
+        """Return what `work` does in the thread, and judge by it whether there is time to spare."""
+        ...
+
+    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
+        """Do in the thread what EntryStore's `insert` does."""
         ...
 
 
@@ -128,6 +155,7 @@ class Drain:
         recover_every_s: float = 1.0,
         store_timeout_s: float = 30.0,
         presence: ProcessPresence | None = None,
+        spare: SpareTime | None = None,
     ) -> None:
         """`boot_id` is this process's own, if it has no journal and is to be shown all the same. `interval_s` passes between
         two rounds, and some times as long while much comes: a row of a large batch costs half of one in a small batch.
@@ -141,6 +169,10 @@ class Drain:
         self._recover_every_s = recover_every_s
         self._store_timeout_s = store_timeout_s
         self._presence = presence or SingleHost()
+        self._spare = spare
+        self._waited_for = 0
+        self._watched_until = -math.inf
+        self._is_late = False
         self._lock: int | None = None
         self._closed = False
         self.is_holder = False
@@ -166,7 +198,7 @@ class Drain:
         private_folder(self.directory)
         if self._hold():
             with contextlib.suppress(StoreUnreachable, OSError):
-                await self._drain_all()
+                await self._drain_at_once()
         self._loop = asyncio.create_task(self._drain_forever(), name="ledger-drain")
 
     async def drain_now(self) -> bool:
@@ -176,10 +208,11 @@ class Drain:
         """
         # What this process itself booked in this turn of the loop is written at its end.
         await asyncio.sleep(0)
+        self._watched_until = time.monotonic() + _WATCHED_S
         try:
             if not self._hold():
                 return await self._others_drained()
-            await self._drain_all()
+            await self._drain_at_once()
         except (StoreUnreachable, OSError):
             return False
         return True
@@ -203,7 +236,7 @@ class Drain:
                 return
             await asyncio.sleep(_SOON_S)
         self._recover_at = 0.0
-        await self._drain_all()
+        await self._drain_at_once()
         if self._boot_id is not None:
             await self._query(self._presence.forget(self._boot_id))
 
@@ -256,6 +289,14 @@ class Drain:
         drained = read_drained(self.directory, boot_id)
         return boot_id not in boots(self.directory) if drained is None else drained.place >= place
 
+    async def _drain_at_once(self) -> None:
+        """Drain without spare time, which a round that runs already leaves, too. Raises StoreUnreachable."""
+        self._waited_for += 1
+        try:
+            await self._drain_all()
+        finally:
+            self._waited_for -= 1
+
     async def _drain_all(self) -> int:
         """Drain what the journals have now, and recover those of the dead. Returns how many lines were found alive.
 
@@ -263,6 +304,7 @@ class Drain:
         """
         lines = 0
         async with self._draining:
+            self._is_late = False
             found = journals(self.directory)
             for gone in self._readers.keys() - found.keys():
                 del self._readers[gone]
@@ -306,15 +348,27 @@ class Drain:
 
     async def _drain_batch(self, reader: JournalReader, numbers: Sequence[int], *, ended: bool = False) -> int:
         """Bring the next entries of a journal into the database; return how many lines there were."""
-        piece = reader.read(numbers, self._batch, ended=ended)
+        spare = self._spare_now()
+        if spare is None:
+            piece = reader.read(numbers, self._batch, ended=ended)
+        else:
+            most = min(self._batch, _SPARE_BATCH)
+            piece = await spare.compute(lambda: reader.read(numbers, most, ended=ended))
         if piece.upto.place == reader.place.place:
             return 0
+        self._is_late = bool(piece.entries) and self._clock() - piece.entries[0].at_us / 1_000_000 > _OLD_S
         # A process that was dead when it was first seen may have been taken for lost with its host.
         careful = ended or reader.boot_id not in self._living or self._presence.may_be_given_up(reader.boot_id)
         refused = await self._insert_batch(piece.entries, careful=careful)
         reader.took(piece, refused)
         self._damaged += piece.damaged_lines
         return len(piece.entries) + piece.damaged_lines
+
+    def _spare_now(self) -> SpareTime | None:
+        spare = self._spare
+        if spare is None or self._waited_for or self._is_late or time.monotonic() < self._watched_until:
+            return None
+        return spare if spare.has_time else None
 
     async def _recover(self, found: Mapping[str, Sequence[int]]) -> None:
         for boot_id in found:
@@ -366,7 +420,7 @@ class Drain:
             return []
         try:
             async with asyncio.timeout(self._store_timeout_s):
-                await self._store.insert(batch, careful=careful)
+                await (self._spare_now() or self._store).insert(batch, careful=careful)
         except EntriesRefused as refusal:
             if len(batch) == 1:
                 self._write_unbooked(batch[0], refusal)

@@ -28,16 +28,17 @@ from gateway.link.questions import (
     RememberPrices,
     ReturnGrants,
 )
+from gateway.spare_time import SpareTime
 from proxy.limits.rules import Rule
 from proxy.limits.store import LimitStore, TableVersion
 from selfhosted.prefixes.store import PrefixStore
 
 
-def answer_from_database(handlers: Handlers, engine: AsyncEngine) -> None:
-    """Answers every question of `gateway.link.questions` from this database."""
+def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: SpareTime | None = None) -> None:
+    """Answers every question of `gateway.link.questions` from this database; what is to be learned from is written in spare time."""
     _answer_prices(handlers, PriceStore(engine))
     _answer_limits(handlers, LimitStore(engine))
-    _answer_learning(handlers, LearningStore(engine), engine)
+    _answer_learning(handlers, LearningStore(engine), engine, spare)
     _answer_accounts(handlers, AccountStore(engine))
     _answer_budgets(handlers, GrantStore(engine))
     _answer_habits(handlers, PrefixStore(engine))
@@ -65,7 +66,9 @@ def _answer_limits(handlers: Handlers, limits: LimitStore) -> None:
     handlers.when_asked(ReadLimits, rules)
 
 
-def _answer_learning(handlers: Handlers, learning: LearningStore, engine: AsyncEngine) -> None:
+def _answer_learning(handlers: Handlers, learning: LearningStore, engine: AsyncEngine, spare: SpareTime | None) -> None:
+    spared = None if spare is None else LearningStore(spare.engine)
+
     async def version(_from: Any, _asked: ReadTuningVersion) -> int | None:
         return await learning.active_version()
 
@@ -73,7 +76,10 @@ def _answer_learning(handlers: Handlers, learning: LearningStore, engine: AsyncE
         return await learning.active_tuning()
 
     async def keep(_from: Any, asked: KeepToLearnFrom) -> None:
-        await learning.add(asked.requests, asked.verdicts)
+        if spare is not None and spared is not None and spare.has_time:
+            await spare.run(lambda: spared.add(asked.requests, asked.verdicts))
+        else:
+            await learning.add(asked.requests, asked.verdicts)
 
     async def own(_from: Any, asked: ReadOwnRequests) -> list[NewestRow]:
         return await newest_rows(engine, asked.team_id, asked.artifact, asked.width)

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import socket
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -15,6 +16,7 @@ from cost.budgets.presence import BudgetPresence
 from cost.budgets.watch import BudgetWatch, Teller
 from cost.close.checks import MonthChecks
 from cost.ledger.drain import Drain
+from cost.ledger.entries import Entry
 from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
 from cost.ledger.sweep import Sweep
@@ -26,6 +28,7 @@ from dashboards.webhooks.callbacks import CallbackDesk
 from dashboards.webhooks.outbox import Outbox
 from dashboards.webhooks.sender import Callbacks, Sender, destinations_of
 from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.spare_time import SpareTime
 from gateway.wiring.metrics import AllMetrics
 from proxy.background import background, every
 
@@ -36,6 +39,8 @@ _TRUE_UP_S = 300.0
 _FORGET_S = 600.0
 _MONTHS_S = 20.0
 
+T = TypeVar("T")
+
 
 async def open_drain(
     engine: AsyncEngine,
@@ -43,6 +48,7 @@ async def open_drain(
     metrics: AllMetrics,
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
+    spare: SpareTime | None = None,
     boot_id: str | None = None,
 ) -> Drain:
     """Opens the drain of this host's journals, and the watch over all budgets.
@@ -60,6 +66,7 @@ async def open_drain(
         presence=BudgetPresence(sweep, grants),
         batch=section.drain_batch,
         interval_s=section.drain_interval_s,
+        spare=None if spare is None else _SpareEntries(spare),
     )
     await drain.start()
     stack.push_async_callback(drain.aclose)
@@ -72,6 +79,24 @@ async def open_drain(
     )
     background(stack, watch.run())
     return drain
+
+
+class _SpareEntries:
+    """The ledger as it is written in spare time."""
+
+    def __init__(self, spare: SpareTime) -> None:
+        self._spare = spare
+        self._store = LedgerStore(spare.engine)
+
+    @property
+    def has_time(self) -> bool:
+        return self._spare.has_time
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        return await self._spare.compute(work)
+
+    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
+        return await self._spare.run(lambda: self._store.insert(entries, careful=careful))
 
 
 async def keep_rounds(

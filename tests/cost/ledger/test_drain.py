@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from sqlalchemy import text
@@ -29,6 +30,27 @@ from cost.ledger.store import LedgerStore
 from tests.cost.entries import ScriptedStore, reserve, settle, until
 
 NEVER_S = 3600.0
+T = TypeVar("T")
+
+
+class ScriptedSpareTime:
+    """Spare time that there is or is not; it writes to the same rows."""
+
+    def __init__(self, store: ScriptedStore) -> None:
+        self.store = ScriptedStore()
+        self.store.rows = store.rows
+        self.has_time = True
+        self.computing = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        self.computing.set()
+        await self.may_go_on.wait()
+        return work()
+
+    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
+        return await self.store.insert(entries, careful=careful)
 
 
 @pytest.fixture
@@ -43,14 +65,17 @@ def _drain(
     interval_s: float = NEVER_S,
     batch: int = 500,
     recover_every_s: float = 0.0,
+    spare: ScriptedSpareTime | None = None,
+    late_s: float = 5.0,
 ) -> Drain:
     return Drain(
         folder,
         store,
-        clock=lambda: reserve().at_us / 1_000_000 + 5,
+        clock=lambda: reserve().at_us / 1_000_000 + late_s,
         interval_s=interval_s,
         batch=batch,
         recover_every_s=recover_every_s,
+        spare=spare,
     )
 
 
@@ -107,6 +132,63 @@ async def test_it_drains_by_itself_in_batches(tmp_path: Path, store: ScriptedSto
     assert store.inserts == 3
     await ledger.reserve(reserve("later"))
     await until(lambda: len(store.rows) == 26)
+    await ledger.aclose()
+    await drain.aclose()
+
+
+async def _spared(folder: Path, store: ScriptedStore, count: int, late_s: float = 0.0) -> tuple[Drain, Ledger]:
+    """A drain with spare time, and a process with so many entries that were written `late_s` ago."""
+    spare = ScriptedSpareTime(store)
+    drain, ledger = (
+        _drain(folder, store, interval_s=0.01, batch=1_000, spare=spare, late_s=late_s),
+        await _ledger(folder),
+    )
+    await drain.start()
+    await asyncio.gather(*(ledger.reserve(reserve(f"req_{number}")) for number in range(count)))
+    return drain, ledger
+
+
+async def test_what_nobody_waits_for_is_drained_in_spare_time(tmp_path: Path, store: ScriptedStore) -> None:
+    """In small pieces, as others wait for its transactions; without spare time as if there were none."""
+    drain, ledger = await _spared(tmp_path, store, 450)
+    spare = drain._spare
+    assert isinstance(spare, ScriptedSpareTime)
+    await until(lambda: len(store.rows) == 450)
+    assert (spare.store.inserts, store.inserts) == (3, 0)
+    spare.has_time = False
+    await asyncio.gather(*(ledger.reserve(reserve(f"more_{number}")) for number in range(450)))
+    await until(lambda: len(store.rows) == 900)
+    assert (spare.store.inserts, store.inserts) == (3, 1)
+    await ledger.aclose()
+    await drain.aclose()
+
+
+async def test_old_entries_do_not_wait_for_spare_time(tmp_path: Path, store: ScriptedStore) -> None:
+    """The books lag by some seconds at most: the first piece shows it, and the rest comes in one batch."""
+    drain, ledger = await _spared(tmp_path, store, 450, late_s=2.0)
+    await until(lambda: len(store.rows) == 450)
+    assert isinstance(drain._spare, ScriptedSpareTime)
+    assert (drain._spare.store.inserts, store.inserts) == (0, 2)
+    await ledger.aclose()
+    await drain.aclose()
+
+
+async def test_who_waits_for_the_drain_does_not_wait_for_spare_time(tmp_path: Path, store: ScriptedStore) -> None:
+    """A round that runs already leaves it after the piece that it has begun."""
+    drain, ledger = await _spared(tmp_path, store, 0)
+    spare = drain._spare
+    assert isinstance(spare, ScriptedSpareTime)
+    spare.may_go_on.clear()
+    await asyncio.gather(*(ledger.reserve(reserve(f"req_{number}")) for number in range(450)))
+    await spare.computing.wait()
+    looking = asyncio.create_task(drain.drain_now())
+    await asyncio.sleep(0.01)
+    spare.may_go_on.set()
+    assert await looking
+    assert (len(store.rows), spare.store.inserts, store.inserts) == (450, 0, 2)
+    await ledger.reserve(reserve("later"))
+    await until(lambda: len(store.rows) == 451)
+    assert (spare.store.inserts, store.inserts) == (0, 3)
     await ledger.aclose()
     await drain.aclose()
 
