@@ -10,6 +10,7 @@ from gateway.commands.shared import print_json
 
 if TYPE_CHECKING:
     from selfhosted.offline.plans.planning import Plan
+    from selfhosted.offline.plans.render_shared import SharedServing
     from selfhosted.offline.plans.serving import Place, Serving
 
 _MOST_PLAN_BYTES = 4_000_000
@@ -23,7 +24,7 @@ def render(
         What, typer.Argument(metavar="WHAT", help="k8s, ray, compose, command, or gateway for the gateway's own part.")
     ],
     *,
-    pool: Annotated[str, typer.Option(help="The pool's name.")],
+    pool: Annotated[str, typer.Option(help="The pool's name, or that of GPUs which pools of the configuration share.")],
     plan: Annotated[
         Path | None,
         typer.Option(help="What `weighbridge selfhosted plan --json` printed; otherwise the configuration."),
@@ -86,7 +87,11 @@ def render(
     from selfhosted.offline.plans.serving import checked, warnings_of
 
     answer = None if plan is None else _read_plan(plan)
-    found = _configured(config, pool) if answer is None else _planned(answer, pool)
+    shared = None if answer is not None else _shared(config, pool)
+    if shared is not None:
+        found = shared.pools[0]
+    else:
+        found = _configured(config, pool) if answer is None else _planned(answer, pool)
     if part is not None:
         found = _side_of(what, plan, found, part)
     changes: dict[str, Any] = {
@@ -113,16 +118,58 @@ def render(
     )
     for warning in warnings_of(serving) if what in ("k8s", "compose") else ():
         typer.echo(f"! {warning}", err=True)
+    if shared is not None:
+        _print(_shared_documents(what, shared, changes, serving.key_secret), as_json=as_json)
+        return
     if what == "command":
         typer.echo(_command(serving))
         return
-    documents = _documents(what, serving, answer, one_machine=one_machine)
+    _print(_documents(what, serving, answer, one_machine=one_machine), as_json=as_json)
+
+
+def _print(documents: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json(documents if len(documents) > 1 else documents[0])
     else:
         from selfhosted.offline.plans.serving import as_yaml
 
         typer.echo(as_yaml(documents), nl=False)
+
+
+def _shared(config: Path | None, name: str) -> "SharedServing | None":
+    """The pools of this group of the configuration that share GPUs; None where no group is called so."""
+    from gateway.configuration.settings import load, read_environment
+    from selfhosted.offline.plans.launch import PORT
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from selfhosted.offline.plans.render_shared import SharedServing, sleeping
+
+    section = load(config, read_environment(), secrets_from=None).selfhosted
+    group = next((each for each in section.shared_gpus if each.name == name), None)
+    if group is None:
+        other = section.shared_by(name)
+        if other is not None:
+            raise PlanRefused(f"`{name}` shares its GPUs: render all that stands there, with --pool {other.name}")
+        return None
+    pools = [sleeping(_configured(config, pool), PORT + index) for index, pool in enumerate(group.pools)]
+    return SharedServing(name=group.name, level=group.level, pools=tuple(pools))
+
+
+def _shared_documents(
+    what: What, shared: "SharedServing", changes: dict[str, Any], key_secret: str | None
+) -> list[dict[str, Any]]:
+    import msgspec
+
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from selfhosted.offline.plans.render_shared import shared_compose, shared_manifests
+
+    if what not in ("k8s", "compose"):
+        raise PlanRefused(
+            "engines that share GPUs are rendered for Kubernetes and Compose, or started by `selfhosted run`"
+        )
+    given = {name: value for name, value in changes.items() if value is not None and not name.endswith("replicas")}
+    pools = tuple(msgspec.structs.replace(each, **given, key_secret=key_secret) for each in shared.pools)
+    shared = msgspec.structs.replace(shared, pools=pools)
+    return shared_manifests(shared) if what == "k8s" else [shared_compose(shared)]
 
 
 def _key_secret(found: "Serving", name: str | None) -> str | None:

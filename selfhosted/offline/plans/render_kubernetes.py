@@ -64,20 +64,23 @@ def _priority_class(serving: Serving) -> dict[str, Any]:
     }
 
 
+def gateway_peers(serving: Serving) -> list[dict[str, Any]]:
+    """The gateway's pods, as a NetworkPolicy names them."""
+    gateway = serving.gateway_namespace or serving.namespace
+    return [{"namespaceSelector": {"matchLabels": {_NAMESPACE: gateway}}, "podSelector": {"matchLabels": _GATEWAY}}]
+
+
 def _network_policy(serving: Serving) -> dict[str, Any]:
     """Requests and KV events from the gateway's pods, metrics from Prometheus, and nothing else; out only to names, to
     where weights are, and to the other pods of the pool.
     """
-    gateway = serving.gateway_namespace or serving.namespace
     ports: list[dict[str, Any]] = [{"port": "http", "protocol": "TCP"}]
     if serving.kv_events_port is not None:
         ports += [{"port": name, "protocol": "TCP"} for name in ("kv-events", "kv-replay")]
     own = {"podSelector": {"matchLabels": selector(serving)}}
     incoming: list[dict[str, Any]] = [
         {
-            "from": [
-                {"namespaceSelector": {"matchLabels": {_NAMESPACE: gateway}}, "podSelector": {"matchLabels": _GATEWAY}}
-            ],
+            "from": gateway_peers(serving),
             "ports": ports,
         },
         {

@@ -151,3 +151,46 @@ def test_the_sides_of_a_divided_plan_are_rendered_one_by_one(tmp_path: Path) -> 
     for what, file in (("k8s", whole), ("ray", divided)):
         refused = invoked("render", what, "--plan", str(file), "--pool", "h100", "--part", "decode")
         assert refused.exit_code != 0
+
+
+SHARED = """\
+classifier: {enabled: false}
+providers:
+  models:
+    - {model_id: llama, provider: a, max_context_tokens: 8000, deployments: []}
+    - {model_id: qwen, provider: a, max_context_tokens: 8000, deployments: []}
+queues: {llama: {targets: [llama]}, qwen: {targets: [qwen]}}
+selfhosted:
+  pools:
+    - {name: llama, targets: [llama], launch: {command: [vllm, serve, org/llama, --port, "{port}"]}}
+    - {name: qwen, targets: [qwen], launch: {command: [vllm, serve, org/qwen, --port, "{port}"]}}
+  shared_gpus: [{name: box, pools: [llama, qwen], level: 2}]
+"""
+
+
+def test_pools_that_share_gpus_are_rendered_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of what they share; one of them alone is refused, and so is what starts replicas by itself."""
+    (tmp_path / "shared.yaml").write_text(SHARED)
+    monkeypatch.setenv("WEIGHBRIDGE_CONFIG", str(tmp_path / "shared.yaml"))
+    result = invoked("render", "k8s", "--pool", "box", "--namespace", "inference", "--key-secret", "keys")
+    assert result.exit_code == 0, result.output
+    documents = list(yaml.safe_load_all(result.stdout))
+    assert [each["kind"] for each in documents].count("Service") == 2
+    engines = next(each for each in documents if each["kind"] == "Deployment")["spec"]["template"]["spec"]
+    names = [each["name"] for each in (*engines["initContainers"], *engines["containers"])]
+    assert names == ["llama", "qwen"]
+    assert {each["metadata"].get("namespace") for each in documents if each["kind"] != "PriorityClass"} == {"inference"}
+    assert "llama-0" in yaml.safe_load(invoked("render", "compose", "--pool", "box").stdout)["services"]
+    refused = invoked("render", "k8s", "--pool", "qwen")
+    assert refused.exit_code != 0
+    assert "--pool box" in refused.output
+    assert "selfhosted run" in invoked("render", "ray", "--pool", "box").output
+
+
+def test_what_fits_on_shared_gpus_is_told() -> None:
+    """As a table, and whole as JSON."""
+    result = invoked("share", "llama-3-8b", "qwen2.5-7b", "--gpu", "l40s")
+    assert result.exit_code == 0, result.output
+    assert "--gpu-memory-utilization 0.87" in result.stdout
+    found = json.loads(invoked("share", "llama-3-8b", "qwen2.5-7b", "--gpu", "l40s", "--level", "2", "--json").stdout)
+    assert (found["level"], found["main_memory_bytes"], len(found["lodgers"])) == (2, 0, 2)
