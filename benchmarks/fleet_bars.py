@@ -1,17 +1,21 @@
 """The balancer against the best of the usual ones, over fleets, loads and gateways, in simulated time:
-`python -m benchmarks.fleet_bars [--traces FOLDER | --kind chats --seed 1] [--limit 1500] [--apart [--told 0.15]] [--queue]`.
+`python -m benchmarks.fleet_bars [--traces FOLDER | --kind chats --seed 1] [--limit 1500] [--repeats 5] [--places 4/0.5/8 …]
+[--apart [--told 0.15]] [--queue]`.
 
 Bars: mean and p99 of the time to the first token no later than the best of round robin, consistent hashing with bounded
 loads, vLLM's cache-aware router and llm-d's scorers, and, where the trace takes longer than it was recorded in, throughput within
 3 % of the best. Load 1 x is the trace's rate for eight replicas. FOLDER has mooncake_conversation.jsonl; without one a
-made-up trace is used (benchmarks/made_up_traces.py). Gateways are of one host, with `--apart` each of its own, which tells
+made-up trace is used (benchmarks/made_up_traces.py). Each repeat takes other requests (the trace's next `--limit`, the made-up
+trace's next seed) and other dice; with several a bar is missed where the median of ours over the best other's is, so that no
+single long request decides. Gateways are of one host, with `--apart` each of its own, which tells
 the others after `--told` seconds, or nobody. With `--queue` the gateways' queue stands before ours. The same figures on any
 machine. Writes fleet_bars.json and fleet_bars.png.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import msgspec
@@ -47,33 +51,52 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     saturated: bool
 
 
+class Against(msgspec.Struct, frozen=True):
+    """One of our figures over the best other's, over the repeats."""
+
+    figure: str
+    median: float
+    least: float
+    most: float
+    best: str
+    """The policy that was best in the repeat nearest the median."""
+
+    def __str__(self) -> str:
+        spread = "" if self.least == self.most else f" ({self.least:.2f} to {self.most:.2f})"
+        return f"{self.figure} {self.median:.2f} of {self.best}{spread}"
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """All policies at one place of the grid."""
 
     replicas: int
     load: float
     gateways: int
-    runs: tuple[Run, ...]
+    repeats: tuple[tuple[Run, ...], ...]
+    """For each repeat a run of each policy, ours first."""
+
+    def against(self, figure: str, key: str, *, most: bool = False) -> Against:
+        """Ours over the best other's, which is the least, or with `most` the most."""
+        found = []
+        for ours, *others in self.repeats:
+            best = (max if most else min)(others, key=lambda run: float(getattr(run, key)))
+            found.append((getattr(ours, key) / max(1e-9, getattr(best, key)), best.policy))
+        ratios = [ratio for ratio, _ in found]
+        middle = median(ratios)
+        nearest = min(found, key=lambda each: abs(each[0] - middle))
+        return Against(figure, middle, min(ratios), max(ratios), nearest[1])
 
     @property
-    def ours(self) -> Run:
-        return next(run for run in self.runs if run.policy == OURS)
+    def saturated(self) -> bool:
+        """In most of the repeats."""
+        return 2 * sum(ours.saturated for ours, *_ in self.repeats) > len(self.repeats)
 
-    @property
-    def others(self) -> tuple[Run, ...]:
-        return tuple(run for run in self.runs if run.policy != OURS)
-
-    def misses(self) -> list[str]:
-        """The bars that are missed, in words."""
-        ours, found = self.ours, []
-        for name, key in (("mean", "mean_s"), ("p99", "p99_s")):
-            best = min(self.others, key=lambda run: float(getattr(run, key)))
-            if getattr(ours, key) > getattr(best, key):
-                found.append(f"{name} ({best.policy} {getattr(best, key):.2f} s)")
-        most = max(self.others, key=lambda run: run.tokens_per_s)
-        if ours.saturated and ours.tokens_per_s < THROUGHPUT * most.tokens_per_s:
-            found.append(f"throughput ({most.policy} {most.tokens_per_s:,.0f})")
-        return found
+    def misses(self) -> list[Against]:
+        """The bars that are missed."""
+        late = [self.against("mean", "mean_s"), self.against("p99", "p99_s")]
+        found = [each for each in late if each.median > 1]
+        done = self.against("throughput", "tokens_per_s", most=True)
+        return [*found, done] if self.saturated and done.median < THROUGHPUT else found
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,17 +110,37 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """The gateways' queue stands before ours."""
 
 
-def cells(machine: Machine, trace: Trace, setup: Setup) -> Iterator[Cell]:
-    """Every place of the grid."""
+def grid() -> Iterator[tuple[int, float, int]]:
+    """Replicas, load and gateways of every place."""
     for replicas in REPLICAS:
         for load in LOADS:
-            faster = sped_up(trace, load * replicas / _AS_RECORDED)
             for gateways in GATEWAYS:
-                runs = tuple(_run(machine, faster, policy, replicas, gateways, setup) for policy in (OURS, *OTHERS))
-                yield Cell(replicas=replicas, load=load, gateways=gateways, runs=runs)
+                yield replicas, load, gateways
 
 
-def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: int, setup: Setup) -> Run:
+def cell_of(machine: Machine, traces: Sequence[Trace], place: tuple[int, float, int], setup: Setup) -> Cell:
+    """One place of the grid: a repeat for each trace."""
+    replicas, load, gateways = place
+    repeats = []
+    for seed, trace in enumerate(traces):
+        faster = sped_up(trace, load * replicas / _AS_RECORDED)
+        runs = [_run(machine, faster, policy, replicas, gateways, setup, seed) for policy in (OURS, *OTHERS)]
+        repeats.append(tuple(runs))
+    return Cell(replicas=replicas, load=load, gateways=gateways, repeats=tuple(repeats))
+
+
+def parts(trace: Trace, count: int) -> list[Trace]:
+    """A trace cut into so many, one after the other."""
+    size = len(trace.requests) // count
+    found = []
+    for first in range(0, size * count, size):
+        some = trace.requests[first : first + size]
+        moved = tuple(msgspec.structs.replace(each, at_s=each.at_s - some[0].at_s) for each in some)
+        found.append(Trace(trace.name, trace.format, moved))
+    return found
+
+
+def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: int, setup: Setup, seed: int) -> Run:
     spec = FleetSpec(
         replicas=replicas,
         engine=machine.engine,
@@ -105,6 +148,7 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
         gateways=gateways,
         hosts=gateways if setup.apart else 1,
         hosts_told_after_s=setup.told_s,
+        seed=seed,
     )
     gate = SimulatedQueue(gateways) if setup.queue and policy == OURS else None
     report = report_of(Fleet(spec, machine.steps, trace, gate=gate).run(), machine, trace)
@@ -119,9 +163,14 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
 
 
 def row(cell: Cell) -> str:
-    """A line of the table, in Markdown."""
-    told = [f"{run.mean_s:.2f} / {run.p99_s:.1f}, {run.tokens_per_s / 1_000:,.0f}k" for run in cell.runs]
-    missed = ", ".join(cell.misses()) or "-"
+    """A line of the table, in Markdown: medians of mean, p99 and tokens a second."""
+    told = []
+    for runs in zip(*cell.repeats, strict=True):
+        mean_s, p99_s, tokens = (
+            median([getattr(run, key) for run in runs]) for key in ("mean_s", "p99_s", "tokens_per_s")
+        )
+        told.append(f"{mean_s:.2f} / {p99_s:.1f}, {tokens / 1_000:,.0f}k")
+    missed = ", ".join(str(each) for each in cell.misses()) or "-"
     return f"| {cell.replicas} | {cell.load:g} | {cell.gateways} | {' | '.join(told)} | {missed} |"
 
 
@@ -138,7 +187,7 @@ def draw(path: Path, found: list[Cell]) -> None:
     for place, replicas in zip(axes, REPLICAS, strict=True):
         for gateways in GATEWAYS:
             chosen = [cell for cell in found if (cell.replicas, cell.gateways) == (replicas, gateways)]
-            ratios = [cell.ours.mean_s / min(run.mean_s for run in cell.others) for cell in chosen]
+            ratios = [cell.against("mean", "mean_s").median for cell in chosen]
             place.plot([cell.load for cell in chosen], ratios, marker="o", label=f"{gateways} gateways")
         place.axhline(1.0, color="grey", linewidth=0.8)
         place.set_title(f"{replicas} replicas")
@@ -148,12 +197,21 @@ def draw(path: Path, found: list[Cell]) -> None:
     figure.savefig(path)
 
 
+def _place(text: str) -> tuple[int, float, int]:
+    replicas, load, gateways = text.split("/")
+    return int(replicas), float(load), int(gateways)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--limit", type=int, default=1_500, help="the first so many requests")
     parser.add_argument("--kind", choices=tuple(KINDS), default="chats", help="of a made-up trace")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1, help="with other requests and other dice")
+    parser.add_argument(
+        "--places", type=_place, nargs="+", help="replicas/load/gateways, as 4/0.5/8; without it the whole grid"
+    )
     parser.add_argument("--apart", action="store_true", help="each gateway on a host of its own")
     parser.add_argument(
         "--told", type=float, help="hosts hear of each other's requests after so many seconds; else never"
@@ -161,22 +219,27 @@ def main() -> None:
     parser.add_argument("--queue", action="store_true", help="with the gateways' queue before ours")
     parser.add_argument("--out", type=Path, default=Path("build"))
     options = parser.parse_args()
-    trace = (
-        made_up(options.kind, options.seed, options.limit)
-        if options.traces is None
-        else read_trace(options.traces / "mooncake_conversation.jsonl", limit=options.limit)
-    )
+    if options.traces is None:
+        traces = [made_up(options.kind, options.seed + each, options.limit) for each in range(options.repeats)]
+    else:
+        whole = read_trace(options.traces / "mooncake_conversation.jsonl", limit=options.limit * options.repeats)
+        traces = parts(whole, options.repeats)
     print(heading())
     found: list[Cell] = []
     setup = Setup(apart=options.apart, told_s=options.told, queue=options.queue)
-    for cell in cells(machine_of(), trace, setup):
+    machine, places = machine_of(), options.places or list(grid())
+    for place in places:
+        cell = cell_of(machine, traces, place, setup)
         found.append(cell)
         print(row(cell), flush=True)
     missed = [cell for cell in found if cell.misses()]
-    print(f"\n{trace.name}, {len(trace.requests):,} requests: {len(found) - len(missed)} of {len(found)} miss no bar")
+    about = f"{traces[0].name}, {options.repeats} x {options.limit:,} requests"
+    print(f"\n{about}: {len(found) - len(missed)} of {len(found)} miss no bar")
     options.out.mkdir(parents=True, exist_ok=True)
     plain: Any = msgspec.to_builtins(found)
     (options.out / "fleet_bars.json").write_bytes(msgspec.json.format(msgspec.json.encode(plain)) + b"\n")
+    if options.places:
+        return
     try:
         draw(options.out / "fleet_bars.png", found)
     except PlotsUnavailable as error:

@@ -93,11 +93,46 @@ def _agents(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
             now += answer / _WRITES_PER_S + rng.expovariate(1 / 4)
 
 
+def _bursts(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
+    """Dozens of questions at a time, within two seconds, about a text that nobody sent before."""
+    for at_s in _arrivals(rng, 4.0):
+        text = tuple(next(ids) for _ in range(rng.randint(8, 48)))
+        for _ in range(rng.randint(8, 48)):
+            prompt = _Prompt(ids, text)
+            prompt.grow(_long(rng, 200, 0.8, 2_000))
+            yield prompt.request(at_s + rng.uniform(0, 2), _long(rng, 150, 0.7, 1_000))
+
+
+def _documents(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
+    """Short questions about one of 64 long documents, some of which are asked about much more often."""
+    texts = [tuple(next(ids) for _ in range(rng.randint(24, 160))) for _ in range(64)]
+    weights = [1 / (place + 1) for place in range(len(texts))]
+    for at_s in _arrivals(rng, 0.15):
+        prompt = _Prompt(ids, rng.choices(texts, weights)[0])
+        prompt.grow(_long(rng, 150, 0.8, 2_000))
+        yield prompt.request(at_s, _long(rng, 200, 0.8, 2_000))
+
+
+def _mixed(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
+    """All other kinds at once, each a part of its usual rate."""
+    drawn = [draw(rng, ids) for name, draw in KINDS.items() if name != "mixed"]
+    last = [0.0] * len(drawn)
+    while True:
+        # Whoever is behind goes on, so that all kinds last equally long.
+        at = last.index(min(last))
+        request = next(drawn[at])
+        last[at] = max(last[at], request.at_s)
+        yield msgspec.structs.replace(request, at_s=request.at_s * len(drawn))
+
+
 KINDS: Final[dict[str, Callable[[random.Random, Iterator[int]], Iterator[TraceRequest]]]] = {
     "instructed": _instructed,
     "single": _single,
     "chats": _chats,
     "agents": _agents,
+    "bursts": _bursts,
+    "documents": _documents,
+    "mixed": _mixed,
 }
 
 

@@ -6,6 +6,7 @@ gateways' requests. So the statistics count as of their moment, and the process'
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from selfhosted.replica import EngineStats, ReplicaRequest
@@ -31,6 +32,12 @@ ATTENTION_TOKENS: Final = 60_000
 """Context length at which a token takes twice as long to prefill as the first (Llama 70B: 53,000; 8B: 31,000)."""
 _BATCH_S: Final = 0.05
 """Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
+_FULL_KV: Final = 0.9
+"""A KV cache that is used more has no room for another request."""
+_LOOKED_AT: Final = 16
+"""Requests whose first token has not come, the oldest first, that are asked whether they read a prompt's beginning."""
+_READS: Final = 0.5
+"""A request of which less was cached reads the beginning itself."""
 _SCRAPE_GAP_S: Final = 1.0
 """About the time between two scrapes. Prefills that begin within it do not queue."""
 _ENDLESS: Final = float("inf")
@@ -102,6 +109,7 @@ class Lease:
 
     __slots__ = (
         "_on_end",
+        "ahead",
         "ahead_s",
         "ask",
         "cached_tokens",
@@ -133,6 +141,7 @@ class Lease:
         self.started = False
         self.ended = False
         self.ahead_s = load.wait_s(now)
+        self.ahead = load.ahead(now)
         self.load = load
         self._on_end = on_end
 
@@ -166,6 +175,7 @@ class Load:
         "_flight_base",
         "_most_pending",
         "_most_requests",
+        "_most_running",
         "_most_tokens",
         "_observations",
         "_observed_s",
@@ -224,6 +234,7 @@ class Load:
         self._used_base = 0.0
         self._pending_at_scrape = 0
         self._most_requests = self._most_tokens = self._most_pending = 0
+        self._most_running = 0
         self.in_flight = 0
         """Known requests at the replica: this process's and, by the engine's statistics, others'."""
         self.batch_s = 0.0
@@ -252,6 +263,24 @@ class Load:
         """Expected seconds until a new prefill can begin."""
         wait_s, rest_s = self.clear_at - now, self.rest_s
         return max(wait_s, rest_s) + self.extra_s
+
+    def is_reading(self, ask: ReplicaRequest, cached: int) -> bool:
+        """True when the first `cached` tokens of the prompt, which are taken to be cached here, are still being read."""
+        last = min(int(cached / ask.block_tokens), len(ask.blocks)) - 1
+        if last < 0:
+            return False
+        block, read = ask.blocks[last], _READS * cached
+        return any(
+            len(lease.ask.blocks) > last and lease.ask.blocks[last] == block and lease.matched < read
+            for lease in islice(self._pending, _LOOKED_AT)
+        )
+
+    def ahead(self, now: float) -> float:
+        """The work that is to be read there before a new prompt, in tokens without context."""
+        left = (self.clear_at - now) / self.token_s
+        if self._pending:
+            left = max(left, self._pending_work - (1 - _OVERDUE) * next(iter(self._pending)).work)
+        return max(0.0, left)
 
     def take(self, lease: Lease, now: float) -> None:
         pending, ask = self._pending, lease.ask
@@ -291,6 +320,8 @@ class Load:
     def read(self, stats: EngineStats | None, now: float) -> None:
         """Takes over the statistics of a scrape; None when there are none that are fresh enough."""
         self.known = stats is not None
+        if stats is None:
+            self._most_running = 0
         if stats is self.stats:
             return
         self.stats = stats
@@ -301,6 +332,7 @@ class Load:
         self._most_requests, self._most_tokens, self._most_pending = self.requests, self.tokens, len(self._pending)
         self._others_since, self._others_wait_s = 0.0, 0.0
         if stats is not None:
+            self._most_running = max(self._most_running, stats.running)
             self._flight_base = stats.running + stats.waiting - requests
             self._used_base = (stats.kv_usage or 0.0) * (stats.kv_tokens or 0) - tokens
             others = stats.waiting - pending
@@ -339,9 +371,15 @@ class Load:
             self.busy_tokens = used
         self.in_flight = in_flight
         self._recompute_waits(in_flight - len(pending))
-        if stats is not None and stats.running and stats.waiting and self.waiting:
+        if stats is not None and stats.running and stats.waiting and self.waiting and self._no_seat(stats):
             # Engines that are full of generating requests start the next one when one ends, whatever is to be read.
             self.rest_s = max(self.rest_s, self.waiting * self._duration_s / max(1, in_flight))
+
+    def _no_seat(self, stats: EngineStats) -> bool:
+        """True where requests wait for others to end. Where fewer run than have run there at once, and the KV cache has room,
+        they wait for prompts to be read.
+        """
+        return stats.running >= self._most_running or (stats.kv_usage or 0.0) >= _FULL_KV
 
     def _recompute_waits(self, generating: int) -> None:
         """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
@@ -381,7 +419,7 @@ class Load:
         """Learns the prefill rate from a time to first token and the work that had to be done before it."""
         if lease.uncached < _LEAST_TOKENS or took_s <= 0 or self.extra_s:
             return
-        expected_s = self._speed.learn(lease.work + lease.ahead_s * self.rate, took_s)
+        expected_s = self._speed.learn(lease.work + lease.ahead, took_s)
         took_s = min(max(took_s, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
         self._observed_s = self._observed_s * _OWN_DECAY + took_s
         self._expected_s = self._expected_s * _OWN_DECAY + expected_s

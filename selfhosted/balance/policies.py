@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from selfhosted.balance.balancer import Balancer
+from selfhosted.balance.balancer import Balancer, cached_tokens
 from selfhosted.balance.load import Load
 from selfhosted.config import BalanceConfig, RoomConfig
 from selfhosted.replica import ReplicaChoice, ReplicaRequest
@@ -21,7 +21,7 @@ class _CacheBlind(Balancer):
         return ReplicaChoice(
             replica=load.name,
             why="load" if len(candidates) > 1 else "only",
-            matched_tokens=min(ask.tokens, int(blocks * ask.block_tokens)),
+            matched_tokens=cached_tokens(ask, blocks),
         )
 
     def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:

@@ -63,6 +63,41 @@ def test_a_queue_that_is_long_enough_outweighs_a_cache() -> None:
     assert _go(chosen, ask(*prompt(1)), snapshot) != home
 
 
+def test_what_is_still_being_read_is_read_beside_it_too() -> None:
+    """Several of one long beginning at once: while it is read, an idle replica reads it as soon, and later ones find more of them.
+    Once it was read all go where it is.
+    """
+    chosen, snapshot = balancer(), pool("a", "b")
+    leases = []
+    for number in range(2):
+        request = ask(*prompt(1, 100), *prompt(2 + number, 2))
+        choice = chosen.pick(request, snapshot, NAMES, 0.0)
+        assert choice is not None
+        leases.append(chosen.take(choice, request, 0.0))
+    assert {lease.replica for lease in leases} == {"a", "b"}
+    for lease in leases:
+        lease.first_token(1.6)
+        lease.end(2.0)
+    assert chosen.index.depths(prompt(1, 100)) == {"a": 100, "b": 100}
+    first, second = balancer(), ask(*prompt(1, 100), *prompt(3, 2))
+    home = _go(first, ask(*prompt(1, 100), *prompt(2, 2)), snapshot)
+    assert {_go(first, second, snapshot) for _ in range(5)} == {home}
+
+
+def test_the_end_of_a_long_prompt_is_where_its_beginning_is() -> None:
+    """Only the first blocks are compared. What comes after them is taken to be cached with all of them, but for a block, and not with
+    a part of them.
+    """
+    chosen, snapshot = balancer(), pool("a", "b")
+    home = _go(chosen, ask(*prompt(1), tokens=50 * 128), snapshot)
+    choice = chosen.pick(ask(*prompt(1), tokens=50 * 128), snapshot, NAMES, 1.0)
+    assert choice is not None
+    assert (choice.replica, choice.matched_tokens) == (home, 49 * 128)
+    part = chosen.pick(ask(*prompt(1, 10), *prompt(2, 10), tokens=50 * 128), snapshot, NAMES, 1.0)
+    assert part is not None
+    assert part.matched_tokens in {0, 10 * 128}
+
+
 def test_who_waited_at_the_gateway_is_not_read_twice() -> None:
     """A cache is worth more of a wait the longer all wait for room: here one that outweighs it where nobody had to."""
     chosen, snapshot = balancer(), pool("a", "b")

@@ -83,6 +83,29 @@ def test_the_rate_is_learnt(real: float) -> None:
     assert load.rate == pytest.approx(real, rel=0.1)
 
 
+def test_a_long_queue_does_not_make_a_replica_look_quicker() -> None:
+    """What was to be read before a prompt counts as it was when that was sent, however quick the replica has shown itself since."""
+    load, real = _load(), 5_000.0
+    leases = [_send(load, 10_000, 0.0) for _ in range(60)]
+    for number, lease in enumerate(leases):
+        lease.first_token((number + 1) * lease.work / real)
+        lease.end((number + 1) * lease.work / real)
+    assert load.rate == pytest.approx(real, rel=0.25)
+
+
+def test_who_waits_for_a_prompt_to_be_read_waits_for_no_seat() -> None:
+    """While fewer run than have run at once, those that wait are read one after the other; while no more do, each waits for an end."""
+    load = _load()
+    load.read(stats(running=20), 0.0)
+    _send(load, 1_000, 0.0)
+    load.read(stats(0.5, running=1, waiting=12), 0.5)
+    reading = load.rest_s
+    load.read(stats(1.0, running=20, waiting=12), 1.0)
+    assert load.rest_s > 2 * reading
+    load.read(stats(1.5, running=1, waiting=12, kv_usage=0.95), 1.5)
+    assert load.rest_s > 2 * reading, "a full cache has no room either"
+
+
 def test_replicas_that_are_alike_stay_alike() -> None:
     """A few lucky observations do not make one look quicker; many that say the same do."""
     pace = PrefillSpeed(RATE)

@@ -58,6 +58,8 @@ def test_a_conversation_goes_on_where_another_process_began_it(number: int) -> N
     """Whoever began it: the next turn goes where its prompt is cached, though this process never sent it."""
     first, second = Process(1), Process(2)
     lease = first.send(number)
+    lease.first_token(0.0)
+    first.sent.started(lease)
     second.told.hear(handed_on(first.sent.told()), 0.0)
     assert second.pick(number) == lease.replica
     assert requests(second.balancer) == requests(first.balancer)
@@ -120,8 +122,7 @@ def test_what_one_process_learned_of_speed_serves_who_learns_nothing() -> None:
     second.told.hear(told, 2.0)
     assert first.balancer.learned_speed == learned
     assert second.balancer.learned_speed is None
-    second.send(2)
-    assert second.balancer.load(second.pick(2)).rate == pytest.approx(4_321.0)
+    assert second.send(2).load.rate == pytest.approx(4_321.0)
 
 
 def test_others_hashes_mean_nothing() -> None:
