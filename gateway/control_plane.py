@@ -134,7 +134,9 @@ class ControlPlane:
             )
             published.subscribe(fleet.hear)
             prompts.follow(fleet)
-            prompts.others = await open_other_hosts(config, self._environment, boot_id, prompts.heard, stack)
+            prompts.others = await open_other_hosts(
+                config, self._environment, boot_id, prompts.heard, metrics.hosts, stack
+            )
             await fleet.known(FIRST_LOOK_S)
             await live.open(
                 Process(

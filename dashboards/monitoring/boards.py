@@ -594,6 +594,12 @@ FLEET: Final = Board(
                     stacked=True,
                 ),
                 Panel(
+                    title="What other hosts tell",
+                    queries=[Query(_rate("weighbridge_hosts_news_total", "", "result"), "{{result}}")],
+                    about="heard: counted here as their own; other_pepper, other_hashes: the log says what differs.",
+                    unit="reqps",
+                ),
+                Panel(
                     title="Prompts read by replicas that only read",
                     queries=[
                         Query(

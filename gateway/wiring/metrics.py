@@ -6,6 +6,7 @@ from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
 from dashboards.webhooks.webhook_metrics import WebhookMetrics
+from gateway.wiring.host_metrics import HostMetrics
 from proxy.batch.batch_metrics import BatchMetrics
 from proxy.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.learning.learning_metrics import LearningMetrics
@@ -49,6 +50,7 @@ class AllMetrics(NamedTuple):
     adapters: AdapterMetrics
     kv_events: KvMetrics
     prefixes: PrefixMetrics
+    hosts: HostMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -77,4 +79,5 @@ def all_metrics() -> AllMetrics:
         adapters=AdapterMetrics(page),
         kv_events=KvMetrics(page),
         prefixes=PrefixMetrics(page),
+        hosts=HostMetrics(page),
     )

@@ -6,10 +6,13 @@ each host goes by what it knows, as without Redis.
 """
 
 import contextlib
+import logging
+import sys
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,8 +22,10 @@ from proxy.redis.redis_link import RedisLink
 from proxy.redis.scripts import script
 from proxy.redis.shared_state import Link, SharedStateUnavailable
 from proxy.stored_responses.sealing import CannotOpen, Sealing
+from selfhosted.balance.blocks import HASHES
 from selfhosted.balance.sharing import PromptsSent
 
+_log: Final = logging.getLogger("weighbridge.hosts")
 _EXCHANGE: Final = script("exchange")
 _EVERY_S: Final = 0.1
 _MOST_MESSAGES: Final = 500
@@ -31,6 +36,23 @@ _KEPT: Final = 500
 """Entries that Redis keeps: some seconds of a dozen hosts."""
 _GIVEN: Final = 100
 _PLACE: Final = ("", "prompts of hosts")
+_TOLD_EVERY_S: Final = 600.0
+"""Between two lines of the log on one fault."""
+
+NewsResult = Literal["heard", "other_pepper", "other_hashes", "unreadable"]
+_FAULTS: Final[dict[NewsResult, str]] = {
+    "other_pepper": "it seals with another pepper; give all hosts the same WEIGHBRIDGE_PEPPER",
+    "other_hashes": "it hashes prompts in another way; run one kind of Python on all hosts, and the same peppers in the same order (here "
+    f"{sys.implementation.name} {sys.version.split()[0]}, {sys.hash_info.algorithm}, {sys.hash_info.width} bits)",
+    "unreadable": "what it tells cannot be read; run one version of weighbridge on all hosts",
+}
+
+
+class NewsObserver:
+    """Hears what came of other hosts' news; does nothing by itself."""
+
+    def count_news(self, result: NewsResult) -> None:
+        """A message of another host's process was heard, or left out for that reason."""
 
 
 class _News(msgspec.Struct, array_like=True):
@@ -48,6 +70,8 @@ class OtherHosts:
         sealing: Sealing,
         hear: Callable[[PromptsSent], None],
         alone: Callable[[], bool] = lambda: False,
+        observer: NewsObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`hear` is called with each message of another host's process. `alone` says whether there is no other host."""
         self._host = host
@@ -55,6 +79,9 @@ class OtherHosts:
         self._sealing = sealing
         self._hear = hear
         self._alone = alone
+        self._observer = observer or NewsObserver()
+        self._clock = clock
+        self._told_at: dict[NewsResult, float] = {}
         self._waiting: deque[PromptsSent] = deque(maxlen=_MOST_MESSAGES)
         self._seen = ""
 
@@ -90,11 +117,27 @@ class OtherHosts:
         return msgspec.msgpack.encode(_News(sealing.pepper_id, sealing.seal(*_PLACE, record)))
 
     def _opened(self, news: bytes) -> list[PromptsSent]:
-        """The messages of another host; none where it has another pepper, or says what cannot be read."""
-        with contextlib.suppress(CannotOpen, msgspec.DecodeError, zlib.error):
+        """The messages of another host; none where it has another pepper, or says what cannot be read or compared."""
+        try:
             found = msgspec.msgpack.decode(news, type=_News)
             record = self._sealing.open(*_PLACE, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
-            return msgspec.msgpack.decode(record, type=list[PromptsSent])
+            told = msgspec.msgpack.decode(record, type=list[PromptsSent])
+        except CannotOpen:
+            return self._left_out("other_pepper")
+        except (msgspec.DecodeError, zlib.error):
+            return self._left_out("unreadable")
+        if any(message.hashes != HASHES for message in told):
+            return self._left_out("other_hashes")
+        for _ in told:
+            self._observer.count_news("heard")
+        return told
+
+    def _left_out(self, why: NewsResult) -> list[PromptsSent]:
+        self._observer.count_news(why)
+        now = self._clock()
+        if now - self._told_at.get(why, -_TOLD_EVERY_S) >= _TOLD_EVERY_S:
+            self._told_at[why] = now
+            _log.warning("what another host sent to replicas is not known here: %s", _FAULTS[why])
         return []
 
 
@@ -103,6 +146,7 @@ async def open_other_hosts(
     environment: Environment,
     boot_id: str,
     hear: Callable[[PromptsSent], None],
+    observer: NewsObserver,
     stack: contextlib.AsyncExitStack,
 ) -> OtherHosts | None:
     """Opens what tells other hosts, until the stack closes; None where nothing is told."""
@@ -116,6 +160,6 @@ async def open_other_hosts(
     await link.start()
     sealing = Sealing(peppers(config, environment))
     await sealing.ready()
-    hosts = OtherHosts(boot_id, link, sealing, hear, alone=lambda: link.live <= 1)
+    hosts = OtherHosts(boot_id, link, sealing, hear, alone=lambda: link.live <= 1, observer=observer)
     background(stack, every(_EVERY_S, hosts.exchange))
     return hosts

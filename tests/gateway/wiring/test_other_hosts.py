@@ -3,9 +3,13 @@
 import contextlib
 from collections.abc import AsyncIterator
 
+import msgspec
+import pytest
 import redis
+from prometheus_client import CollectorRegistry
 
 from accounts.keys import Pepper
+from gateway.wiring.host_metrics import HostMetrics
 from gateway.wiring.other_hosts import OtherHosts
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
@@ -86,3 +90,53 @@ async def test_what_is_told_is_bounded(empty_redis: RedisServer) -> None:
         client = redis.Redis.from_url(empty_redis.url)
         assert client.xlen("{weighbridge}:hosts:prompts") < 700
         client.close()
+
+
+async def test_a_host_that_cannot_be_understood_is_told_of(
+    empty_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another pepper, another way to hash, another version: nothing of it is counted as load, the log says once what to do, and a metric how often."""
+    registry, now = CollectorRegistry(), 0.0
+    async with (
+        host(empty_redis, "one") as (one, _),
+        host(empty_redis, "odd", b"q" * 32) as (odd, _),
+        host(empty_redis, "old") as (old, _),
+    ):
+        link = RedisLink(empty_redis.url, RedisSection(prefix="{weighbridge}:hosts:"), "me")
+        await link.start()
+        heard: list[PromptsSent] = []
+        sealing = Sealing((Pepper(id="p", secret=b"p" * 32),))
+        observer = HostMetrics(registry)
+        me = OtherHosts("me", link, sealing, heard.append, observer=observer, clock=lambda: now)
+        try:
+            one.tell(message("w1"))
+            await one.exchange()
+            await me.exchange()
+            for _ in range(3):
+                one.tell(message("w1"))
+                odd.tell(message("w2"))
+                old.tell(msgspec.structs.replace(message("w3"), hashes=HASHES + 1))
+                for each in (one, odd, old, me):
+                    await each.exchange()
+            client = redis.Redis.from_url(empty_redis.url)
+            client.xadd("{weighbridge}:hosts:prompts", {"host": "new", "news": b"what"})
+            client.close()
+            await me.exchange()
+            counted = {
+                result: registry.get_sample_value("weighbridge_hosts_news_total", {"result": result})
+                for result in ("heard", "other_pepper", "other_hashes", "unreadable")
+            }
+            assert counted == {"heard": 3, "other_pepper": 3, "other_hashes": 3, "unreadable": 1}
+            assert heard == [message("w1")] * 3
+            said = [record.getMessage() for record in caplog.records if record.name == "weighbridge.hosts"]
+            assert len(said) == 7, "each host once for each fault: three here, two at one, one at odd, one at old"
+            for word in ("WEIGHBRIDGE_PEPPER", "one kind of Python", "one version of weighbridge"):
+                assert any(word in line for line in said)
+            caplog.clear()
+            now = 601.0
+            odd.tell(message("w2"))
+            await odd.exchange()
+            await me.exchange()
+            assert "WEIGHBRIDGE_PEPPER" in caplog.text
+        finally:
+            await link.aclose()

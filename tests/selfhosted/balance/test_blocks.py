@@ -1,5 +1,9 @@
 """Names of prompts' beginnings."""
 
+import os
+import subprocess
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,3 +29,19 @@ def test_repeated_text_has_different_blocks() -> None:
     """A block's name tells all that is before it, too."""
     names = prompt_blocks(b"x" * 640, block_bytes=64, most=100)
     assert len(set(names)) == 10
+
+
+def test_pythons_that_hash_alike_can_be_compared() -> None:
+    """With one key this Python hashes as CPython 3.11, 3.12 and 3.13 did: hosts with any of them understand each other. Where another
+    one does not, this number is its own, and docs/fleet.md has to say so.
+    """
+    code = "from selfhosted.balance.blocks import HASHES; print(HASHES)"
+    for key, expected in (("12345", True), ("54321", False)):
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": key},
+        )
+        assert (int(found.stdout) == 8869203554334749218) is expected
