@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
@@ -17,6 +17,10 @@ from settings.types import Finite, Seconds, Section, Share
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _SECRET_NAME: Final = re.compile(r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
 _ORIGIN: Final = r"^https?://[^\s/?#@]+$"
+PREFILL: Final = "prefill"
+_PART_NAME: Final = 64 - len(f"/{PREFILL}")
+PartDoes = Literal["all", "answers", "reads"]
+"""What a part's replicas do: whole requests, only generating where prompts are read elsewhere, or only reading prompts."""
 _HOST: Final = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_NAME)]
@@ -364,6 +368,16 @@ class PrefillConfig(Section):
         max_length=128,
         description="A pattern of their names, such as llama-prefill-*; `?` is one letter.",
     )
+    scale: ScaleConfig | None = Field(
+        default=None,
+        description="How many of them there should be, by the prompts that they read and that wait there, and by first tokens; the "
+        "pool's own `scale` is about those that answer.",
+    )
+    launch: LaunchConfig | None = Field(
+        default=None,
+        description="How one of them is started on one machine, whose name goes where `replicas` has its star; the pool's own "
+        "`launch` starts those that answer.",
+    )
     from_tokens: int = Field(
         default=512,
         ge=1,
@@ -374,6 +388,26 @@ class PrefillConfig(Section):
     def reads(self, replica: str) -> bool:
         """True for the name of one that only reads."""
         return fnmatchcase(replica, self.replicas)
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.launch is not None and self.replicas.count("*") != 1:
+            raise ValueError(
+                "prefill.launch needs a pattern with one `*`, where it puts this machine's name and a number"
+            )
+        if self.launch is not None and self.launch.keep_asleep:
+            raise ValueError("prefill.launch starts and ends replicas, which do not sleep; leave keep_asleep out")
+        return self
+
+
+class PoolPart(NamedTuple):
+    """Replicas of a pool that do the same, and whose number is decided apart from that of others."""
+
+    name: str
+    """As in the table of decisions and in metrics: the pool's, or POOL/prefill, which is no pool's name."""
+    does: PartDoes
+    scale: ScaleConfig | None
+    launch: LaunchConfig | None
 
 
 class HardwareConfig(Section):
@@ -454,10 +488,6 @@ class PoolConfig(Section):
             raise ValueError("launch.keep_asleep is for vLLM, which can sleep")
         if self.prefill is not None and self.engine != "vllm":
             raise ValueError("prefill is for vLLM, whose connectors hand a prompt over")
-        if self.prefill is not None and (self.scale is not None or self.launch is not None):
-            raise ValueError(
-                "with prefill nothing scales or launches the pool: it would not know of which kind to start one"
-            )
         if self.adapters and self.engine != "vllm":
             raise ValueError("adapters are loaded through vLLM's runtime API; another engine serves them as targets")
         if (self.priority_scheduling or self.cache_isolation != "none") and self.engine != "vllm":
@@ -465,6 +495,39 @@ class PoolConfig(Section):
         if len({adapter.name for adapter in self.adapters}) != len(self.adapters):
             raise ValueError("two adapters have one name")
         return self
+
+    @model_validator(mode="after")
+    def _parts_coherent(self) -> Self:
+        prefill = self.prefill
+        if prefill is not None and (prefill.scale is None) != (self.scale is None):
+            raise ValueError("with prefill both kinds of replicas are scaled, or none: `scale` and `prefill.scale`")
+        scales = [] if prefill is None else [self.scale, prefill.scale]
+        if any(scale is not None and scale.objective == "economic" for scale in scales):
+            raise ValueError(
+                "with prefill the objective is `latency`: what an hour of either kind saves is not known apart"
+            )
+        if prefill is not None and prefill.launch is None and self.launch is not None:
+            raise ValueError(
+                "with prefill, `launch` starts those that answer; `prefill.launch` says how one that reads is started"
+            )
+        if prefill is not None and prefill.scale is not None and len(self.name) > _PART_NAME:
+            raise ValueError(f"the name of a pool whose prefill is scaled has at most {_PART_NAME} characters")
+        return self
+
+    @property
+    def parts(self) -> tuple["PoolPart", ...]:
+        """The kinds of replicas whose number is decided apart: one, or with `prefill` those that answer and those that read."""
+        if self.prefill is None:
+            return (PoolPart(self.name, "all", self.scale, self.launch),)
+        reading = self.prefill
+        return (
+            PoolPart(self.name, "answers", self.scale, self.launch),
+            PoolPart(f"{self.name}/{PREFILL}", "reads", reading.scale, reading.launch),
+        )
+
+    def is_in(self, part: "PoolPart", replica: str) -> bool:
+        """Whether a replica of that name is of this part."""
+        return self.prefill is None or self.prefill.reads(replica) is (part.does == "reads")
 
     @property
     def served(self) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
     if unread and state == "ok":
         state = "degraded"
     shared = registry.shared(config.name)
+    reading = None if config.prefill is None else _told_readers(config, registry, snapshot.replicas)
     if registry.rests(config.name) and snapshot.replicas and state in ("draining", "ok", "degraded"):
         state = "asleep"
     asleep = [] if not problem else [{"kind": "no_sleep", "source": "watch", "text": problem}]
@@ -89,6 +90,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
         **_load(snapshot.replicas),
         "usage": _usage_as_json(usage_of(snapshot.replicas, watched.hardware)),
         "versions": _versions_as_json(snapshot.replicas, watched.hardware),
+        "prefill": reading,
         "shared_gpus": None if shared is None else msgspec.structs.asdict(shared),
         "problems": [*map(_problem_as_json, problems), *unread, *asleep, *_state_problems(state, desired)],
         "replicas": [
@@ -132,6 +134,18 @@ def _state_of_pool(
         return whole
     serving = state_of([each for each in replicas if not prefill.reads(each.name)], problems, desired)
     return "degraded" if serving == "ok" and whole == "degraded" else serving
+
+
+def _told_readers(config: PoolConfig, registry: Registry, replicas: Sequence[Replica]) -> dict[str, Any]:
+    """What is told of the replicas that only read prompts, whose number is decided apart."""
+    (part,) = (each for each in config.parts if each.does == "reads")
+    own = [each for each in replicas if config.is_in(part, each.name)]
+    return {
+        **told_wish(registry.wish(part.name)),
+        "there": len(own),
+        "ready": sum(each.state == "ready" for each in own),
+        "waiting": _load(own)["waiting"],
+    }
 
 
 def told_wish(wish: ScaleTarget | None) -> dict[str, Any]:

@@ -173,6 +173,7 @@ class Pool(JudgeObserver):
             pool=self.config.name,
             turned_away_tokens=self.turned_away_tokens,
             turned_away=self.turned_away,
+            unread_tokens=0 if self.readers is None else self.readers.unread_tokens,
             first_tokens=seen.count,
             late_first_tokens=seen.late,
             first_tokens_sum_s=seen.sum_s,

@@ -20,6 +20,8 @@ class Readers:
     def __init__(self, config: PrefillConfig, balancer: Balancer) -> None:
         self.balancer = balancer
         self._config = config
+        self.unread_tokens = 0
+        """Counter: tokens of prompts that one of them would have read, had any had room. The autoscaler reads it as demand."""
         self._whole: PoolSnapshot | None = None
         self._readers = self._others = PoolSnapshot(pool="", at=0.0, replicas=())
 
@@ -50,6 +52,8 @@ class Readers:
             [each.name for each in self._readers.ready if each.name not in tried and each.address.version == version]
         )
         if not allowed or not self.balancer.has_room(self._readers, allowed, now):
+            if not tried:
+                self.unread_tokens += round(answering.uncached)
             return None
         reading = msgspec.structs.replace(ask, output_tokens=1, version="")
         choice = self.balancer.pick(reading, self._readers, allowed, now)

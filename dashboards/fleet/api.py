@@ -161,10 +161,13 @@ async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Res
 
 
 @router.get("/v1/fleet/pools/{pool}/target", **described("Read how many replicas are wanted", gives={200: TargetOut}))
-async def show_target(pool: str, trusted: _Trusted) -> Response:
-    """The desired number of replicas, for the launcher that starts them. It authenticates with the pool's token alone."""
+async def show_target(pool: str, trusted: _Trusted, part: Literal["prefill"] | None = None) -> Response:
+    """The desired number of replicas, for the launcher that starts them; with `part=prefill` of those that only read. It authenticates
+    with the pool's token alone.
+    """
     view, watched, _ = trusted
-    return json_reply({"object": "fleet.target", "pool": pool, **told_wish(view.registry.wish(watched.config.name))})
+    name = watched.config.name if part is None else f"{watched.config.name}/{part}"
+    return json_reply({"object": "fleet.target", "pool": pool, **told_wish(view.registry.wish(name))})
 
 
 _REGISTER: Final = described(

@@ -69,7 +69,8 @@ async def open_prober(
     for loop in prober.loops():
         background(stack, loop)
     shared = [group.name for group in config.selfhosted.shared_gpus]
-    lease = _lead(engine, store, registry, boot_id, prober, shared, metrics.registry, stack)
+    reading = [part.name for pool in configs for part in pool.parts if part.does == "reads" and part.scale is not None]
+    lease = _lead(engine, store, registry, boot_id, prober, [*shared, *reading], metrics.registry, stack)
     bills = {each.name: each for each in config.cost.pools}
     watched_pools = {name: _watched(pool, prober, bills.get(name)) for name, pool in pools.items()}
     view = FleetView(watched_pools, registry, store, config.selfhosted.shared_gpus)
@@ -154,12 +155,12 @@ def _lead(
     registry: Registry,
     boot_id: str,
     prober: Prober,
-    shared: Sequence[str],
+    more: Sequence[str],
     metrics: RegistryMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> Lease:
     """Starts the lease, and the duties of the process that holds it: recording replicas' hours."""
-    lease = Lease(store, registry, boot_id, (*prober.pools, *shared))
+    lease = Lease(store, registry, boot_id, (*prober.pools, *more))
     stack.push_async_callback(lease.release)
     background(stack, lease.run())
     hours = Hours(
@@ -171,7 +172,7 @@ def _lead(
         complete=lambda name: prober.pools[name].discovery.complete,
         pays=registry.pays,
     )
-    if shared:
+    if more:
         registry.subscribe(hours.look_now)
     background(stack, hours.run())
     return lease

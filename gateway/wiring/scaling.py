@@ -18,7 +18,7 @@ from providers.model_facts import facts_of
 from providers.target import NOT_CHAT
 from proxy.background import background, every
 from proxy.batch.backlog import Backlog
-from selfhosted.config import PoolConfig, ScaleConfig
+from selfhosted.config import PoolConfig, PoolPart, ScaleConfig
 from selfhosted.registry.lease import Lease
 from selfhosted.replica import PoolSnapshot
 from selfhosted.scale.loop import ScaleLoop
@@ -52,15 +52,20 @@ def keep_scaling(
     known = {model.model_id for model in config.providers.models}
     scaled = sum(pool.config.scale is not None for pool in opened.prober.pools.values())
     for name, pool in opened.prober.pools.items():
-        if pool.config.scale is not None and opened.lease is not None:
+        for part in pool.config.parts if opened.lease is not None else ():
+            if part.scale is None or opened.lease is None:
+                continue
             cost = costs.get(name)
-            economic = cost is not None and is_economic(pool.config.scale, sold=sold)
+            # What an hour of those that only read, or only answer, saves is not known apart.
+            economic = part.does == "all" and cost is not None and is_economic(part.scale, sold=sold)
             prices = PriceElsewhere(EarningsReader(opened.database), cost) if cost is not None and economic else None
             if prices is not None:
                 background(stack, every(_PRICES_S, prices.refresh))
             lacks = functools.partial(backlog.tokens_per_s, frozenset(pool.config.targets), known, scaled)
-            signals = PoolSignals(pool.config, pool.snapshot, opened.prober.reports, sharers, prices, batch=lacks)
-            loop = _loop(name, pool.config.scale, cost, opened, opened.lease, metrics, signals)
+            signals = PoolSignals(
+                pool.config, pool.snapshot, opened.prober.reports, sharers, prices, batch=lacks, part=part
+            )
+            loop = _loop(part, cost, opened, opened.lease, metrics, signals)
             background(stack, loop.run())
 
 
@@ -171,51 +176,73 @@ class PoolSignals:
         prices: "PriceElsewhere | None",
         clock: Callable[[], float] = time.monotonic,
         batch: Callable[[], float] = lambda: 0.0,
+        part: PoolPart | None = None,
     ) -> None:
+        """`part`: whose signals they are; the whole pool's if left out."""
         self._batch = batch
         self.prices = prices
         self._name = config.name
+        self._config = config
+        self._part = config.parts[0] if part is None else part
         self._snapshot = snapshot
         self._reports = reports
         self._sharers = sharers
         self._clock = clock
-        self._reader = SignalReader(ttft_target_s(config))
-        self._turned_away = (clock(), reports.turned_away_tokens(self._name))
+        scale = self._part.scale
+        self._reader = SignalReader(ttft_target_s(config) if scale is None else scale.ttft_target_s, self._part.does)
+        self._turned_away = (clock(), self._lost_tokens())
 
     def __call__(self) -> Signals:
-        now, tokens = self._clock(), self._reports.turned_away_tokens(self._name)
+        now, tokens = self._clock(), self._lost_tokens()
         before, counted = self._turned_away
         self._turned_away = (now, tokens)
         others = self._others()
         read = self._reader.read(
-            self._snapshot(),
+            self._own(self._snapshot()),
             at_s=now,
             wall_s=time.time(),
-            waiting_at_gate=round(others * self._reports.waiting_at_gate(self._name)),
+            # What waits there waits for a place to be answered.
+            waiting_at_gate=0
+            if self._part.does == "reads"
+            else round(others * self._reports.waiting_at_gate(self._name)),
             spilled_tokens_per_s=others * (tokens - counted) / max(now - before, 0.001),
             first_tokens=self._reports.first_tokens(self._name),
         )
         elsewhere = None if self.prices is None else self.prices.usd_per_work
         return msgspec.structs.replace(read, elsewhere_usd=elsewhere, batch_work_per_s=self._batch())
 
+    def _lost_tokens(self) -> int:
+        """Counter of demand that found no room: here, or for want of readers."""
+        reports = self._reports
+        return (
+            reports.unread_tokens(self._name) if self._part.does == "reads" else reports.turned_away_tokens(self._name)
+        )
+
+    def _own(self, snapshot: PoolSnapshot) -> PoolSnapshot:
+        if self._part.does == "all":
+            return snapshot
+        own = tuple(each for each in snapshot.replicas if self._config.is_in(self._part, each.name))
+        return msgspec.structs.replace(snapshot, replicas=own)
+
     def _others(self) -> float:
         return others_of(self._sharers(), self._reports.reporting(self._name))
 
 
 def _loop(
-    name: str,
-    scale: ScaleConfig,
+    part: PoolPart,
     cost: PoolSection | None,
     opened: OpenProber,
     lease: Lease,
     metrics: ScaleMetrics,
     signals: PoolSignals,
 ) -> ScaleLoop:
+    scale = part.scale
+    assert scale is not None  # noqa: S101  # Only such parts have a loop.
     return ScaleLoop(
-        name,
+        part.name,
         targets=Targets(opened.database),
         lease=lease,
-        wished=lambda: _desired_replicas(opened, name),
+        wished=lambda: _desired_replicas(opened, part.name),
         observe=signals,
         policy=lambda state: _policy(scale, cost, state, economic=signals.prices is not None),
         observer=metrics,

@@ -47,6 +47,10 @@ class Registry:
         """`shared` are the groups of pools that share GPUs."""
         self._store = store
         self._pools = {pool.name: pool for pool in pools}
+        parts = [part for pool in pools for part in pool.parts]
+        self._scaled = frozenset(part.name for part in parts if part.scale is not None)
+        self._more_rows = (*(group.name for group in shared), *(part.name for part in parts if part.does == "reads"))
+        """Rows of decisions under other names than a pool's."""
         self._shared = {group.name: group for group in shared}
         self._group_of = {pool: group.name for group in shared for pool in group.pools}
         self._stored_turns: Mapping[str, str] = {}
@@ -93,10 +97,9 @@ class Registry:
         """The pool's desired size and lease; None when no process has ever held the lease."""
         return self._targets.get(pool)
 
-    def wish(self, pool: str) -> ScaleTarget | None:
-        """What the autoscaler decided; None where nothing scales the pool any more, whatever was decided before."""
-        config = self._pools.get(pool)
-        return None if config is None or config.scale is None else self.target(pool)
+    def wish(self, part: str) -> ScaleTarget | None:
+        """What the autoscaler decided for a pool, or a part of one; None where nothing scales it any more, whatever was decided before."""
+        return self.target(part) if part in self._scaled else None
 
     def rollout(self, pool: str) -> Rollout | None:
         """The rollout of the pool's model; None when no step was ever taken."""
@@ -161,7 +164,7 @@ class Registry:
         began = self._clock()
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                state = await self._store.read(self._pools, self._shared)
+                state = await self._store.read(self._pools, self._more_rows)
         except DATABASE_FAILS as error:
             # The driver's message may hold the address.
             self._set_problem(f"the database does not answer ({type(error).__name__}); what was known last counts")

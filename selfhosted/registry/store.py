@@ -79,11 +79,11 @@ class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     wishes: tuple[ScaleTarget, ...] = ()
     rollouts: tuple[Rollout, ...] = ()
     turns: Mapping[str, str] = {}
-    """What is stored of the turns of pools that share GPUs, by the name of the group."""
+    """What is stored of the turns of pools that share GPUs, by the name of the group, beside what other rows learnt."""
 
 
-def _turns_of(shared: Collection[str]) -> Select[str, str]:
-    return select(col(PoolTarget.pool), col(PoolTarget.state)).where(col(PoolTarget.pool).in_(shared))
+def _states_of(names: Collection[str]) -> Select[str, str]:
+    return select(col(PoolTarget.pool), col(PoolTarget.state)).where(col(PoolTarget.pool).in_(names))
 
 
 class RegistryStore:
@@ -94,8 +94,10 @@ class RegistryStore:
         self._now_us = now_us
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
-    async def read(self, pools: Collection[str], shared: Collection[str] = ()) -> SharedState:
-        """Reads the shared state of these pools. `shared` are the names of GPUs that pools share."""
+    async def read(self, pools: Collection[str], more: Collection[str] = ()) -> SharedState:
+        """Reads the shared state of these pools. `more` are names of decisions that are no pool's: of GPUs that pools share, and of
+        parts of pools.
+        """
         registered = select(
             *(getattr(RegisteredReplica, name) for name in Registration.__struct_fields__),
         ).where(col(RegisteredReplica.pool).in_(pools))
@@ -105,9 +107,9 @@ class RegistryStore:
             now_us = int(await connection.scalar(select(self._now())) or 0)
             rows = (await connection.execute(registered.limit(_MOST_ROWS))).mappings().all()
             names = (await connection.execute(orders.limit(_MOST_ROWS))).all()
-            wished = wishes.where(col(PoolTarget.pool).in_([*pools, *shared]))
+            wished = wishes.where(col(PoolTarget.pool).in_([*pools, *more]))
             targets = (await connection.execute(wished)).mappings().all()
-            turns = (await connection.execute(_turns_of(shared))).all() if shared else []
+            turns = (await connection.execute(_states_of(more))).all() if more else []
             rollouts = (await connection.execute(rollouts_of(pools))).mappings().all()
         return SharedState(
             now_us=now_us,

@@ -6,6 +6,8 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from selfhosted.config import PREFILL
+
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
 _MAX_BODY_BYTES: Final = 64 * 1024
 _MESSAGE_CHARS: Final = 300
@@ -31,9 +33,11 @@ class Doorbell:
         self._base = f"{gateway.rstrip('/')}/v1/fleet/pools/{quote(pool, safe='')}"
         self._headers = {"authorization": f"Bearer {token}"}
 
-    async def desired(self) -> int | None:
-        """The desired number of replicas; None when none was decided yet. Raises GatewayAway or GatewayRefused."""
-        found = await self._request("GET", "/target")
+    async def desired(self, *, reads: bool = False) -> int | None:
+        """The desired number of replicas, or of those that only read; None when none was decided yet. Raises GatewayAway or
+        GatewayRefused.
+        """
+        found = await self._request("GET", f"/target?part={PREFILL}" if reads else "/target")
         desired = found.get("desired")
         if desired is not None and (type(desired) is not int or desired < 0):
             raise GatewayAway("the gateway's answer has no number of replicas")

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from selfhosted.config import LaunchConfig, PoolConfig
+from selfhosted.config import LaunchConfig, PoolConfig, PoolPart
 from selfhosted.engines.dialects import StatsUnreadable, read_stats, usual_metrics_path
 from selfhosted.engines.fetching import FetchFailed
 from selfhosted.engines.scrape import HttpFetch
@@ -75,6 +75,7 @@ class Actuator:
         environment: Mapping[str, str],
         prefix: str,
         fixed: int | None = None,
+        part: PoolPart | None = None,
         turns: StartTurns | None = None,
         level: int = 1,
         settle_s: float = 3.0,
@@ -82,7 +83,7 @@ class Actuator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`fixed` is the number to run, whatever the gateway says. `environment` is the part of this process's
-        environment that engines see. `turns` is given where pools share the GPUs here, whose
+        environment that engines see. `part` is what these engines do in a pool with prefill. `turns` is given where pools share the GPUs here, whose
         engines sleep at `level`.
         """
         self._pool = pool
@@ -94,6 +95,8 @@ class Actuator:
         self._prefix = prefix
         self._fixed = fixed
         self._turns = turns
+        self._part = pool.parts[0] if part is None else part
+        self._reads = self._part.does == "reads"
         self._level = level
         self._settle_s = settle_s
         self._every_s = every_s
@@ -168,14 +171,15 @@ class Actuator:
             self._desired = self._fixed
             return
         try:
-            desired = await self._door.desired()
+            desired = await self._door.desired(reads=self._reads)
         except (GatewayAway, GatewayRefused) as error:
             self._log_once("", f"how many replicas there should be is not known, so it stays as it is: {error}")
             return
         self._log_once("", "" if desired is not None else "nobody has decided yet how many replicas there should be")
         if desired is not None:
             # Those with fixed addresses are not ours to start, and count.
-            self._desired = max(0, desired - len(self._pool.replicas))
+            fixed = [each for each in self._pool.replicas if self._pool.is_in(self._part, each.name)]
+            self._desired = max(0, desired - len(fixed))
 
     def _reap(self, name: str) -> None:
         """Handles an engine that ended by itself: schedules its restart, unless it was draining."""

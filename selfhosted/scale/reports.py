@@ -26,6 +26,8 @@ class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
     """Counter: tokens of requests that went elsewhere, or were refused, for lack of room."""
     turned_away: int = 0
     """Counter: those requests."""
+    unread_tokens: int = 0
+    """Counter: tokens of prompts that no replica which only reads had room for."""
     first_tokens: int = 0
     """Counter: streamed requests that had their first token."""
     late_first_tokens: int = 0
@@ -67,7 +69,7 @@ class _PoolSums:
 
     def __init__(self, target_s: float) -> None:
         self.first_tokens = FirstTokens(target_s)
-        self.turned_away_tokens = self.turned_away = 0
+        self.turned_away_tokens = self.turned_away = self.unread_tokens = 0
         self.newest: dict[str, tuple[float, PoolReport]] = {}
         """The newest report by process, and when it came."""
 
@@ -77,6 +79,7 @@ class _PoolSums:
             return
         self.turned_away_tokens += max(0, report.turned_away_tokens - before.turned_away_tokens)
         self.turned_away += max(0, report.turned_away - before.turned_away)
+        self.unread_tokens += max(0, report.unread_tokens - before.unread_tokens)
         self.first_tokens.add(
             report.first_tokens - before.first_tokens,
             report.late_first_tokens - before.late_first_tokens,
@@ -119,6 +122,10 @@ class ProcessReports:
     def turned_away_tokens(self, pool: str) -> int:
         """Counter, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].turned_away_tokens
+
+    def unread_tokens(self, pool: str) -> int:
+        """Counter, over all processes. Raises KeyError for an unknown pool."""
+        return self._pools[pool].unread_tokens
 
     def turned_away(self, pool: str) -> int:
         """Counter of these requests, over all processes. Raises KeyError for an unknown pool."""

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from selfhosted.config import PartDoes
 from selfhosted.replica import EngineStats, PoolSnapshot, Replica
 
 _WINDOW_S: Final = 60.0
@@ -120,13 +121,15 @@ class _Growth(msgspec.Struct):
 class SignalReader:
     """Derives signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
 
-    def __init__(self, ttft_target_s: float) -> None:
+    def __init__(self, ttft_target_s: float, does: PartDoes = "all") -> None:
+        """`does`: what the replicas of these snapshots do."""
         self._target_s = ttft_target_s
         self._last: dict[str, EngineStats] = {}
         self._queued = 0
         self._read_at: float | None = None
         self._recent: deque[tuple[float, _Growth]] = deque()
         self._prompt_tokens = 0.0
+        self._does = does
 
     def read(
         self,
@@ -148,6 +151,9 @@ class SignalReader:
         grown = self._counter_growth(snapshot)
         ttft_s, missed = self._first_tokens(at_s, grown, first_tokens)
         rates = self._rates(grown, at_s, waiting + waiting_at_gate, spilled_tokens_per_s)
+        if self._does == "answers":
+            # Prompts are read elsewhere: late first tokens and long prompts are not for these to mend.
+            ttft_s = missed = None
         counts = _counts(snapshot.replicas)
         return Signals(
             at_s=at_s,
@@ -160,7 +166,9 @@ class SignalReader:
             waiting=waiting,
             waiting_at_gate=waiting_at_gate,
             waiting_tokens=(waiting + waiting_at_gate) * self._prompt_tokens if self._prompt_tokens else None,
-            kv_used=_total([_kv_used(stats) for stats in told], len(ready)),
+            kv_used=_total(
+                [_reading(stats) if self._does == "reads" else _kv_used(stats) for stats in told], len(ready)
+            ),
             gpu_memory=_mean([stats.gpu_memory for stats in told]),
             ttft_s=ttft_s,
             missed=missed,
@@ -181,8 +189,11 @@ class SignalReader:
                 continue
             compared += 1
             cached = _rise(before.prefix_hits, stats.prefix_hits) or 0.0
-            grown.input_tokens += max(0.0, (_rise(before.prompt_tokens, stats.prompt_tokens) or 0.0) - cached)
-            grown.output_tokens += _rise(before.output_tokens, stats.output_tokens) or 0.0
+            if self._does != "answers":
+                grown.input_tokens += max(0.0, (_rise(before.prompt_tokens, stats.prompt_tokens) or 0.0) - cached)
+            if self._does != "reads":
+                # Of a prompt that is read for another replica one token comes out, which is no work.
+                grown.output_tokens += _rise(before.output_tokens, stats.output_tokens) or 0.0
             grown.requests += _rise(before.ttft_count, stats.ttft_count) or 0.0
             grown.ttft_s += _rise(before.ttft_sum_s, stats.ttft_sum_s) or 0.0
         known = {replica.name for replica in snapshot.replicas}
@@ -236,6 +247,13 @@ def _counts(replicas: Sequence[Replica]) -> dict[str, int]:
 def _kv_used(stats: EngineStats) -> float | None:
     """KV usage of a replica; 0 without requests, even where the engine does not report it."""
     return stats.kv_usage if stats.running or stats.waiting else stats.kv_usage or 0.0
+
+
+def _reading(stats: EngineStats) -> float:
+    """What stands for KV use where prompts are only read: what a reader holds waits to be fetched and is no load, but whether
+    prompts wait behind the one that is read.
+    """
+    return 1.0 if stats.waiting else 0.5 if stats.running else 0.0
 
 
 def _rise(before: float | None, now: float | None) -> float | None:

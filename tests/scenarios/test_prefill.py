@@ -143,6 +143,26 @@ async def test_one_reads_and_another_answers(tmp_path: Path) -> None:
         async with fleet.session.get(f"{fleet.gateway.url}/metrics") as page:
             assert 'weighbridge_prompts_read_apart_total{pool="own",result="handed"} 2.0' in await page.text()
 
+        # What nobody has room to read is demand for more that read.
+        readers = fleet.gateway.live._fleet.pools["own"].readers  # noqa: SLF001 - what is told of it is sums of seconds ago
+        assert readers is not None
+        assert readers.unread_tokens == 0
+        for name in ("read-1", "read-2"):
+            await fleet.order("PUT", f"/fleet/pools/own/replicas/{name}/drain")
+        await fleet.until_states(**{"read-1": "draining", "read-2": "draining"})
+        fresh = [{"role": "user", "content": "Another bridge, please. " * 20}]
+        assert (await fleet.ask(fresh, max_tokens=5)).status == 200
+        assert not asked(engines, "read")
+        assert readers.unread_tokens > 50
+        assert (await fleet.pool())["prefill"] == {
+            "desired": None,
+            "desired_reason": "",
+            "decided_at": None,
+            "there": 2,
+            "ready": 0,
+            "waiting": 0,
+        }
+
 
 async def test_whichever_half_fails(tmp_path: Path) -> None:
     """A reader that dies or hangs is passed over for the other one, and where none reads, the prompt is read where it is answered.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from selfhosted.config import LaunchConfig, ReplicaConfig, SelfhostedSection
+from selfhosted.config import LaunchConfig, PoolConfig, ReplicaConfig, SelfhostedSection
 
 
 @pytest.mark.parametrize("url", ["http://h:99999", "http://h:0", "http://h:many", "http://[::1", "http://:8000"])
@@ -79,3 +79,45 @@ def test_a_pool_stands_on_one_groups_gpus() -> None:
     groups = [{"name": "one", "pools": ["a", "b"]}, {"name": "two", "pools": ["b", "c"]}]
     with pytest.raises(ValidationError, match="`b` shares the GPUs `one` and `two`"):
         SelfhostedSection.model_validate({"pools": pools, "shared_gpus": groups})
+
+
+def _apart(prefill: dict[str, Any], **fields: Any) -> PoolConfig:
+    return PoolConfig.model_validate(
+        {"name": "p", "targets": ["m"], "prefill": {"replicas": "read-*", **prefill}, **fields}
+    )
+
+
+def test_a_pool_with_prefill_has_two_parts() -> None:
+    """Each has its own number and its own launch, and replicas are told apart by their names."""
+    pool = _apart({"scale": {"max_replicas": 3}}, scale={"max_replicas": 8})
+    answers, reads = pool.parts
+    assert (answers.name, reads.name) == ("p", "p/prefill")
+    assert answers.scale is not None
+    assert reads.scale is not None
+    assert (answers.scale.max_replicas, reads.scale.max_replicas) == (8, 3)
+    assert [pool.is_in(part, name) for part in pool.parts for name in ("read-1", "write-1")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    (whole,) = PoolConfig(name="p", targets=("m",)).parts
+    assert (whole.name, whole.does) == ("p", "all")
+
+
+@pytest.mark.parametrize(
+    ("prefill", "fields", "told"),
+    [
+        ({}, {"scale": {}}, "both kinds of replicas are scaled, or none"),
+        ({"scale": {}}, {}, "both kinds of replicas are scaled, or none"),
+        ({}, {"launch": {"command": ["vllm"]}}, "`prefill.launch` says how one that reads is started"),
+        ({"replicas": "read-?", "launch": {"command": ["vllm"]}}, {}, "a pattern with one"),
+        ({"launch": {"command": ["vllm"], "keep_asleep": 1}}, {}, "leave keep_asleep out"),
+        ({"scale": {}}, {"scale": {"objective": "economic"}}, "the objective is `latency`"),
+        ({"scale": {}}, {"scale": {}, "name": "p" * 60}, "at most 56 characters"),
+    ],
+)
+def test_parts_that_nobody_could_run_are_refused(prefill: dict[str, Any], fields: dict[str, Any], told: str) -> None:
+    """With what is missing."""
+    with pytest.raises(ValidationError, match=told):
+        _apart(prefill, **fields)

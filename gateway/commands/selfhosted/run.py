@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from gateway.configuration.settings import GatewayConfig
-    from selfhosted.config import LaunchConfig, PoolConfig, SharedGpusConfig
+    from selfhosted.config import LaunchConfig, PoolConfig, PoolPart, SharedGpusConfig
     from selfhosted.scale.processes import Actuator
 
 _OURS: Final = re.compile(r"WEIGHBRIDGE_.*|DATABASE_URL|REDIS_URL|OTEL_.*")
@@ -51,7 +51,7 @@ def run(
     import os
 
     from gateway.configuration.settings import load, read_environment
-    from selfhosted.config import PoolUnfit
+    from selfhosted.config import PREFILL, PoolUnfit
 
     if not gateway.startswith(("http://", "https://")) or "@" in gateway:
         raise PoolUnfit("--gateway begins with http:// or https://, and has no user")
@@ -62,26 +62,47 @@ def run(
     prefix = _UNFIT.sub("-", name or socket.gethostname().partition(".")[0]).strip("-._")[:_LONGEST_PREFIX] or "engine"
     crews = []
     for each in (pool,) if group is None else group.pools:
-        chosen, launch, token_at = _pool(settings, each, alone=group is None)
-        crews.append(
+        chosen, token_at = _pool(settings, each, alone=group is None)
+        folder_of = place if group is None else place / each
+        crews += [
             _Crew(
                 pool=chosen,
-                launch=launch,
+                part=part,
+                launch=part.launch,
                 token=_secret(token_at, f"`registration.token` of `{each}`"),
                 api_key=None if chosen.api_key is None else _secret(chosen.api_key, f"`api_key` of `{each}`"),
-                folder=(place if group is None else place / each).absolute(),
+                folder=(folder_of / PREFILL if part.does == "reads" else folder_of).absolute(),
                 seen=_seen_by_engines(os.environ, settings, chosen),
-                prefix=prefix,
+                prefix=_named(chosen, part, prefix),
                 replicas=replicas,
             )
-        )
+            for part in chosen.parts
+            if part.launch is not None
+        ]
     asyncio.run(_run(crews, gateway, group))
 
 
+def _named(pool: "PoolConfig", part: "PoolPart", prefix: str) -> str:
+    """How the names of a part's replicas begin: those that only read are known by their names."""
+    from selfhosted.config import PoolUnfit
+
+    reading = pool.prefill
+    if reading is None:
+        return prefix
+    name = reading.replicas.replace("*", prefix) if part.does == "reads" else prefix
+    if not pool.is_in(part, f"{name}-1"):
+        raise PoolUnfit(
+            f"`{name}-1` would be the name of a replica that {'reads' if part.does == 'reads' else 'answers'}, which does not go with "
+            f"`prefill.replicas: {reading.replicas}` of `{pool.name}`: choose another --name, or a pattern that begins otherwise"
+        )
+    return name
+
+
 class _Crew(NamedTuple):
-    """A pool's engines on this machine."""
+    """A pool's engines on this machine, or those of one part of it."""
 
     pool: "PoolConfig"
+    part: "PoolPart"
     launch: "LaunchConfig"
     token: str
     api_key: str | None
@@ -91,8 +112,8 @@ class _Crew(NamedTuple):
     replicas: int | None
 
 
-def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolConfig, LaunchConfig, str]":
-    """Returns the pool and what running it on this machine needs. `alone`: without those that it shares GPUs with."""
+def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolConfig, str]":
+    """Returns the pool and the reference to its token, when it has what running it on this machine needs. `alone`: without those that it shares GPUs with."""
     from selfhosted.config import PoolUnfit
 
     pools = {each.name: each for each in settings.selfhosted.pools}
@@ -103,11 +124,11 @@ def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolCo
     shared = settings.selfhosted.shared_by(name)
     if alone and shared is not None:
         raise PoolUnfit(f"`{name}` shares its GPUs with other pools, whose engines start in turns: run `{shared.name}`")
-    if pool.launch is None:
+    if all(part.launch is None for part in pool.parts):
         raise PoolUnfit(f"`{name}` has no `launch`: its `command` says how an engine is started")
     if pool.registration is None:
         raise PoolUnfit(f"`{name}` has no `registration`: its `token` and `networks` let this command tell the gateway")
-    return pool, pool.launch, pool.registration.token
+    return pool, pool.registration.token
 
 
 def _secret(reference: str, whose: str) -> str:
@@ -154,6 +175,7 @@ async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | 
                         folder=crew.folder,
                         environment=crew.seen,
                         prefix=crew.prefix,
+                        part=crew.part,
                         # Nobody decides how many there are where there is room for one.
                         fixed=1 if crew.replicas is None and turns is not None else crew.replicas,
                         turns=turns,

@@ -37,8 +37,7 @@ def manifests(serving: Serving) -> list[dict[str, Any]]:
         *([] if serving.exchange is None else [_service_of_both(serving, serving.exchange)]),
         _deployment(serving) if serving.nodes == 1 else _leader_worker_set(serving),
         _disruption_budget(serving),
-        # The gateway says no number of those that read, or of those that answer.
-        *([_scaled_object(serving)] if serving.exchange is None else []),
+        _scaled_object(serving),
         _service_monitor(serving),
     ]
 
@@ -233,7 +232,8 @@ def _scaled_object(serving: Serving) -> dict[str, Any]:
                     "metricType": "AverageValue",
                     "metadata": {
                         "serverAddress": serving.prometheus,
-                        "query": f'max(weighbridge_pool_desired_replicas{{pool="{serving.pool}"}})',
+                        # Those that read prompts for the others have a number of their own.
+                        "query": f'max(weighbridge_pool_desired_replicas{{pool="{serving.pool}{"/prefill" if serving.reads else ""}"}})',
                         # Replicas wanted, one a replica.
                         "threshold": "1",
                         "activationThreshold": "0",

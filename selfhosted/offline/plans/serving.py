@@ -86,6 +86,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """Main memory of a replica for KV blocks that left its GPUs."""
     exchange: str | None = None
     """Label that pods of prefill and decode have in common, as they hand each other KV caches; None where replicas do both."""
+    reads: bool = False
+    """True for pods that only read prompts for the other ones of their pool."""
     running: float | None = None
     """Requests that the plan has running in one replica; None where there is no plan."""
 
@@ -159,7 +161,7 @@ def warnings_of(serving: Serving) -> list[str]:
     if serving.exchange is not None:
         told.append(
             f"the gateway's pool has both sides, as `kubernetes: {{service: {serving.exchange}}}` and `prefill: {{replicas: "
-            f'"{serving.exchange}-prefill-*"}}`; nothing scales either one'
+            f'"{serving.exchange}-prefill-*", scale: {{…}}}}`, beside a `scale` of those that answer'
         )
         told.append(
             "the image has to have NIXL, and without RDMA devices, which this asks for none of, KV caches go by TCP: slower "
@@ -195,10 +197,10 @@ def from_launch(
 
 
 def of_side(side: Side, pool: str, part: str) -> Serving:
-    """Builds the description of the replicas that read prompts, or of those that answer."""
-    found = from_launch(side.launch, f"{pool}-{part}", replicas=side.replicas, max_replicas=side.replicas)
+    """Builds the description of the replicas that read prompts, or of those that answer. Each side is scaled by itself."""
+    found = from_launch(side.launch, f"{pool}-{part}", replicas=side.replicas)
     return msgspec.structs.replace(
-        found, min_replicas=side.replicas, exchange=label_of(pool), running=side.operation.running
+        found, pool=pool, reads=part == "prefill", exchange=label_of(pool), running=side.operation.running
     )
 
 

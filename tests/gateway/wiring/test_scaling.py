@@ -10,7 +10,7 @@ from cost.fleet.pool_config import PoolSection, SecondsPerMillion
 from gateway.configuration.settings import GatewayConfig
 from gateway.wiring.scaling import PoolSignals, PriceElsewhere, is_economic, sold_elsewhere
 from selfhosted.config import PoolConfig, ScaleConfig
-from selfhosted.replica import PoolSnapshot
+from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
 from selfhosted.scale.reports import FleetReport, PoolReport, ProcessReports
 
 POOL = PoolSection(
@@ -102,3 +102,33 @@ def test_signals_are_of_all_processes() -> None:
     four = signals()
     assert four.waiting_at_gate == 8
     assert four.input_tokens_per_s == pytest.approx(200.0)
+
+
+def test_each_kind_of_replica_has_signals_of_its_own() -> None:
+    """Who reads hears of prompts that found no reader, and counts readers; who answers hears of who waits, and counts those that answer."""
+    config = PoolConfig.model_validate({"name": "own", "targets": ["llama"], "prefill": {"replicas": "read-*"}})
+    reports = ProcessReports({"own": 1.0}, lambda: 1_000.0)
+    now = [1_000.0]
+
+    def replica(name: str) -> Replica:
+        address = Address(pool="own", name=name, url=f"http://{name}", kind="vllm", source="configured")
+        stats = EngineStats(
+            at=now[0], running=1, waiting=0, prompt_tokens=0.0, ttft_count=1.0, ttft_sum_s=0.1, kv_usage=0.4
+        )
+        return Replica(address=address, state="ready", since=0.0, stats=stats)
+
+    def snapshot() -> PoolSnapshot:
+        names = ("read-1", "read-2", "write-1")
+        return PoolSnapshot(pool="own", at=now[0], replicas=tuple(map(replica, names)))
+
+    answers, reads = (
+        PoolSignals(config, snapshot, reports, lambda: 1, None, clock=lambda: now[0], part=part)
+        for part in config.parts
+    )
+    assert (answers().ready, reads().ready) == (1, 2)
+    now[0] += 10.0
+    told = PoolReport(pool="own", turned_away_tokens=400, unread_tokens=9_000, waiting_at_gate=3)
+    reports.hear("one", FleetReport(began_at=1_000.0, pools=(told,)))
+    one, other = answers(), reads()
+    assert (one.waiting_at_gate, one.kv_used, one.input_tokens_per_s) == (3, 0.4, 40.0)
+    assert (other.waiting_at_gate, other.kv_used, other.input_tokens_per_s) == (0, 1.0, 900.0)

@@ -16,6 +16,7 @@ class Door:
 
     def __init__(self) -> None:
         self.desired: int | None = None
+        self.desired_readers: int | None = None
         self.away = False
         self.registered: dict[str, dict[str, object]] = {}
         self.url = ""
@@ -25,7 +26,8 @@ class Door:
             return web.json_response({"error": {"message": "The database does not answer."}}, status=503)
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return web.json_response({"error": {"message": "It is another's token."}}, status=401)
-        return web.json_response({"object": "fleet.target", "desired": self.desired, "reason": ""})
+        desired = self.desired_readers if request.query.get("part") == "prefill" else self.desired
+        return web.json_response({"object": "fleet.target", "desired": desired, "reason": ""})
 
     async def register(self, request: web.Request) -> web.StreamResponse:
         if self.away:

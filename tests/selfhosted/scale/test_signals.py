@@ -98,3 +98,34 @@ def test_first_tokens_are_counted_for_a_minute_in_bounded_memory() -> None:
     assert seen.mean(10) == pytest.approx(0.8)
     assert len(seen._seconds) == 10
     assert seen.missed(100) is None
+
+
+def test_who_only_reads_is_judged_by_prompts_and_who_only_answers_by_what_it_generates() -> None:
+    """A reader's load is what waits to be read, whatever its cache holds; an answering replica reads nothing, and late first tokens are
+    not its own.
+    """
+    before = stats(0, prompt_tokens=1_000.0, output_tokens=0.0, ttft_count=10, ttft_sum_s=1, kv_usage=0.9, running=1)
+    after = stats(
+        10,
+        prompt_tokens=21_000.0,
+        output_tokens=200.0,
+        ttft_count=30,
+        ttft_sum_s=61,
+        kv_usage=0.9,
+        running=1,
+        waiting=2,
+    )
+    reads, answers = SignalReader(1.0, "reads"), SignalReader(1.0, "answers")
+    for reader in (reads, answers):
+        reader.read(snapshot(0, replica("a", told=before)), at_s=0, wall_s=0)
+    read = reads.read(snapshot(10, replica("a", told=after)), at_s=10, wall_s=10)
+    assert read.served_tokens_per_s == pytest.approx(2_000)
+    assert read.input_tokens_per_s == pytest.approx(2_200)
+    assert (read.output_tokens_per_s, read.kv_used, read.waiting) == (0, 1.0, 2)
+    assert (read.missed or 0) > 0.5
+    answered = answers.read(snapshot(10, replica("a", told=after)), at_s=10, wall_s=10)
+    assert answered.served_tokens_per_s == 0
+    assert answered.output_tokens_per_s == pytest.approx(20)
+    assert (answered.kv_used, answered.missed, answered.ttft_s) == (0.9, None, None)
+    idle = SignalReader(1.0, "reads").read(snapshot(0, replica("a", told=stats(0, kv_usage=0.9))), at_s=0, wall_s=0)
+    assert idle.kv_used == 0

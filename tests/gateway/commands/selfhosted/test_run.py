@@ -87,3 +87,24 @@ async def test_what_is_missing_is_said(pool: dict[str, object], name: str, told:
     ended = await site.run("selfhosted", "run", name, "--gateway", "http://127.0.0.1:9")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert told in ended.stderr
+
+
+async def test_both_kinds_of_replicas_are_started_where_prompts_are_read_apart(tmp_path: Path) -> None:
+    """As many of each as the gateway wants; those that read have names by which they are known."""
+    child = {
+        "command": [sys.executable, "-I", CHILD, "{port}"],
+        "first_port": 32_600 + os.getpid() % 200 * 10,
+        "grace_s": 2,
+    }
+    site = await site_of(tmp_path, prefill={"replicas": "read-*", "launch": child})
+    async with open_door() as door:
+        door.desired, door.desired_readers = 2, 1
+        process = started(site, door)
+        try:
+            await until(lambda: sorted(door.registered) == ["e-1", "e-2", "read-e-1"])
+            door.desired, door.desired_readers = 1, 2
+            # Which of two that are alike goes nobody says.
+            await until(lambda: [name.rpartition("-")[0] for name in door.takes_work] == ["e", "read-e", "read-e"])
+        finally:
+            process.terminate()
+            process.wait(WAIT_S)

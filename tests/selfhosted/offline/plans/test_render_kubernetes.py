@@ -345,8 +345,8 @@ def sides() -> dict[str, Serving]:
     return {part: of_side(getattr(found, part), "h100", part) for part in ("prefill", "decode")}
 
 
-def test_prefill_and_decode_reach_each_other_and_nobody_scales_them() -> None:
-    """They have a label of their own in common, which the proxy has, too; each tells its own address."""
+def test_prefill_and_decode_reach_each_other_and_are_scaled_apart() -> None:
+    """They have a label of their own in common, which the proxy has, too; each tells its own address, and has a number of its own."""
     for part, serving in sides().items():
         documents = manifests(serving)
         for each in documents:
@@ -354,7 +354,11 @@ def test_prefill_and_decode_reach_each_other_and_nobody_scales_them() -> None:
                 kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
         assert "&id" not in as_yaml(documents)
         found = {each["kind"]: each for each in documents}
-        assert "ScaledObject" not in found
+        (trigger,) = found["ScaledObject"]["spec"]["triggers"]
+        asked = "h100/prefill" if part == "prefill" else "h100"
+        assert trigger["metadata"]["query"] == f'max(weighbridge_pool_desired_replicas{{pool="{asked}"}})'
+        assert found["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == f"h100-{part}"
+        assert found["ScaledObject"]["spec"]["maxReplicaCount"] == 2 * serving.replicas
         assert found["Deployment"]["metadata"]["name"] == f"h100-{part}"
         pods = found["Deployment"]["spec"]["template"]
         assert pods["metadata"]["labels"][EXCHANGE] == "h100"
