@@ -144,7 +144,7 @@ async def test_one_reads_and_another_answers(tmp_path: Path) -> None:
             assert 'weighbridge_prompts_read_apart_total{pool="own",result="handed"} 2.0' in await page.text()
 
         # What nobody has room to read is demand for more that read.
-        readers = fleet.gateway.live._fleet.pools["own"].readers  # noqa: SLF001 - what is told of it is sums of seconds ago
+        readers = fleet.gateway.live._fleet.pools["own"].readers
         assert readers is not None
         assert readers.unread_tokens == 0
         for name in ("read-1", "read-2"):

@@ -13,6 +13,7 @@ from tests.fleet import Callers, Place, callers, pool, pooled_model
 from tests.odd_engine import served
 from tests.processes import until
 from tests.running_gateway import model, running_gateway
+from tests.signed_in import signed_in
 from tests.sleeping_engine import Gpu, SleepingEngine
 
 HELLO: Final = [{"role": "user", "content": "hello"}]
@@ -40,6 +41,7 @@ async def house(
                 "name": name,
                 "targets": [f"{name}-model"],
                 "upstream_model": "own",
+                "versions": [{"replicas": "*", "version": f"v-of-{name}"}],
             }
             for name, engine in by_name.items()
         ]
@@ -76,6 +78,11 @@ async def test_models_take_turns_and_nobody_meets_an_engine_that_sleeps(tmp_path
         await awake(fleet, "a")
         assert (gpu.awake, (await fleet.pool("b"))["state"]) == ({"a"}, "asleep")
         assert engines["b"].calls == ["/sleep?level=1"]
+        async with signed_in(fleet.gateway, role="admin") as browser:
+            shown = (await browser.get("/dashboard/operations/pools/b")).text
+        assert "Shares the GPUs box with a: a is awake" in shown
+        assert "Asleep" in shown
+        assert "v-of-b" in shown
         first = await fleet.ask(HELLO, model="a-model")
         assert (first.text, first.replica) == ("a", "a-1")
 
