@@ -45,7 +45,7 @@ from gateway.wiring.people import open_people
 from gateway.wiring.prober import OpenProber, open_prober
 from gateway.wiring.processes import count_workers
 from gateway.wiring.rollouts import keep_rollouts
-from gateway.wiring.scaling import keep_scaling, keep_turns
+from gateway.wiring.scaling import keep_scaling
 from gateway.wiring.worker_books import open_worker_books
 from proxy.background import background, every
 from proxy.batch.backlog import Backlog
@@ -152,8 +152,7 @@ class ControlPlane:
             counted = await count_workers(engine, self.hub, stack)
             background(stack, every(_LOOK_S, lambda: self._look_at_workers(own_count, counted)))
             backlog = Backlog()
-            keep_scaling(config, probing, lambda: counted.live, backlog, metrics.scale, stack)
-            keep_turns(config, probing, lambda: counted.live, metrics.turns, stack)
+            keep_scaling(config, probing, lambda: counted.live, backlog, metrics.scale, metrics.turns, stack)
             keep_rollouts(probing, config.accounts.operator, stack)
             accounts, learning = AccountStore(engine), LearningStore(engine)
             keep_measuring(

@@ -42,11 +42,13 @@ def keep_scaling(
     sharers: Callable[[], int],
     backlog: Backlog,
     metrics: ScaleMetrics,
+    turns: TurnObserver,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Starts the autoscaler loops. Every prober observes; the one that holds a pool's lease decides. `sharers` returns
-    the number of serving processes of all hosts; `backlog` knows what batches lack.
+    """Starts the autoscaler loops, and those of pools that share GPUs. Every prober observes; the one that holds a pool's lease
+    decides. `sharers` returns the number of serving processes of all hosts; `backlog` knows what batches lack.
     """
+    _keep_turns(config, opened, sharers, turns, stack)
     costs = {pool.name: pool for pool in config.cost.pools}
     sold = sold_elsewhere(config)
     known = {model.model_id for model in config.providers.models}
@@ -69,7 +71,7 @@ def keep_scaling(
             background(stack, loop.run())
 
 
-def keep_turns(
+def _keep_turns(
     config: GatewayConfig,
     opened: OpenProber,
     sharers: Callable[[], int],
