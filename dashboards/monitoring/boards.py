@@ -753,6 +753,19 @@ FLEET: Final = Board(
                     unit="currencyUSD",
                 ),
                 Panel(
+                    title="Model FLOPs utilisation, by version",
+                    queries=[
+                        Query(
+                            f"sum by (pool, version) (max by (pool, replica) (weighbridge_replica_computed_tokens_per_second{{{_POOL}}}) * {_RUNS}) "
+                            f"* on (pool) group_left () max by (pool) (weighbridge_pool_flops_per_token) "
+                            f"/ ({_VERSION_UP} * on (pool) group_left () max by (pool) (weighbridge_pool_peak_flops))",
+                            "{{pool}} {{version}}",
+                        )
+                    ],
+                    about="Of replicas that say which version of their model they run.",
+                    unit="percentunit",
+                ),
+                Panel(
                     title="GPU utilisation",
                     queries=[
                         Query(

@@ -76,7 +76,10 @@ VERSIONS: Final = (
     Column("speed", "Tokens/s", "number", "Prompt and completion tokens, a mean of the last minute"),
     Column("each", "Tokens/s a GPU", "number"),
     Column("cost", "A million tokens", "money", "At this throughput, the version's idle replicas included"),
-    Column("mfu", "Model FLOPs utilisation", "share", "An estimate, without attention", usual=False),
+    Column("mfu", "Model FLOPs utilisation", "share", "An estimate, without attention"),
+    Column("gpu", "GPU", "share", "The time in which a kernel ran, where a DCGM exporter tells"),
+    Column("memory", "GPU memory", "share", "By the same", usual=False),
+    Column("preempted", "Preempted a second", "number", "Requests that lost their cache to others", usual=False),
 )
 
 
@@ -202,6 +205,9 @@ def _versions(view: PageRequest, told: Mapping[str, Any]) -> Table | None:
             "each": each["usage"]["tokens_per_s_per_gpu"],
             "cost": each["usage"]["nanousd_per_million"],
             "mfu": each["usage"]["mfu"],
+            "gpu": each["usage"]["gpu_utilisation"],
+            "memory": each["usage"]["gpu_memory"],
+            "preempted": each["usage"]["preemptions_per_s"],
         }
         for each in told["versions"]
     ]
