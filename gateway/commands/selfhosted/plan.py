@@ -13,6 +13,7 @@ from gateway.commands.shared import print_json
 if TYPE_CHECKING:
     from selfhosted.offline.plans.mixture import Mixture
     from selfhosted.offline.plans.models import ModelShape
+    from selfhosted.offline.plans.offload import Offload
     from selfhosted.offline.plans.outlook import Outlook
     from selfhosted.offline.plans.planning import Plan, Question
     from selfhosted.offline.plans.split import Split
@@ -85,6 +86,17 @@ def plan(
         Literal["native", "lmcache"],
         typer.Option(help="Who moves them: vLLM itself, or LMCache (in an image that has it)."),
     ] = "native",
+    offload_hits: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="The part of prompt tokens that main memory would have and the GPUs' caches not: does KV offload pay?",
+        ),
+    ] = 0.0,
+    offload_gb_per_s: Annotated[
+        float, typer.Option(min=0.1, max=1_000, help="Between one GPU and main memory, for that.")
+    ] = 25.0,
     split: Annotated[
         bool,
         typer.Option("--split", help="Plan prefill and decode on replicas of their own, too, by vLLM's NixlConnector."),
@@ -170,17 +182,35 @@ def plan(
     answer = planned(asked)
     hope = outlook_of(asked, answer)
     apart = _split(asked, answer, wanted=split)
+    kept = None
+    if offload_hits:
+        from selfhosted.offline.plans.offload import offload_of
+
+        kept = offload_of(asked, answer, hits=offload_hits, copy_bytes_per_s=offload_gb_per_s * 1e9)
     if as_json:
         plain = _as_json(answer)
         plain["hopeful"] = None if hope is None else {**_as_json(hope.hopeful), "deciding": hope.deciding}
         plain["split"] = None if apart is None else _split_as_json(apart)
+        plain["offload"] = None if kept is None else _offload_as_json(kept)
         print_json(plain)
     else:
         _print_plan(answer, hope)
+        if kept is not None:
+            typer.echo(f"\n{kept.verdict}{'' if kept.holds_tokens is None else _held(kept)}")
         if apart is not None and split:
             _print_split(apart)
         elif apart is not None and apart.pays:
             typer.echo(f"! prefill and decode on replicas of their own would need {apart.verdict}: --split")
+
+
+def _held(kept: "Offload") -> str:
+    return f"; a replica keeps {kept.holds_tokens:,} tokens in main memory beside {kept.gpu_tokens:,} in its GPUs"
+
+
+def _offload_as_json(kept: "Offload") -> dict[str, Any]:
+    import msgspec
+
+    return {**msgspec.to_builtins(kept), "pays": kept.pays, "verdict": kept.verdict}
 
 
 def _split(asked: "Question", answer: "Plan", *, wanted: bool) -> "Split | None":

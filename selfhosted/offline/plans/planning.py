@@ -184,7 +184,7 @@ def plan(question: Question) -> Plan:
         told = "; ".join(f"{each.layout}: {each.obstacle}" for each in tried)
         raise PlanRefused(f"{question.model.name} on {question.gpu.name} cannot do this: {told}")
     tp, pp = chosen.tp, chosen.pp
-    times = _times(question, tp, pp, precision, kv_precision)
+    times = times_of(question, tp, pp, precision, kv_precision)
     replicas = chosen.replicas + question.spare
     operation = operate(
         times,
@@ -313,7 +313,8 @@ def _indivisible(model: ModelShape, tp: int) -> str | None:
     return None
 
 
-def _times(question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision) -> StepTimes:
+def times_of(question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision) -> StepTimes:
+    """The step times of a replica that is divided so, the margin included."""
     times = step_times(
         question.model,
         question.gpu,
@@ -354,7 +355,7 @@ def _candidate(
             adapter_rank=question.adapter_rank,
         )
 
-    times = _times(question, tp, pp, precision, kv_precision)
+    times = times_of(question, tp, pp, precision, kv_precision)
     # What a step may hold depends on the room, and the room a little on the step: two rounds are enough.
     guess = memory(Limits(sequences=256, batched_tokens=2_048))
     limits = limits_for(times, question.work, guess.kv_tokens // pp, question.targets)
