@@ -345,12 +345,24 @@ class LaunchConfig(Section):
         "`--enable-sleep-mode` and VLLM_SERVER_DEV_MODE=1 (on a loopback or behind a firewall, as that opens more than sleep). Their "
         "weights stay in main memory, and their GPUs are free for others.",
     )
+    warm: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="So many engines more than are wanted are started ahead, and sleep until they are: as `keep_asleep`, before there was "
+        "a peak. Each needs free GPUs while it starts, and none while it sleeps.",
+    )
     grace_s: Finite = Field(
         default=30.0, ge=0, le=600, description="How long one may take to end after SIGTERM, before it is killed."
     )
     log_bytes: int = Field(
         default=50_000_000, ge=10_000, le=10_000_000_000, description="What each engine's output may take on the disk."
     )
+
+    @property
+    def sleeps(self) -> bool:
+        """True where some engines sleep."""
+        return self.keep_asleep > 0 or self.warm > 0
 
     @field_validator("address")
     @classmethod
@@ -395,8 +407,10 @@ class PrefillConfig(Section):
             raise ValueError(
                 "prefill.launch needs a pattern with one `*`, where it puts this machine's name and a number"
             )
-        if self.launch is not None and self.launch.keep_asleep:
-            raise ValueError("prefill.launch starts and ends replicas, which do not sleep; leave keep_asleep out")
+        if self.launch is not None and self.launch.sleeps:
+            raise ValueError(
+                "prefill.launch starts and ends replicas, which do not sleep; leave keep_asleep and warm out"
+            )
         return self
 
 
@@ -484,8 +498,8 @@ class PoolConfig(Section):
         urls = [replica.url for replica in self.replicas]
         if len(set(urls)) != len(urls):
             raise ValueError("two replicas have one address; each is one process")
-        if self.launch is not None and self.launch.keep_asleep and self.engine != "vllm":
-            raise ValueError("launch.keep_asleep is for vLLM, which can sleep")
+        if self.launch is not None and self.launch.sleeps and self.engine != "vllm":
+            raise ValueError("launch.keep_asleep and launch.warm are for vLLM, which can sleep")
         if self.prefill is not None and self.engine != "vllm":
             raise ValueError("prefill is for vLLM, whose connectors hand a prompt over")
         if self.adapters and self.engine != "vllm":
@@ -541,9 +555,9 @@ def _must_take_turns(pool: PoolConfig) -> None:
         f"runs {pool.engine}; only vLLM sleeps": pool.engine != "vllm",
         "has `scale`; on shared GPUs there is room for no more replicas, so leave it out": pool.scale is not None,
         "has `prefill`, whose two kinds of replicas would have to be awake together": pool.prefill is not None,
-        "has `launch.keep_asleep`; on shared GPUs all that are not awake sleep, so leave it out": pool.launch
+        "has `launch.keep_asleep` or `launch.warm`; on shared GPUs all that are not awake sleep, so leave it out": pool.launch
         is not None
-        and pool.launch.keep_asleep > 0,
+        and pool.launch.sleeps,
     }
     for told, is_so in obstacles.items():
         if is_so:

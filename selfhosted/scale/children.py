@@ -5,9 +5,9 @@ from typing import Final, Literal
 
 import msgspec
 
-Phase = Literal["waiting", "starting", "ready", "draining", "asleep"]
+Phase = Literal["waiting", "starting", "ready", "draining", "asleep", "warming"]
 """Phase of an engine process. `waiting`: it crashed and is restarted at `again_at`. `asleep`: nobody wants it, its weights are
-in main memory, and it can be woken in seconds. The others as for any replica."""
+in main memory, and it can be woken in seconds. `warming`: it starts in order to sleep. The others as for any replica."""
 
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
@@ -44,6 +44,10 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     sleep: tuple[str, ...] = ()
     """Drained processes to put to sleep rather than to end."""
     wake: tuple[str, ...] = ()
+    warm: int = 0
+    """Number of new processes to start that will sleep."""
+    hurry: tuple[str, ...] = ()
+    """Processes that start in order to sleep, and are wanted before they do."""
     end: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     """Processes that were not ready in time: to be ended, and counted as crashed."""
@@ -58,37 +62,54 @@ def orders(
     drain_s: float,
     settle_s: float,
     keep_asleep: int = 0,
+    warm: int = 0,
 ) -> Orders:
     """Decides the actions. With `desired` None (unknown) the number stays as it is. `settle_s`: seconds in which the
-    gateway may still send work to a drained process. `keep_asleep`: processes that sleep rather than end.
+    gateway may still send work to a drained process. `keep_asleep`: processes that sleep rather than end; `warm`: processes that
+    sleep though nobody wanted them yet.
     """
-    kept = [child for child in children if child.phase not in ("draining", "asleep")]
+    kept = [child for child in children if child.phase not in ("draining", "asleep", "warming")]
+    warming = [child for child in children if child.phase == "warming"]
     asleep = sorted((child for child in children if child.phase == "asleep"), key=lambda child: -child.since)
     draining = [child for child in children if child.phase == "draining"]
     wanted = len(kept) if desired is None else desired
     missing, excess = max(0, wanted - len(kept)), max(0, len(kept) - wanted)
     back = sorted(draining, key=lambda child: -child.since)[:missing]
     woken = asleep[: missing - len(back)]
+    hurried = warming[: missing - len(back) - len(woken)]
     leaving = sorted(kept, key=_cheapest_to_lose)[:excess]
     staying = [child for child in kept if child not in leaving]
     done = [child for child in draining if child not in back and _may_end(child, at, drain_s, settle_s)]
-    resting = asleep[len(woken) :]
-    places = max(0, keep_asleep - len(resting))
+    resting, most = asleep[len(woken) :], max(keep_asleep, warm)
+    warming = warming[len(hurried) :]
+    welcome = warming[: max(0, most - len(resting))]
+    places = max(0, most - len(resting) - len(welcome))
     # One that still works when its time is over is ended: sleep would take its cache away.
     sleepy = [child for child in done if child.answered and child.idle_looks >= _IDLE_LOOKS][:places]
+    # Those that are wanted come first.
+    calm = desired is not None and not missing and all(child.phase == "ready" for child in kept)
+    lacking = warm - len(resting) - len(welcome) - len(sleepy)
     return Orders(
-        start=missing - len(back) - len(woken),
+        start=missing - len(back) - len(woken) - len(hurried),
+        warm=max(0, lacking) if calm else 0,
+        hurry=tuple(child.name for child in hurried),
         again=tuple(child.name for child in staying if child.phase == "waiting" and at >= child.again_at),
         drain=tuple(child.name for child in leaving if child.phase != "waiting"),
         keep=tuple(child.name for child in back),
-        sleep=tuple(child.name for child in sleepy),
+        sleep=tuple(child.name for child in (*sleepy, *(child for child in welcome if child.answered))),
         wake=tuple(child.name for child in woken),
         end=(
             *(child.name for child in leaving if child.phase == "waiting"),
             *(child.name for child in done if child not in sleepy),
-            *(child.name for child in resting[keep_asleep:]),
+            *(child.name for child in resting[most:]),
+            *(child.name for child in warming[len(welcome) :]),
         ),
-        failed=tuple(child.name for child in staying if child.phase == "starting" and at - child.since > ready_s),
+        failed=tuple(
+            child.name
+            for child in (*staying, *welcome)
+            if (child.phase == "starting" or (child.phase == "warming" and not child.answered))
+            and at - child.since > ready_s
+        ),
     )
 
 

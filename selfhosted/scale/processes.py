@@ -38,6 +38,8 @@ _OK: Final = 200
 # An engine that worked for so long did not crash at its start: its crashes are counted anew.
 _PROVEN_S: Final = 60.0
 _PID_WAIT_S: Final = 5.0
+_MOST_UNWARMED: Final = 3
+"""Engines that may end before they sleep until no other is tried."""
 _LOW_LOAD: Final = 0.2
 
 
@@ -95,6 +97,9 @@ class Actuator:
         self._prefix = prefix
         self._fixed = fixed
         self._turns = turns
+        self._unwarmed = 0
+        """Engines in a row that ended before they slept, of those that nobody wanted yet."""
+        self._warm_at = float("-inf")
         self._part = pool.parts[0] if part is None else part
         self._reads = self._part.does == "reads"
         self._level = level
@@ -157,6 +162,7 @@ class Actuator:
                 drain_s=self._launch.drain_s,
                 settle_s=self._settle_s,
                 keep_asleep=0 if self._ending else self._launch.keep_asleep,
+                warm=0 if self._ending or not self._may_warm() else self._launch.warm,
             )
         )
         await asyncio.gather(*(self._renew(name) for name in list(self._engines)))
@@ -190,6 +196,9 @@ class Actuator:
         if child.phase in ("draining", "asleep"):
             del self._children[name]
             return
+        if child.phase == "warming":
+            self._warming_failed(name, engine)
+            return
         at = self._clock()
         proven = child.phase == "ready" and at - child.since >= _PROVEN_S
         crashes = 1 if proven else child.crashes + 1
@@ -205,6 +214,20 @@ class Actuator:
         if self._turns is not None:
             self._turns.ended(self._pool.name, started=False)
         self._leave_soon(name, engine)
+
+    def _warming_failed(self, name: str, engine: _Engine) -> None:
+        """Handles the end of an engine that nobody wants yet: another one is tried later, and not for ever."""
+        del self._children[name]
+        self._unwarmed += 1
+        self._warm_at = self._clock() + wait_s(self._unwarmed)
+        told = "and no other is tried" if self._unwarmed >= _MOST_UNWARMED else "and another is tried soon"
+        _log.warning(
+            "%s ended with status %s before it slept, %s; its output is in %s",
+            name, engine.process.returncode, told, self._log_path(name),
+        )  # fmt: skip
+
+    def _may_warm(self) -> bool:
+        return self._unwarmed < _MOST_UNWARMED and self._clock() >= self._warm_at
 
     async def _poll(self, name: str) -> None:
         watch, engine = self._pool.watch, self._engines[name]
@@ -259,29 +282,37 @@ class Actuator:
     # Acting.
 
     async def _apply(self, todo: Orders) -> None:
-        for name in todo.sleep:
-            self._move(name, self._put_to_sleep)
-        for name in todo.wake:
-            self._move(name, self._wake)
-        for name in todo.keep:
-            if name in self._moving:
-                continue
-            self._set_phase(name, "ready" if self._children[name].answered else "starting")
-            _log.info("%s is wanted again", name)
-        for name in todo.drain:
-            self._set_phase(name, "draining")
-            _log.info("%s takes nothing new from now on", name)
+        self._change_phases(todo)
         for name in todo.failed:
             if not self._engines[name].closing:
                 _log.warning("%s was not ready within %.0f s, and is ended", name, self._launch.ready_s)
                 # `_reap` handles its end like any other's.
                 self._close_pipe(self._engines[name])
         await asyncio.gather(*(self._end(name) for name in todo.end if name not in self._moving))
+        await self._start_all(todo)
+
+    def _change_phases(self, todo: Orders) -> None:
+        for name in todo.sleep:
+            self._move(name, self._put_to_sleep)
+        for name in todo.wake:
+            self._move(name, self._wake)
+        for name in (*todo.keep, *todo.hurry):
+            if name in self._moving:
+                continue
+            self._set_phase(name, "ready" if self._children[name].answered else "starting")
+            _log.info("%s is wanted %s", name, "again" if name in todo.keep else "now")
+        for name in todo.drain:
+            self._set_phase(name, "draining")
+            _log.info("%s takes nothing new from now on", name)
+
+    async def _start_all(self, todo: Orders) -> None:
         starting: list[str | None] = [*todo.again, *(None for _ in range(todo.start))]
         if starting and self._turns is not None and not await self._turns.take(self._pool.name):
             return
         for wanted in starting:
             await self._start(wanted or self._free_name())
+        for _ in range(todo.warm):
+            await self._start(self._free_name(), phase="warming")
 
     def _move(self, name: str, how: Callable[[str, _Engine], Awaitable[None]]) -> None:
         """Begins to put a replica to sleep or to wake it, unless that is under way: it takes seconds, in which the others are
@@ -311,6 +342,7 @@ class Actuator:
         await put_to_sleep(self._fetch, engine.origin)
         if name in self._children:
             self._set_phase(name, "asleep")
+            self._unwarmed = 0
             _log.info("%s sleeps", name)
 
     async def _wake(self, name: str, engine: _Engine) -> None:
@@ -335,7 +367,7 @@ class Actuator:
             number += 1
         return f"{self._prefix}-{number}"
 
-    async def _start(self, name: str) -> None:
+    async def _start(self, name: str, phase: Phase = "starting") -> None:
         before = self._children.get(name)
         crashes = 0 if before is None else before.crashes
         try:
@@ -347,7 +379,7 @@ class Actuator:
             self._children[name] = Child(name=name, phase="waiting", since=at, again_at=at + wait, crashes=crashes + 1)
             return
         self._engines[name] = engine
-        self._children[name] = Child(name=name, phase="starting", since=self._clock(), crashes=crashes)
+        self._children[name] = Child(name=name, phase=phase, since=self._clock(), crashes=crashes)
         _log.info("%s is started at %s", name, engine.origin)
 
     async def _launch_engine(self, name: str) -> _Engine:
@@ -441,7 +473,7 @@ class Actuator:
         engine, child = self._engines.get(name), self._children.get(name)
         if self._turns is not None and not self._turns.may_register:
             return
-        unseen = name in self._moving or (child is not None and child.phase == "asleep")
+        unseen = name in self._moving or (child is not None and child.phase in ("asleep", "warming"))
         if engine is None or child is None or unseen or self._clock() < engine.again_at:
             return
         try:

@@ -112,7 +112,7 @@ def test_a_pool_with_prefill_has_two_parts() -> None:
         ({"scale": {}}, {}, "both kinds of replicas are scaled, or none"),
         ({}, {"launch": {"command": ["vllm"]}}, "`prefill.launch` says how one that reads is started"),
         ({"replicas": "read-?", "launch": {"command": ["vllm"]}}, {}, "a pattern with one"),
-        ({"launch": {"command": ["vllm"], "keep_asleep": 1}}, {}, "leave keep_asleep out"),
+        ({"launch": {"command": ["vllm"], "keep_asleep": 1}}, {}, "leave keep_asleep and warm out"),
         ({"scale": {}}, {"scale": {"objective": "economic"}}, "the objective is `latency`"),
         ({"scale": {}}, {"scale": {}, "name": "p" * 60}, "at most 56 characters"),
     ],

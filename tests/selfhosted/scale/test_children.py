@@ -66,3 +66,31 @@ def test_the_warm_are_kept_and_taken_first(
 ) -> None:
     """One that drains comes back before one that sleeps, and that before a cold one; only what has nothing to do may sleep."""
     assert rested(*children, desired=desired, keep_asleep=keep_asleep) == expected
+
+
+@pytest.mark.parametrize(
+    ("children", "desired", "expected"),
+    [
+        ((child("a"),), 1, Orders(warm=1)),
+        # Those that are wanted come first.
+        ((), 1, Orders(start=1)),
+        ((child("a", "starting"),), 1, Orders()),
+        ((child("a"),), None, Orders()),
+        ((child("a"), child("b", "warming", answered=False)), 1, Orders()),
+        ((child("a"), child("b", "warming")), 1, Orders(sleep=("b",))),
+        ((child("a"), child("b", "asleep")), 1, Orders()),
+        ((child("a"), child("b", "asleep")), 2, Orders(wake=("b",))),
+        ((child("a"), child("b", "warming", answered=False)), 2, Orders(hurry=("b",))),
+        ((child("a"), child("b", "warming", answered=False, since=-501.0)), 1, Orders(failed=("b",))),
+        ((child("a"), child("b", "draining", idle_looks=2)), 1, Orders(sleep=("b",))),
+    ],
+)
+def test_one_more_than_is_wanted_sleeps(children: tuple[Child, ...], desired: int | None, expected: Orders) -> None:
+    """It is started ahead, put to sleep once it answers, and taken as soon as it is wanted."""
+    assert orders(children, desired, 100.0, ready_s=600, drain_s=300, settle_s=5, warm=1) == expected
+
+
+def test_who_is_warmed_ends_with_the_others() -> None:
+    """Nothing is kept, or started, once all are to go."""
+    children = (child("a", "asleep"), child("b", "warming"))
+    assert orders(children, 0, 100.0, ready_s=600, drain_s=300, settle_s=5) == Orders(end=("a", "b"))

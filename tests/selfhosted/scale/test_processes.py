@@ -242,6 +242,31 @@ def test_an_engine_ends_when_its_starter_is_gone_and_its_output_stays_small(tmp_
     assert sum(sizes) <= 40_000 + keeper.CHUNK
 
 
+async def test_an_engine_that_is_warm_before_it_is_wanted(tmp_path: Path) -> None:
+    """It sleeps before there was any peak, wakes at the first one, and another one is warmed then."""
+    config = launch(tmp_path, warm=1)
+    async with open_door() as door, actuating(door, tmp_path, config) as actuator:
+        door.desired = 1
+        await until(lambda: phases(actuator) == ["asleep", "ready"])
+        assert len(door.registered) == 1
+        (asleep,) = [child.name for child in actuator.children if child.phase == "asleep"]
+        address = actuator.address(asleep)
+        door.desired = 2
+        await until(lambda: phases(actuator) == ["asleep", "ready", "ready"])
+        assert actuator.address(asleep) == address
+        assert asleep in door.takes_work
+
+
+async def test_an_engine_that_cannot_sleep_is_not_warmed_for_ever(tmp_path: Path) -> None:
+    """It is tried three times, and whoever serves is left alone."""
+    plain = launch(tmp_path, warm=1)
+    config = plain.model_copy(update={"command": (*plain.command, "no-sleep")})
+    async with open_door() as door, actuating(door, tmp_path, config) as actuator:
+        door.desired = 1
+        await until(lambda: actuator._unwarmed == 3)
+        assert phases(actuator) == ["ready"]
+
+
 async def test_engines_that_share_gpus_start_one_after_the_other_and_sleep(tmp_path: Path) -> None:
     """The second one's engine starts when the first one's sleeps; the gateway is told of both then. One that crashes waits until nobody
     is awake.
