@@ -288,6 +288,7 @@ class Attempt:
             detail=self._told(error),
             pool=self.candidate.target.pool or "",
             version="" if self.lease is None else self.lease.version,
+            waited_s=self.candidate.waited_s,
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
             continues=self.routed.before is not None,

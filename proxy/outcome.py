@@ -38,6 +38,8 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The pool of our own that it was made at; empty elsewhere."""
     version: str = ""
     """The model's version there; empty or `-` when it is not known."""
+    waited_s: float = 0.0
+    """How long the request had waited in the queue before the target, before its first attempt there."""
     ttft_s: float | None = None
     """Of a stream: seconds from its beginning to its first token."""
     tpot_s: float | None = None

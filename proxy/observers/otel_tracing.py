@@ -1,4 +1,5 @@
-"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt, sent as OTLP over HTTP.
+"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt with its first token, and a span for each wait in
+a queue, sent as OTLP over HTTP.
 
 Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no
 messages, no completion, no key. What the conventions lack stands under `weighbridge.*`.
@@ -7,7 +8,7 @@ Imports the `otel` extra: only proxy/observers/telemetry.py imports this module,
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Final
 from urllib.parse import urlsplit
@@ -131,10 +132,15 @@ class _OtelTrace(RequestTrace):
         self._span.end(end_ns)
 
     def _attempts(self, outcome: RequestOutcome, stream: bool, end_ns: int) -> None:
-        """Creates the attempts' spans end to end, the last one ending now."""
-        starts_ns = end_ns - sum(_ns(attempt.duration_s) for attempt in outcome.attempts)
+        """Creates the attempts' spans end to end, each behind its wait in the queue, the last one ending now."""
+        waits_s = _waits_s(outcome.attempts)
+        starts_ns = end_ns - sum(_ns(attempt.duration_s) for attempt in outcome.attempts) - sum(map(_ns, waits_s))
         earlier_s = 0.0
         for index, attempt in enumerate(outcome.attempts):
+            if waits_s[index]:
+                self._part(f"queue {attempt.target_id}", self._context, starts_ns, waits_s[index])
+                starts_ns += _ns(waits_s[index])
+                earlier_s += waits_s[index]
             deployment = self._deployment_of(attempt.deployment_id)
             model = attempt.target_id if deployment is None else deployment.upstream_model
             attributes = _attempt_attributes(attempt, outcome.operation, model, index, stream)
@@ -150,9 +156,26 @@ class _OtelTrace(RequestTrace):
             )
             if attempt.result != "ok":
                 span.set_status(Status(StatusCode.ERROR))
+            if attempt.ttft_s is not None:
+                self._part("first token", set_span_in_context(span, Context()), starts_ns, attempt.ttft_s)
             starts_ns += _ns(attempt.duration_s)
             earlier_s += attempt.duration_s
             span.end(starts_ns)
+
+    def _part(self, name: str, context: Context, starts_ns: int, took_s: float) -> None:
+        """Creates the span of a part of what is going on: from its beginning, so long."""
+        span = self._tracer.start_span(name, context=context, kind=SpanKind.INTERNAL, start_time=starts_ns)
+        span.end(starts_ns + _ns(took_s))
+
+
+def _waits_s(attempts: Sequence[AttemptOutcome]) -> list[float]:
+    """How long the request waited in a queue right before each attempt: retries at a target wait no more."""
+    before = ""
+    found = []
+    for attempt in attempts:
+        found.append(attempt.waited_s if attempt.target_id != before else 0.0)
+        before = attempt.target_id
+    return found
 
 
 def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:

@@ -5,13 +5,16 @@ from typing import Any
 from proxy.outcome import AttemptOutcome, AttemptResult, RequestOutcome
 
 
-def an_attempt(target_id: str = "llama-3-70b", result: AttemptResult = "ok", duration_s: float = 0.2) -> AttemptOutcome:
+def an_attempt(
+    target_id: str = "llama-3-70b", result: AttemptResult = "ok", duration_s: float = 0.2, **more: Any
+) -> AttemptOutcome:
     return AttemptOutcome(
         target_id=target_id,
         deployment_id=f"{target_id}/a",
         provider="vllm",
         result=result,
         duration_s=duration_s,
+        **more,
     )
 
 

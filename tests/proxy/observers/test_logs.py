@@ -137,8 +137,8 @@ def test_the_fields_are_a_closed_list() -> None:
     known = {field.name for field in msgspec.structs.fields(RequestOutcome)}
     assert set(request_fields(an_outcome())) == known - for_learning - for_counting
     of_failures = {"error", "status", "detail"}
-    # Logged where it is so, and what metrics alone are made of.
-    of_some = {"continues"} | {"pool", "version", "ttft_s", "tpot_s"}
+    # Logged where it is so, and what metrics and traces alone are made of.
+    of_some = {"continues"} | {"pool", "version", "ttft_s", "tpot_s", "waited_s"}
     assert (
         set(request_fields(an_outcome())["attempts"][0])
         == {field.name for field in msgspec.structs.fields(AttemptOutcome)} - of_failures - of_some

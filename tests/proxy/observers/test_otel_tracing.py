@@ -176,6 +176,28 @@ async def test_the_attempts_lie_end_to_end_and_tell_their_errors(collector: _Col
     assert _values(second)["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.1)
 
 
+async def test_the_wait_in_the_queue_and_for_the_first_token_are_spans(collector: _Collector) -> None:
+    """The queue's comes right before the first attempt at its target, and once; the first token's begins with its attempt."""
+    tracing = _tracing(collector)
+    attempts = (
+        an_attempt(result="timeout", duration_s=0.5, waited_s=2.0),
+        an_attempt(duration_s=0.25, waited_s=2.0, ttft_s=0.125),
+    )
+    tracing.begin(None).finish(an_outcome(attempts=attempts, duration_s=3.0), "auto", stream=True)
+    await tracing.aclose()
+    (server,) = collector.by_kind(Span.SPAN_KIND_SERVER)
+    first, second = sorted(collector.by_kind(Span.SPAN_KIND_CLIENT), key=lambda span: span.start_time_unix_nano)
+    parts = {span.name: span for span in collector.by_kind(Span.SPAN_KIND_INTERNAL)}
+    assert set(parts) == {"queue llama-3-70b", "first token"}
+    queue, token = parts["queue llama-3-70b"], parts["first token"]
+    assert queue.parent_span_id == server.span_id
+    assert queue.end_time_unix_nano == first.start_time_unix_nano
+    assert queue.end_time_unix_nano - queue.start_time_unix_nano == 2_000_000_000
+    assert token.parent_span_id == second.span_id
+    assert token.start_time_unix_nano == second.start_time_unix_nano
+    assert token.end_time_unix_nano - token.start_time_unix_nano == 125_000_000
+
+
 @pytest.mark.parametrize(
     ("status", "code", "error_type", "failed"),
     [(502, "upstream_failed", "upstream_failed", True), (429, "rate_limit_exceeded", "rate_limit_exceeded", False),
