@@ -32,12 +32,25 @@ _KEY = re.compile(
 )
 
 _REJECTED = frozenset({400, 413, 422})
-_UNAVAILABLE = frozenset({409, 425})
+_UNAVAILABLE = frozenset({409, 424, 425})
+"""424 is TGI's word for a generation that failed."""
 # Somebody in between stopped waiting, so the model behind may have worked on: 524 is Cloudflare's, 499 nginx's.
 LOST_STATUSES = frozenset({408, 499, 504, 524})
-_TOO_LONG = "context_length_exceeded"
-_TOO_LONG_IN_WORDS = ("maximum context length", "prompt is too long", "exceed context limit")
-"""vLLM's words, and Anthropic's."""
+_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+"""OpenAI's code, and llama.cpp's type."""
+_TOO_LONG_IN_WORDS = (
+    "maximum context length",
+    "prompt is too long",
+    "exceed context limit",
+    "exceeds the available context size",
+    "longer than the model's context length",
+    "`inputs` must have less than",
+    "`inputs` tokens + `max_new_tokens` must be <=",
+    "should not exceed max_num_tokens",
+)
+"""vLLM's words, Anthropic's two, llama.cpp's, SGLang's, TGI's two, and TensorRT-LLM's."""
+_STATUS_IN_WORDS: Mapping[str, int] = {"input validation error": 422, "model is overloaded": 429}
+"""TGI's errors in a stream, which all say 422, by how they begin. The others are its own."""
 _TOO_MANY = 429
 _NOT_FOUND = 404
 _KEY_REFUSED = frozenset({401, 402})
@@ -119,11 +132,17 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
     if status is None:
         kinds = (fault.code or "", fault.type or "")
         status = next(
-            (_STATUS_OF_KIND[kind.lower()] for kind in kinds if kind.lower() in _STATUS_OF_KIND), _SERVER_FAULT
+            (_STATUS_OF_KIND[kind.lower()] for kind in kinds if kind.lower() in _STATUS_OF_KIND),
+            _status_in_words(fault),
         )
     if status in _REJECTED:
         return _rejection(status, fault, deployment_id, secret)
     return _gateway_error(status, deployment_id, None, clean(fault.message, secret=secret))
+
+
+def _status_in_words(fault: _Fault) -> int:
+    said = fault.message.lower()
+    return next((status for words, status in _STATUS_IN_WORDS.items() if said.startswith(words)), _SERVER_FAULT)
 
 
 def original_of(bodies: Iterable[bytes], secret: str | None) -> Original | None:
@@ -246,7 +265,7 @@ def _rejection(status: int, fault: _Fault, deployment_id: str, secret: str | Non
 
     # Some say it in words only.
     said = fault.message.lower()
-    too_long = _TOO_LONG in {fault.code, fault.type} or any(words in said for words in _TOO_LONG_IN_WORDS)
+    too_long = not _TOO_LONG.isdisjoint({fault.code, fault.type}) or any(words in said for words in _TOO_LONG_IN_WORDS)
     kind = PromptTooLong if too_long else RequestRejected
     return kind(
         clean(fault.message, secret=secret) or "The upstream rejected the request.",
@@ -267,14 +286,14 @@ def _fault_of_body(body: bytes) -> _Fault:
 
 
 def _fault_of(found: Any) -> _Fault:
-    """The fault in any of the dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, vLLM's old flat one,
-    FastAPI's `{detail}`.
+    """The fault in any of the dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, the flat one of SGLang, TensorRT-LLM,
+    DeepSpeed-MII and old vLLMs, FastAPI's `{detail}`, which may hold any of them.
     """
     if isinstance(found, str):
         return _Fault(found)
     if not isinstance(found, dict):
         return _Fault("")
-    inner = found.get("error")
+    inner = found.get("error") or found.get("detail")
     if isinstance(inner, dict):
         return _fault_of(inner)
     message = next((found[key] for key in ("message", "error", "detail") if isinstance(found.get(key), str)), "")

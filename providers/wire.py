@@ -286,6 +286,10 @@ def path_of(request: ChatRequest, deployment: Deployment) -> str:
     return _TEXT_PATH if completes_text(request, deployment) else PATHS[request.operation]
 
 
+_ENDED: Final[Mapping[Any, str | None]] = {"": None, "eos_token": "stop", "stop_sequence": "stop"}
+"""TGI's words for how a text ended: an empty one while it goes on."""
+
+
 def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
     """A completed text as a chat completion, so that whatever follows knows one shape; anything else as it is."""
     try:
@@ -296,6 +300,9 @@ def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and "text" in choice:
             choice["delta" if stream else "message"] = {"content": choice.pop("text")}
+            ended = choice.get("finish_reason")
+            if isinstance(ended, str):
+                choice["finish_reason"] = _ENDED.get(ended, ended)
     return json.dumps(reply).encode()
 
 
@@ -507,6 +514,9 @@ def upstream_body(
         fields.pop(name, None)
     if request.translated:
         _suit(fields, request, deployment)
+    if deployment.kind == "tgi" and bytes(fields.get("top_p", b"")) in _ALL_OF_IT:
+        # What it does without being asked, and it refuses to be asked for.
+        del fields["top_p"]
     if request.stream and request.operation == "chat":
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}
@@ -536,6 +546,7 @@ def _body_as_written(
     return msgspec.json.encode(fields)
 
 
+_ALL_OF_IT: Final = frozenset({b"1", b"1.0"})
 _LONGEST: Final = {"responses": "max_output_tokens", "messages": "max_tokens"}
 _MAX_COMPLETION_TOKENS: Final = "max_completion_tokens"
 # Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
