@@ -594,7 +594,7 @@ class SharedGpusConfig(Section):
         "them from the disk again.",
     )
     least_awake_s: Finite = Field(
-        default=30.0, ge=0, le=86_400, description="A pool that was woken is not put to sleep sooner."
+        default=30.0, ge=0, le=86_400, description="A pool that was woken, and works, is not put to sleep sooner."
     )
     most_wait_s: Finite = Field(
         default=300.0,

@@ -2,8 +2,9 @@
 
 One pool is *awake* at a time; the others' engines sleep, their weights in main memory or gone. A switch costs time: the awake
 pool drains, its engines fall asleep, the next one's wake. So it is made once those who wait have waited, added up, as many
-seconds as it would cost those who are served (the rule of who rents until he has paid the price), or at once where nobody is
-served; never before a pool has been awake for a while, so that two busy pools do not take turns all the time; and at the latest
+seconds as it would cost those who are served (the rule of who rents until he has paid the price). A pool that works is never put to sleep before it was awake for a while, so
+that two busy pools do not take turns all the time; one that serves nobody makes room at once after that, and before it as soon
+as those who wait have waited for half of the price; and a switch comes at the latest
 when somebody has waited for `most_wait_s`, whatever it costs, longest wait first. So with N pools nobody waits longer than that
 plus N times what a pool keeps the GPUs and a switch takes, as long as engines do as they are told.
 
@@ -216,8 +217,7 @@ def _while_awake(rules: Rules, turns: Turns, now_of: Mapping[str, PoolNow], at: 
 
 def _due(rules: Rules, turns: Turns, own: PoolNow, at: float) -> str | None:
     """The pool that should be awake instead; None where none should."""
-    if own.up and at - turns.since < rules.least_awake_s:
-        return None
+    kept = own.up and at - turns.since < rules.least_awake_s
     served = max(1, own.running or 0) + own.waiting
     idle = not own.up or (own.running == 0 and not own.waiting)
     late: list[tuple[float, str]] = []
@@ -226,6 +226,9 @@ def _due(rules: Rules, turns: Turns, own: PoolNow, at: float) -> str | None:
         if pool == turns.awake or pool in turns.failed:
             continue
         price = _switch_s(rules, turns, turns.awake, pool) + _switch_s(rules, turns, pool, turns.awake)
+        # It was woken for somebody, who may well ask again; but not for ever.
+        if kept and not (idle and need.waited >= price / 2):
+            continue
         if at - need.since >= rules.most_wait_s:
             late.append((need.since, pool))
         elif idle or need.waited >= served * price:
