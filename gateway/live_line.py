@@ -21,7 +21,7 @@ from gateway.configuration.settings import Environment, GatewayConfig, peppers, 
 from gateway.sources import Process, Sources
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background
-from gateway.wiring.fleet import waiting_at_gate
+from gateway.wiring.fleet import at_gate
 from gateway.wiring.metrics import AllMetrics
 from gateway.wiring.pipeline import (
     hedging,
@@ -332,7 +332,7 @@ class LiveLine:
 
     def _tick(self) -> None:
         self._resize()
-        self._fleet.tick(_TICK_S, lambda pool: waiting_at_gate(pool, self.gate))
+        self._fleet.tick(_TICK_S, lambda pool: at_gate(pool, self.gate))
         self.write_down()
         if not self._serves_callers:
             return

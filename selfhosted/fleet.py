@@ -25,7 +25,7 @@ from selfhosted.pool import Pool, Reader, ReplicaLease
 from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import PoolFullness, PoolReading, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
 from selfhosted.rollouts.versions import RolloutTold
-from selfhosted.scale.reports import FleetReport
+from selfhosted.scale.reports import AtGate, FleetReport
 from selfhosted.sleeping.told import SleepTold
 from selfhosted.watch.messages import ReplicaObserved
 
@@ -105,9 +105,9 @@ class Fleet:
         else:
             pool.judge.hear(message)
 
-    def tick(self, interval_s: float, waiting_at_gate: Callable[[PoolConfig], int]) -> None:
+    def tick(self, interval_s: float, at_gate: Callable[[PoolConfig], AtGate]) -> None:
         """Lets time pass, and tells what is to be told again and again; called about every `interval_s` seconds.
-        `waiting_at_gate` returns the requests of this process that wait for a pool.
+        `at_gate` returns the requests of this process in the queues before a pool.
         """
         self.give_up_the_silent()
         for pool in self.pools.values():
@@ -119,7 +119,7 @@ class Fleet:
                 self._tell(doubted)
             if pool.kv_events is not None:
                 self._tell(KvStates(pool=pool.config.name, states=dict(pool.kv_events.states())))
-        reports = tuple(pool.report(waiting_at_gate(pool.config)) for pool in self.pools.values())
+        reports = tuple(pool.report(at_gate(pool.config)) for pool in self.pools.values())
         if reports:
             self._tell(FleetReport(began_at=self._began_at, pools=reports))
 

@@ -17,7 +17,7 @@ from selfhosted.kv_events.sampling import Sample
 from selfhosted.readers import Readers
 from selfhosted.replica import Address, PoolFullness, PoolSnapshot, Replica, ReplicaState
 from selfhosted.rollouts.sides import PoolVersions
-from selfhosted.scale.reports import FirstTokenCounts, PoolReport, ttft_target_s
+from selfhosted.scale.reports import AtGate, FirstTokenCounts, PoolReport, ttft_target_s
 from selfhosted.sleeping.told import SleepTold
 from selfhosted.watch.judging import JudgeObserver, PoolJudge
 
@@ -166,7 +166,7 @@ class Pool(JudgeObserver):
         whole = self.judge.snapshot
         return whole if self.readers is None else self.readers.others(whole)
 
-    def report(self, waiting_at_gate: int) -> PoolReport:
+    def report(self, at_gate: AtGate) -> PoolReport:
         """What the autoscaler needs of this process."""
         seen = self.first_tokens
         return PoolReport(
@@ -177,7 +177,9 @@ class Pool(JudgeObserver):
             first_tokens=seen.count,
             late_first_tokens=seen.late,
             first_tokens_sum_s=seen.sum_s,
-            waiting_at_gate=waiting_at_gate,
+            waiting_at_gate=at_gate.waiting,
+            waiting_batch=at_gate.waiting_batch,
+            running_batch=at_gate.running_batch,
         )
 
     def deployments(self, target_id: str) -> tuple[Deployment, ...]:

@@ -24,6 +24,7 @@ from selfhosted.kv_events.sampling import Tokenize
 from selfhosted.messages import ToHost
 from selfhosted.pool import Pool
 from selfhosted.readers import Readers
+from selfhosted.scale.reports import AtGate
 from selfhosted.watch.judging import PoolJudge
 
 if TYPE_CHECKING:
@@ -111,7 +112,12 @@ def _kv_events(config: PoolConfig, balancer: Balancer, tokenize: Tokenize, metri
     )
 
 
-def waiting_at_gate(pool: PoolConfig, gate: Gate) -> int:
-    """The requests of this process that wait at the gate for the pool."""
-    queues = {gate.queues.queue_of(target) for target in pool.served}
-    return sum(gate.queues.state(name).waiting for name in queues if name is not None)
+def at_gate(pool: PoolConfig, gate: Gate) -> AtGate:
+    """The requests of this process in the queues before the pool."""
+    names = {gate.queues.queue_of(target) for target in pool.served}
+    found = [gate.queues.snapshot(name) for name in names if name is not None]
+    return AtGate(
+        waiting=sum(each.state.waiting for each in found),
+        waiting_batch=sum(each.waiting_batch for each in found),
+        running_batch=sum(each.in_flight_batch for each in found),
+    )

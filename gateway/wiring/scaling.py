@@ -27,7 +27,7 @@ from selfhosted.scale.reports import ProcessReports, ttft_target_s
 from selfhosted.scale.scale_metrics import ScaleMetrics
 from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
-from selfhosted.scale.turn_loop import SharedPool, TurnLoop, TurnObserver
+from selfhosted.scale.turn_loop import SharedPool, TurnLoop, TurnObserver, Wanted
 
 _PRICES_S: Final = 60.0
 _TURNS_S: Final = 1.0
@@ -110,12 +110,19 @@ class PoolDemand:
         self._sharers = sharers
         self._turned_away = {pool: reports.turned_away(pool) for pool in pools}
 
-    def __call__(self, pool: str) -> tuple[int, int]:
+    def __call__(self, pool: str) -> Wanted:
         reports = self._reports
         turned_away = reports.turned_away(pool)
         more, self._turned_away[pool] = turned_away - self._turned_away[pool], turned_away
         others = others_of(self._sharers(), reports.reporting(pool))
-        return round(others * reports.waiting_at_gate(pool)), round(others * more)
+        waiting_batch, running_batch = reports.batch(pool)
+        watched = reports.waiting_at_gate(pool) - waiting_batch
+        return Wanted(
+            # All that nobody watches is as patient as one who does.
+            waiting=round(others * watched) + min(1, waiting_batch),
+            turned_away=round(others * more),
+            running_batch=round(others * running_batch),
+        )
 
 
 def others_of(sharers: int, reporting: int) -> float:

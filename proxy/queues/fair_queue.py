@@ -272,6 +272,8 @@ class FairQueue:
         self.waiting_tokens = 0
         self.in_flight = 0
         self.in_flight_tokens = 0
+        self.in_flight_batch = 0
+        """Of those in flight, requests of the tier `batch`."""
         self._lanes = (_Lane(batch=False), _Lane(batch=True))
         self._teams: OrderedDict[str, _Team] = OrderedDict()
         """Teams in the order in which they were last seen, latest last."""
@@ -370,6 +372,7 @@ class FairQueue:
         flow, tokens = entry.flow, entry.work.tokens
         assert flow is not None  # noqa: S101  # It ran.
         self.in_flight -= 1
+        self.in_flight_batch -= entry.work.tier == "batch"
         self.in_flight_tokens -= tokens
         flow.team.running -= 1
         flow.team.in_flight -= tokens
@@ -551,6 +554,7 @@ class FairQueue:
         entry.state = "running"
         entry.started_at = now
         self.in_flight += 1
+        self.in_flight_batch += entry.work.tier == "batch"
         self.in_flight_tokens += entry.work.tokens
         flow.team.running += 1
         flow.team.in_flight += entry.work.tokens

@@ -250,6 +250,7 @@ class Queue:
             by_demand=by_demand,
             waiting_interactive=self.fair.waiting - self.fair.waiting_batch,
             waiting_batch=self.fair.waiting_batch,
+            in_flight_batch=self.fair.in_flight_batch,
             drain_tokens_per_s=self._drain_per_s(),
         )
 

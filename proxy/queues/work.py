@@ -61,6 +61,8 @@ class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     waiting_batch: int
     drain_tokens_per_s: float
     """The measured rate at which work ends in this process."""
+    in_flight_batch: int = 0
+    """Requests in flight here of the tier `batch`."""
     whole_capacity_requests: int | None = None
     """Requests that may run at once, of all processes together; None where they are not counted."""
 

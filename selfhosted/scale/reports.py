@@ -1,7 +1,7 @@
 """What every process tells of the work that found no replica in time, and its sum over the processes of a host."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,16 @@ _STALE_S: Final = 5.0
 def ttft_target_s(config: PoolConfig) -> float:
     """The time to first token in seconds beyond which one counts as late."""
     return _TTFT_TARGET_S if config.scale is None else config.scale.ttft_target_s
+
+
+class AtGate(NamedTuple):
+    """What one process has of a pool's requests in the queues before it."""
+
+    waiting: int = 0
+    waiting_batch: int = 0
+    """Of those, requests that nobody watches."""
+    running_batch: int = 0
+    """Such requests that were let through and are not answered yet."""
 
 
 class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +46,10 @@ class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
     """Counter: the sum of their times to first token."""
     waiting_at_gate: int = 0
     """Requests that wait for the pool now."""
+    waiting_batch: int = 0
+    """Of those, requests of the tier `batch`."""
+    running_batch: int = 0
+    """Requests of that tier that the pool has now."""
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +148,13 @@ class ProcessReports:
     def waiting_at_gate(self, pool: str) -> int:
         """Requests that wait for the pool now, in all processes that report. Raises KeyError for an unknown pool."""
         return sum(report.waiting_at_gate for report in self._living(pool).values())
+
+    def batch(self, pool: str) -> tuple[int, int]:
+        """Requests of the tier `batch` that wait for the pool now, and that it has, in all processes that report. Raises KeyError for an
+        unknown pool.
+        """
+        living = self._living(pool).values()
+        return sum(report.waiting_batch for report in living), sum(report.running_batch for report in living)
 
     def reporting(self, pool: str) -> int:
         """Processes that report. Raises KeyError for an unknown pool."""

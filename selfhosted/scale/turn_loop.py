@@ -36,12 +36,21 @@ class TurnObserver:
     def switched(self, group: str, pool: str, seconds: float) -> None: ...
 
 
-class Demand(Protocol):
-    """Who wants a pool now."""
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wants a pool."""
 
-    def __call__(self, pool: str) -> tuple[int, int]:
-        """Requests that wait at the gateways, and those turned away since the last call."""
-        ...
+    waiting: int = 0
+    """Requests that wait at the gateways; all of the tier `batch` count as one."""
+    turned_away: int = 0
+    """Those turned away since it was asked last."""
+    running_batch: int = 0
+    """Requests of the tier `batch` that the pool has."""
+
+
+class Demand(Protocol):
+    """Says who wants a pool now."""
+
+    def __call__(self, pool: str) -> Wanted: ...
 
 
 class SharedPool(msgspec.Struct, frozen=True):
@@ -153,13 +162,14 @@ class TurnLoop:
         return moves
 
     def _now(self, pool: str, found: _Engines) -> PoolNow:
-        waiting, turned_away = self._demand(pool)
+        wanted = self._demand(pool)
         stats = {each.address.url: each.stats for each in self._pools[pool].snapshot().replicas}
         loads = [None if (told := stats.get(url)) is None else told.running + told.waiting for url in found.up]
         known = [load for load in loads if load is not None]
         return PoolNow(
-            waiting=waiting,
-            turned_away=turned_away,
+            waiting=wanted.waiting,
+            turned_away=wanted.turned_away,
+            batch=wanted.running_batch,
             running=sum(known) if len(known) == len(loads) else None,
             up=len(found.up),
             asleep=len(found.asleep),

@@ -56,6 +56,8 @@ class PoolNow(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that went elsewhere, or were refused, for want of it since the last decision."""
     running: int | None = 0
     """Requests in its engines, running or queued; None when that is not known."""
+    batch: int = 0
+    """Of those, requests that nobody watches: together they count as one."""
     up: int = 0
     """Engines that are awake."""
     asleep: int = 0
@@ -218,7 +220,8 @@ def _while_awake(rules: Rules, turns: Turns, now_of: Mapping[str, PoolNow], at: 
 def _due(rules: Rules, turns: Turns, own: PoolNow, at: float) -> str | None:
     """The pool that should be awake instead; None where none should."""
     kept = own.up and at - turns.since < rules.least_awake_s
-    served = max(1, own.running or 0) + own.waiting
+    running = own.running or 0
+    served = max(1, running - own.batch + min(1, own.batch)) + own.waiting
     idle = not own.up or (own.running == 0 and not own.waiting)
     late: list[tuple[float, str]] = []
     worth: list[tuple[float, str]] = []

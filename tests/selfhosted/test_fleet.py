@@ -19,7 +19,7 @@ from selfhosted.fleet import Fleet, FleetObserver
 from selfhosted.messages import ToHost
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.replica import Address, ReplicaState
-from selfhosted.scale.reports import FleetReport
+from selfhosted.scale.reports import AtGate, FleetReport
 from selfhosted.watch.judging import PoolJudge
 from selfhosted.watch.messages import AdapterChanged, ReplicaDoubted
 from selfhosted.watch.watch import PoolWatch
@@ -87,7 +87,7 @@ class House:
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
-        self.fleet.tick(1.0, lambda _pool: 0)
+        self.fleet.tick(1.0, lambda _pool: AtGate())
 
     def _tell(self, message: ToHost) -> None:
         if self.loses:
@@ -249,7 +249,7 @@ async def test_what_the_autoscaler_needs_is_told_at_each_tick(house: House) -> N
     late.first_token()
     house.fleet.turned_away(house.target, 700)
     for _ in range(2):
-        house.fleet.tick(1.0, lambda pool: 3 if pool.name == "p" else 0)
+        house.fleet.tick(1.0, lambda pool: AtGate(3 if pool.name == "p" else 0))
     first, second = house.reports
     assert first == second
     (told,) = first.pools

@@ -8,10 +8,11 @@ import pytest
 from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection, SecondsPerMillion
 from gateway.configuration.settings import GatewayConfig
-from gateway.wiring.scaling import PoolSignals, PriceElsewhere, is_economic, sold_elsewhere
+from gateway.wiring.scaling import PoolDemand, PoolSignals, PriceElsewhere, is_economic, sold_elsewhere
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
 from selfhosted.scale.reports import FleetReport, PoolReport, ProcessReports
+from selfhosted.scale.turn_loop import Wanted
 
 POOL = PoolSection(
     name="own",
@@ -132,3 +133,14 @@ def test_each_kind_of_replica_has_signals_of_its_own() -> None:
     one, other = answers(), reads()
     assert (one.waiting_at_gate, one.kv_used, one.input_tokens_per_s) == (3, 0.4, 40.0)
     assert (other.waiting_at_gate, other.kv_used, other.input_tokens_per_s) == (0, 1.0, 900.0)
+
+
+def test_all_lines_of_batches_wait_as_one_person_does() -> None:
+    """What wants a model that sleeps is who watches; the rest together counts once."""
+    reports = ProcessReports({"own": 1.0}, lambda: 1_000.0)
+    demand = PoolDemand(("own",), reports, lambda: 1)
+    assert demand("own") == Wanted()
+    told = PoolReport(pool="own", waiting_at_gate=50, waiting_batch=47, running_batch=9, turned_away=2)
+    reports.hear("one", FleetReport(began_at=1_000.0, pools=(told,)))
+    assert demand("own") == Wanted(waiting=4, turned_away=2, running_batch=9)
+    assert demand("own") == Wanted(waiting=4, running_batch=9)

@@ -12,7 +12,7 @@ from selfhosted.registry.store import RegistryStore
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
 from selfhosted.scale.engine_sleep import SleepUnknown, is_sleeping
 from selfhosted.scale.target import Targets
-from selfhosted.scale.turn_loop import SharedPool, TurnLoop
+from selfhosted.scale.turn_loop import SharedPool, TurnLoop, Wanted
 from selfhosted.sleeping.told import read
 from tests.processes import until
 
@@ -63,7 +63,7 @@ class Leader:
             {name: SharedPool(lambda name=name: box.snapshot(name), lambda _: True, box) for name in GROUP.pools},  # type: ignore[misc]
             targets=Targets(engine),
             lease=self,
-            demand=lambda pool: (box.waiting[pool], 0),
+            demand=lambda pool: Wanted(waiting=box.waiting[pool]),
             stored=self._stored,
             clock=lambda: box.now,
         )

@@ -259,3 +259,17 @@ def test_turns_are_stored_and_read_and_other_pools_begin_anew() -> None:
     assert (found.next, moves) == ("a", Moves(sleep=("b",)))
     assert rests(None, "a")
     assert pays(None) is None
+
+
+def test_who_is_watched_by_nobody_counts_little() -> None:
+    """Thirty lines of a batch that run are no reason to let one person wait for long."""
+    waits = {"b": PoolNow(asleep=1, waiting=1)}
+    seconds = []
+    for batch in (0, 30):
+        turns, at = Turns(awake="a", phase="awake"), 100
+        while turns.phase == "awake":
+            at += 1
+            turns, _ = decide(RULES, turns, {"a": PoolNow(up=1, running=30, batch=batch), **waits}, float(at), 1)
+        seconds.append(at - 100)
+    assert seconds[0] >= 120
+    assert seconds[1] <= 41
