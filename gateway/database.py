@@ -32,6 +32,7 @@ import proxy.refusals.tables
 import proxy.stored_responses.tables
 import proxy.traffic.tables
 import selfhosted.tables
+from gateway.sqlite_driver import SqliteDriver
 from settings.private import private_file, private_folder
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -165,7 +166,7 @@ def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
         private_file(Path(address.database))
     # How long a statement waits for another writer; `?timeout=` in the address has the last word.
     waiting = {} if "timeout" in address.query else {"timeout": _BUSY_TIMEOUT_S}
-    engine = create_async_engine(address, connect_args=waiting)
+    engine = create_async_engine(address, connect_args=waiting, module=SqliteDriver())
     # With WAL, readers do not wait for the writer. NORMAL loses nothing when the process is killed;
     # at a loss of power it may lose the last commits.
     pragmas = (f"synchronous={'FULL' if power_safe else 'NORMAL'}", "foreign_keys=ON")

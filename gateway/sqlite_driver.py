@@ -1,0 +1,133 @@
+"""SQLite's driver, with one turn of a connection's thread for each statement.
+
+aiosqlite does everything of a connection on a thread of its own, and SQLAlchemy asks it for a cursor, to run the statement, for its rows,
+to close the cursor, and for a rollback when the connection is given back: five turns for a look-up, each of which wakes both threads, and they
+then wait for each other's interpreter lock. Here a statement is one turn, and what ends no transaction is none.
+"""
+# ruff: noqa: SLF001  A driver below SQLAlchemy's adapter and above aiosqlite's thread has no other way to either; both are held by tests.
+
+import collections
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import aiosqlite
+from sqlalchemy.dialects.sqlite.aiosqlite import (
+    AsyncAdapt_aiosqlite_connection,
+    AsyncAdapt_aiosqlite_cursor,
+    AsyncAdapt_aiosqlite_dbapi,
+)
+
+
+class _Done(NamedTuple):
+    """What is known of a statement once it has run."""
+
+    rows: Sequence[Any]
+    description: Any
+    rowcount: int
+    lastrowid: int | None
+
+
+_NOTHING: Final = _Done((), None, -1, None)
+
+
+def _run(connection: sqlite3.Connection, run: Callable[..., Any], *arguments: Any) -> _Done:
+    cursor = connection.cursor()
+    try:
+        run(cursor, *arguments)
+        rows = cursor.fetchall() if cursor.description else ()
+        return _Done(rows, cursor.description, cursor.rowcount, cursor.lastrowid)
+    finally:
+        cursor.close()
+
+
+class _Cursor(AsyncAdapt_aiosqlite_cursor):
+    """A cursor that is there only while its statement runs."""
+
+    __slots__ = ("_done", "arraysize")
+
+    _adapt_connection: "_Connection"
+
+    def __init__(self, adapt_connection: "_Connection") -> None:
+        self._adapt_connection = adapt_connection
+        self._connection = adapt_connection._connection
+        self._rows = collections.deque()
+        self._done = _NOTHING
+        self.arraysize = 1
+
+    @property
+    def description(self) -> Any:
+        return self._done.description
+
+    @property
+    def rowcount(self) -> int:
+        return self._done.rowcount
+
+    @property
+    def lastrowid(self) -> Any:
+        return self._done.lastrowid
+
+    async def _async_soft_close(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        self._rows.clear()
+
+    async def _execute_async(self, operation: Any, parameters: Any) -> Any:
+        await self._turn(sqlite3.Cursor.execute, operation, () if parameters is None else parameters)
+
+    async def _executemany_async(self, operation: Any, seq_of_parameters: Any) -> Any:
+        await self._turn(sqlite3.Cursor.executemany, operation, seq_of_parameters)
+
+    async def _turn(self, *work: Any) -> None:
+        connection = self._adapt_connection
+        async with connection._execute_mutex:
+            connection.is_unsure = True
+            self._done = await self._connection._execute(_run, self._connection._conn, *work)
+            connection.is_unsure = False
+        self._rows = collections.deque(self._done.rows)
+
+
+class _Connection(AsyncAdapt_aiosqlite_connection):
+    __slots__ = ("is_unsure",)
+
+    _cursor_cls = _Cursor  # type: ignore[assignment]  # It is given none but connections of this class.
+
+    def __init__(self, dbapi: Any, connection: Any) -> None:
+        super().__init__(dbapi, connection)
+        self.is_unsure = False
+        """True from a statement's beginning until its end was seen: it may have been cancelled, and still begin a transaction."""
+
+    def rollback(self) -> None:
+        if self._may_be_in_transaction():
+            super().rollback()
+
+    def commit(self) -> None:
+        if self._may_be_in_transaction():
+            super().commit()
+
+    def _may_be_in_transaction(self) -> bool:
+        is_open = self._connection._connection is not None
+        return is_open and (self.is_unsure or self._connection.in_transaction)
+
+
+class SqliteDriver(AsyncAdapt_aiosqlite_dbapi):
+    """The module of a driver, as `create_async_engine` takes it."""
+
+    def __init__(self) -> None:
+        super().__init__(aiosqlite, sqlite3)
+
+    def connect(self, *arg: Any, **kw: Any) -> _Connection:
+        return _Connection(self, super().connect(*arg, **kw)._connection)
+
+
+def _adapt_at_once() -> None:
+    """Spares the driver the search for a way to adapt values that need none, which takes longer than all else it does with one."""
+    sqlite3.register_adapter(bool, int)
+    sqlite3.register_adapter(bytes, bytes)
+    # In C, and None of None.
+    nothing: Callable[[Any], None] = {}.get
+    sqlite3.register_adapter(type(None), nothing)
+
+
+_adapt_at_once()
