@@ -48,7 +48,7 @@ _MANY_LINES: Final = 100
 """Lines of a round at which the next one gathers for longer."""
 _GATHERED_ROUNDS: Final = 4
 """How many intervals that is."""
-_SPARE_BATCH: Final = 200
+_SPARE_BATCH: Final = 400
 """Entries written at once in spare time: others who write wait for so many at most."""
 _OLD_S: Final = 1.5
 """Age of an entry from which the drain does not depend on spare time."""

@@ -58,11 +58,13 @@ _meter_sums: Final = attrgetter(*METER_COLUMNS)
 
 def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
     """Return the sums of entries that are new to the ledger."""
-    hours: dict[RollupKey, Sums] = {}
+    amounts: dict[RollupKey, list[Sums]] = {}
     for entry in entries:
         if entry.entry != "reserve":
             key = (entry.team_id, entry.at_us - entry.at_us % HOUR_US, *_other_dimensions(entry))
-            add(hours, key, _amounts(entry))
+            amounts.setdefault(key, []).append(_amounts(entry))
+    # Column by column: many entries share a key.
+    hours: dict[RollupKey, Sums] = {key: tuple(map(sum, zip(*rows, strict=True))) for key, rows in amounts.items()}
     days = days_of(hours)
     return RollupDeltas(hours, days, spend_of(days))
 

@@ -28,7 +28,7 @@ MAX_PROMPT_CHARS: Final = 16_000
 _MAX_WAITING: Final = 10_000
 _MAX_WAITING_CHARS: Final = 32_000_000
 """The most characters of queued texts; beyond it only numbers are kept."""
-_BATCH: Final = 200
+_BATCH: Final = 500
 _MAX_TRIES: Final = 60
 """Tries to write a batch, about one a second: enough for a database restart, without blocking on a batch that always
 fails.

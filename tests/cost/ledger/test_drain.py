@@ -150,14 +150,14 @@ async def _spared(folder: Path, store: ScriptedStore, count: int, late_s: float 
 
 async def test_what_nobody_waits_for_is_drained_in_spare_time(tmp_path: Path, store: ScriptedStore) -> None:
     """In small pieces, as others wait for its transactions; without spare time as if there were none."""
-    drain, ledger = await _spared(tmp_path, store, 450)
+    drain, ledger = await _spared(tmp_path, store, 850)
     spare = drain._spare
     assert isinstance(spare, ScriptedSpareTime)
-    await until(lambda: len(store.rows) == 450)
+    await until(lambda: len(store.rows) == 850)
     assert (spare.store.inserts, store.inserts) == (3, 0)
     spare.has_time = False
     await asyncio.gather(*(ledger.reserve(reserve(f"more_{number}")) for number in range(450)))
-    await until(lambda: len(store.rows) == 900)
+    await until(lambda: len(store.rows) == 1_300)
     assert (spare.store.inserts, store.inserts) == (3, 1)
     await ledger.aclose()
     await drain.aclose()
@@ -165,8 +165,8 @@ async def test_what_nobody_waits_for_is_drained_in_spare_time(tmp_path: Path, st
 
 async def test_old_entries_do_not_wait_for_spare_time(tmp_path: Path, store: ScriptedStore) -> None:
     """The books lag by some seconds at most: the first piece shows it, and the rest comes in one batch."""
-    drain, ledger = await _spared(tmp_path, store, 450, late_s=2.0)
-    await until(lambda: len(store.rows) == 450)
+    drain, ledger = await _spared(tmp_path, store, 850, late_s=2.0)
+    await until(lambda: len(store.rows) == 850)
     assert isinstance(drain._spare, ScriptedSpareTime)
     assert (drain._spare.store.inserts, store.inserts) == (0, 2)
     await ledger.aclose()
