@@ -8,15 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.store import LedgerStore
 from gateway import spare_time
 from gateway.database import make_engine
 from gateway.spare_time import AGAIN_S, GRACE_S, SpareTime
+from tests.cost.entries import reserve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
 
@@ -47,6 +50,21 @@ async def test_only_its_own_threads_are_of_low_priority(tmp_path: Path) -> None:
     assert _niceness() == before
     await spare.aclose()
     assert not spare.has_time
+
+
+async def test_entries_are_written_by_its_own_connections(database_url: str, engine: AsyncEngine) -> None:
+    """While those of the process write, too: a connection belongs to the loop that it was made in."""
+    spare = SpareTime(lambda: make_engine(database_url))
+    assert await spare.start()
+    spared, own = LedgerStore(spare.engine), LedgerStore(engine)
+    batches = [[reserve(f"req_{place}_{number}") for number in range(20)] for place in range(6)]
+    writing = [
+        spare.run(partial(spared.insert, batch)) if place % 2 else own.insert(batch)
+        for place, batch in enumerate(batches)
+    ]
+    assert await asyncio.gather(*writing) == [20] * 6
+    assert await spare.run(partial(spared.insert, batches[0])) == 0
+    await spare.aclose()
 
 
 async def test_what_fails_there_fails_here(tmp_path: Path) -> None:
