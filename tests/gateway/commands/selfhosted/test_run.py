@@ -107,4 +107,5 @@ async def test_both_kinds_of_replicas_are_started_where_prompts_are_read_apart(t
             await until(lambda: [name.rpartition("-")[0] for name in door.takes_work] == ["e", "read-e", "read-e"])
         finally:
             process.terminate()
-            process.wait(WAIT_S)
+            # The gateway that it talks to is in this loop.
+            await asyncio.to_thread(process.wait, WAIT_S)
