@@ -110,9 +110,11 @@ class Registry:
         return self._turns.get(group)
 
     def rests(self, pool: str) -> bool:
-        """True while the pool takes nothing new, because another one has the GPUs that they share."""
+        """True while the pool takes nothing new, because another one has the GPUs that they share. While the database was never read
+        nobody knows, and whoever is awake serves.
+        """
         group = self._group_of.get(pool)
-        return group is not None and rests(self._turns.get(group), pool)
+        return group is not None and self.read and rests(self._turns.get(group), pool)
 
     def pays(self, pool: str) -> bool:
         """False while the GPUs of the pool's engines are another pool's."""
@@ -130,9 +132,9 @@ class Registry:
         return SharedTold(name=group, others=others, phase=turns.phase, awake=awake or None, next=turns.next or None)
 
     def sleep_told(self, pool: str) -> SleepTold | None:
-        """What processes are told of the pool's sleep; None where it has its GPUs for itself."""
+        """What processes are told of the pool's sleep; None where it has its GPUs for itself, or nobody knows."""
         group = self._group_of.get(pool)
-        if group is None:
+        if group is None or not self.read:
             return None
         turns, rules, now = self._turns.get(group), self._shared[group].rules, self._clock()
         if turns is None:

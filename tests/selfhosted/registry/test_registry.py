@@ -6,8 +6,14 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.database import make_engine
+from selfhosted.config import PoolConfig, SharedGpusConfig
+from selfhosted.registry.registry import Registry
+from selfhosted.registry.store import RegistryStore
 from selfhosted.rollouts.store import RolloutStore
 from selfhosted.rollouts.versions import Rollout
+from selfhosted.scale.target import Targets
+from selfhosted.sleeping.told import written
+from selfhosted.sleeping.turns import Turns
 from tests.selfhosted.registry.registered import Clock, Process, pool
 
 
@@ -122,3 +128,51 @@ async def test_every_process_sees_a_rollout(engine: AsyncEngine) -> None:
         await process.sees()
     assert process.registry.rollout("own") == canary
     assert process.changes == before + 1
+
+
+async def test_whose_turn_it_is_on_shared_gpus(engine: AsyncEngine) -> None:
+    """While nobody could read it, whoever is awake serves; once it is known that nobody decided yet, none does. Then everybody is told of each
+    step, and who pays for the GPUs.
+    """
+    clock, store = Clock(), RegistryStore(engine)
+    group = SharedGpusConfig(name="box", pools=("own", "other"), switch_s=10, least_awake_s=30)
+    pools = (pool(), PoolConfig(name="other", targets=("m-other",)))
+    registry = Registry(store, pools, clock=clock, shared=(group,))
+    assert not registry.rests("own")
+    assert registry.sleep_told("own") is None
+    await registry.refresh()
+    assert [registry.rests(name) for name in ("own", "other", "alone")] == [True, True, False]
+    assert not registry.pays("own")
+    assert await store.hold("box", "me", 60_000_000)
+    targets = Targets(engine)
+    told = []
+    for turns in (
+        Turns(awake="own", phase="awake"),
+        Turns(awake="own", phase="draining", next="other"),
+        Turns(awake="own", phase="waking", next="other", took={"wake other": 7.0}),
+    ):
+        clock.at += 5
+        assert await targets.store_turns("box", "me", "why", written(turns))
+        await registry.refresh()
+        sleeps = [registry.sleep_told(name) for name in ("own", "other")]
+        told.append(
+            ([each is not None and each.rests for each in sleeps], registry.pays("own"), registry.pays("other"))
+        )
+    assert told == [([False, True], True, False), ([True, True], True, False), ([True, True], False, True)]
+    other = registry.sleep_told("other")
+    assert other is not None
+    assert other.opens_in_s(clock()) == pytest.approx(7.0)
+    clock.at += 3
+    await registry.refresh()
+    assert registry.sleep_told("other") == other
+    assert other.opens_in_s(clock()) == pytest.approx(4.0)
+    shared = registry.shared("own")
+    assert shared is not None
+    assert (shared.name, shared.others, shared.phase, shared.awake, shared.next) == (
+        "box",
+        ("other",),
+        "waking",
+        None,
+        "other",
+    )
+    assert registry.shared("alone") is None
