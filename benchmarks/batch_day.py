@@ -22,17 +22,32 @@ from proxy.batch.room import left_beside
 from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, Turns, laxities, left_until_due_s, shares
 from proxy.batch.speed import Speed
 from proxy.batch.ways import Times, Way, cheapest_way, needed_s, times
+from selfhosted.offline.plans.launch import READ_AHEAD_TOKENS
 from selfhosted.offline.simulate.engine import Engine, Happening, Job
 from selfhosted.offline.simulate.machines import Machine, machine_of
+from selfhosted.pool import AHEAD_AT_ONCE
 from selfhosted.replica import PoolReading
 
+Caller = tuple[float, int, int]
+"""When somebody comes, with how long a prompt and for how long an answer."""
 Policy = Literal["none", "rule", "own", "provider", "calls"]
 """`none` has no batches at all; the last three take one way for every line."""
 
 _POLL_S: Final = 1.0
 _TICK_S: Final = 0.02
 _LOOK_S: Final = 0.5
+_HOP_S: Final = 0.025
+"""From the end of a piece to when the next one waits in the engine: a few milliseconds of servers and network, and a step, as vLLM
+schedules one step ahead.
+"""
+_MOST_WAITING_S: Final = 5.0
+PIECE_TOKENS: Final = READ_AHEAD_TOKENS
 INTERACTIVE_SHARE: Final = 0.1
+"""The part of the engine's places that batches leave free."""
+CALLERS_ROOM: Final = 1.25
+"""What the queue before the engine lets in, of what its places hold; callers may have all of it, so they hardly ever wait there."""
+QUEUE_SHARE: Final = 1 - (1 - INTERACTIVE_SHARE) / CALLERS_ROOM
+"""The part of the queue's capacity that batches leave free."""
 MEAN_PROMPT: Final = 800
 MEAN_ANSWER: Final = 200
 _CALL_S: Final = 5.0
@@ -61,6 +76,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The median of a provider's turnarounds, which are log-normal."""
     one_by_one: bool = True
     """Whether lines take turns at the engine; without, they are begun together and at any moment, as far as there is room."""
+    piece_tokens: int = PIECE_TOKENS
+    """Prompts of lines are read in pieces of so many tokens; 0: as one."""
+    readers: int = AHEAD_AT_ONCE
+    """Lines whose prompts are read in pieces at once."""
     spread: float = 0.6
     seed: int = 1
 
@@ -110,6 +129,17 @@ class _Batch(msgspec.Struct, kw_only=True):
         return len(self.waiting) + len(self.failed)
 
 
+class _Line:
+    """A line whose prompt is read in pieces."""
+
+    __slots__ = ("answer", "batch", "held_s", "prompt", "read", "root")
+
+    def __init__(self, batch: _Batch, prompt: int, answer: int, root: int) -> None:
+        self.batch, self.prompt, self.answer, self.root = batch, prompt, answer, root
+        self.read = 0
+        self.held_s = 0.0
+
+
 class _House:
     """The day as it goes on."""
 
@@ -117,9 +147,22 @@ class _House:
         self.plan, self.policy = plan, policy
         self.length_s = plan.hours * 3_600
         self.per_s = per_s
-        spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, prefix_caching=False)
+        piece = plan.piece_tokens
+        spec = msgspec.structs.replace(
+            machine.engine,
+            priority_scheduling=True,
+            prefix_caching=piece > 0,
+            shared_tokens=piece or machine.engine.shared_tokens,
+        )
         self.engine = Engine(spec, machine.steps, self._told)
-        self.capacity = spec.max_num_seqs * (MEAN_PROMPT + MEAN_ANSWER)
+        self._gate: deque[Job] = deque()
+        """Who waits before the engine."""
+        self._lines: dict[int, _Line] = {}
+        """Lines of which a piece is read now, by the identity of its job."""
+        self._sends: list[tuple[float, int, _Line]] = []
+        self._reads = 0
+        self._known_waiting = 0
+        self.capacity = round(CALLERS_ROOM * spec.max_num_seqs * (MEAN_PROMPT + MEAN_ANSWER))
         self.day = Day(policy=policy)
         self.now = 0.0
         self.speed = Speed(lambda: self.now)
@@ -154,13 +197,10 @@ class _House:
         look_at = 0.0
         waits = False
         while self.now < self.length_s:
-            self.now += _TICK_S
-            while coming is not None and coming[0] <= self.now:
-                self.engine.advance(coming[0])
-                self._enqueue(coming[0], coming[1], coming[2], 0)
-                self._interactive_waiting += 1
-                coming = next(arrivals, None)
-            self.engine.advance(self.now)
+            tick = self.now + _TICK_S
+            coming = self._go_on(tick, coming, arrivals)
+            self.now = tick
+            self._known_waiting = self._interactive_waiting
             while self._later and self._later[0][0] <= self.now:
                 _, _, what, batch, lines = heapq.heappop(self._later)
                 self._over(what, batch, lines)
@@ -180,6 +220,24 @@ class _House:
                 waits = self._decide()
                 self._round_at = self.now + min(_POLL_S, self._turns.look_in_s)
         return self.day
+
+    def _go_on(self, tick: float, coming: Caller | None, arrivals: Iterator[Caller]) -> Caller | None:
+        """What happens until a moment, in its order; returns the caller that comes next."""
+        while True:
+            sent_at = self._sends[0][0] if self._sends else math.inf
+            comes_at = math.inf if coming is None else coming[0]
+            until = min(tick, sent_at, comes_at, self.engine.ends)
+            self.engine.advance(until)
+            self.now = max(self.now, until)
+            self._let_in()
+            if coming is not None and comes_at <= until:
+                self._enqueue(*coming)
+                self._let_in()
+                coming = next(arrivals, None)
+            elif sent_at <= until:
+                self._read_on(heapq.heappop(self._sends)[2])
+            elif until >= tick:
+                return coming
 
     # One second's decisions.
 
@@ -268,9 +326,43 @@ class _House:
     def _own(self, batch: _Batch) -> None:
         prompt, answer = self._take(batch)
         batch.running += 1
-        named = self._enqueue(self.now, prompt, answer, _BATCH)
-        self._of_job[named] = batch
-        self._read_at = self.now + prompt / self._reads_per_s
+        self._in_flight_batch += prompt + MEAN_ANSWER
+        self._requests_batch += 1
+        self._later_count()
+        self._reads += 1
+        self._read_on(_Line(batch, prompt, answer, self._count))
+
+    def _read_on(self, line: _Line) -> None:
+        """Has the next piece of a prompt read, or the answer begun; not while somebody waits for a first token."""
+        piece = self.plan.piece_tokens
+        if line.read and self._known_waiting and line.held_s < _MOST_WAITING_S:
+            line.held_s += _TICK_S
+            self._later_count()
+            heapq.heappush(self._sends, (self.now + _TICK_S, self._count, line))
+            return
+        blocks = tuple(line.root * 1_000 + each for each in range(line.prompt // piece)) if piece else ()
+        if not piece or line.prompt - line.read <= piece:
+            job = Job(
+                arrived_at=self.now,
+                prompt_tokens=line.prompt,
+                output_tokens=line.answer,
+                blocks=blocks,
+                priority=_BATCH,
+            )
+            self._of_job[id(self._kept(job))] = line.batch
+            self._reads -= 1
+            self._read_at = self.now + (line.prompt - line.read) / self._reads_per_s
+        else:
+            line.read += piece
+            job = Job(
+                arrived_at=self.now,
+                prompt_tokens=line.read,
+                output_tokens=1,
+                blocks=blocks[: line.read // piece],
+                priority=_BATCH,
+            )
+            self._lines[id(self._kept(job))] = line
+        self.engine.enqueue(job, self.now)
 
     def _call(self, batch: _Batch, lines: int) -> None:
         taken = [self._take(batch) for _ in range(min(lines, batch.here))]
@@ -309,16 +401,21 @@ class _House:
 
     # The engine.
 
-    def _enqueue(self, at: float, prompt: int, answer: int, priority: int) -> int:
-        job = Job(arrived_at=at, prompt_tokens=prompt, output_tokens=answer, blocks=(), priority=priority)
-        if priority:
-            self._in_flight_batch += prompt + MEAN_ANSWER
-            self._requests_batch += 1
-        else:
-            self._in_flight_interactive += prompt + MEAN_ANSWER
+    def _enqueue(self, at: float, prompt: int, answer: int) -> None:
+        """Somebody asks, and waits."""
+        self._gate.append(Job(arrived_at=at, prompt_tokens=prompt, output_tokens=answer, blocks=()))
+        self._interactive_waiting += 1
+
+    def _let_in(self) -> None:
+        """Sends the engine whom the queue before it has room for, by tokens; what finds no place there waits in the engine."""
+        while self._gate:
+            taken = self._in_flight_batch + self._in_flight_interactive
+            if taken and taken + self._gate[0].prompt_tokens + MEAN_ANSWER > self.capacity:
+                return
+            job = self._gate.popleft()
+            self._in_flight_interactive += job.prompt_tokens + MEAN_ANSWER
             self._requests_interactive += 1
-        self.engine.enqueue(job, at)
-        return id(self._kept(job))
+            self.engine.enqueue(self._kept(job), self.now)
 
     def _kept(self, job: Job) -> Job:
         """Kept until it is over, so that its identity stays its own."""
@@ -335,6 +432,12 @@ class _House:
             if job.priority == 0:
                 self._interactive_waiting -= 1
                 self.day.first_tokens_s.append(at - job.arrived_at)
+            return
+        line = self._lines.pop(id(job), None)
+        if line is not None:
+            self._jobs.pop(id(job), None)
+            self._later_count()
+            heapq.heappush(self._sends, (at + _HOP_S, self._count, line))
             return
         if job.priority:
             self._in_flight_batch -= job.prompt_tokens + MEAN_ANSWER
@@ -354,6 +457,8 @@ class _House:
 
     def _idle(self) -> float:
         """The idle share of the engine, as the queues before it tell it: of other processes as it was at the last look."""
+        if self._gate:
+            return 0.0
         left = left_beside(
             self.capacity,
             self._in_flight_batch,
@@ -365,11 +470,14 @@ class _House:
 
     def _queued(self) -> float:
         """The share of the engine that the queue before it gives to batches beside what runs."""
-        return max(0.0, 1.0 - INTERACTIVE_SHARE - (self._in_flight_batch + self._in_flight_interactive) / self.capacity)
+        return max(0.0, 1.0 - QUEUE_SHARE - (self._in_flight_batch + self._in_flight_interactive) / self.capacity)
 
     def _reading(self) -> PoolReading:
         """Until when the engine reads prompts, as the gateway reckons: it is told first tokens of streams, and knows the speed."""
         wait_s = max(_TICK_S if self._interactive_waiting else 0.0, self._read_at - self.now)
+        if self.plan.piece_tokens:
+            clear = max(0, self.plan.readers - self._reads - int(self._read_at > self.now))
+            return PoolReading(0 if self._known_waiting else clear, _TICK_S)
         return PoolReading(int(wait_s <= 0), wait_s)
 
     def _standing(self, batch: _Batch) -> Standing:
@@ -402,7 +510,7 @@ def size(draws: random.Random) -> tuple[int, int]:
     return prompt, min(1_500, max(5, round(draws.expovariate(1 / MEAN_ANSWER))))
 
 
-def callers(plan: Plan, per_s: float) -> Iterator[tuple[float, int, int]]:
+def callers(plan: Plan, per_s: float) -> Iterator[Caller]:
     """Arrivals with their sizes: least in the middle of the night, most in the middle of the day."""
     draws = random.Random(f"{plan.seed} interactive")
     mean, length_s = plan.interactive * per_s, plan.hours * 3_600
@@ -485,13 +593,23 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=2_048)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--piece-tokens", type=int, default=PIECE_TOKENS)
+    parser.add_argument("--readers", type=int, default=AHEAD_AT_ONCE)
+    parser.add_argument("--ways", nargs="+", default=get_args(Policy))
     asked = parser.parse_args()
     machine = machine_of(max_num_seqs=asked.max_num_seqs, max_num_batched_tokens=asked.max_num_batched_tokens)
     per_s = carried_per_s(machine, asked.seed)
     print(f"the engine carries {per_s:.1f} requests a second")
     for load in asked.loads:
-        plan = Plan(hours=asked.hours, load=load, at_once=asked.max_num_seqs, seed=asked.seed)
-        days = [simulated(plan, policy, machine, per_s) for policy in get_args(Policy)]
+        plan = Plan(
+            hours=asked.hours,
+            load=load,
+            at_once=asked.max_num_seqs,
+            seed=asked.seed,
+            piece_tokens=asked.piece_tokens,
+            readers=asked.readers,
+        )
+        days = [simulated(plan, policy, machine, per_s) for policy in asked.ways]
         print(f"\nload {load:.0%}\n\n{table(days)}", flush=True)
 
 

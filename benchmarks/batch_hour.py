@@ -1,6 +1,7 @@
 """An hour of batch work beside interactive work on a simulated engine in real time, through a whole gateway.
 
-    make bench-batch-hour, or: python -m benchmarks.batch_hour [--load 0.8]; WB_MINUTES says how long (60)
+    make bench-batch-hour, or: python -m benchmarks.batch_hour [--load 0.8] [--piece-tokens 192] [--slower 4]; WB_MINUTES says
+how long (60)
 
 The engine is that of the simulated day (`benchmarks.simulated_engine`), the gateway is whole: a worker, a control plane with the batch
 tier, a queue before a pool. Interactive streams come by a day's course, pressed into each part. For an eighth of the time they are alone,
@@ -23,7 +24,18 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from benchmarks.batch_day import INTERACTIVE_SHARE, MEAN_ANSWER, MEAN_PROMPT, Plan, callers, carried_per_s, size
+from benchmarks.batch_day import (
+    CALLERS_ROOM,
+    INTERACTIVE_SHARE,
+    MEAN_ANSWER,
+    MEAN_PROMPT,
+    PIECE_TOKENS,
+    QUEUE_SHARE,
+    Plan,
+    callers,
+    carried_per_s,
+    size,
+)
 from benchmarks.figures import percentile
 from benchmarks.processes import Children, free_port
 from benchmarks.simulated_engine import NAME, Done, paced_machine, text_of
@@ -160,9 +172,9 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-async def measured(site: Site, engine_url: str, minutes: float, load: float) -> int:
+async def measured(site: Site, engine_url: str, minutes: float, load: float, slower: float) -> int:
     """Runs all parts and prints the figures; the exit status."""
-    per_s = carried_per_s(paced_machine())
+    per_s = carried_per_s(paced_machine(slower))
     say(f"the engine carries {per_s:.1f} requests a second")
     headers = {"authorization": f"Bearer {site.keys['bench']}"}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
@@ -208,22 +220,36 @@ def _told(alone: list[Part], beside: Part, batch: dict[str, Any]) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--load", type=float, default=0.8)
+    parser.add_argument("--piece-tokens", type=int, default=PIECE_TOKENS)
+    parser.add_argument("--slower", type=float, default=1.0, help="steps take so many times as long, on a busy machine")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="weighbridge-hour-") as folder:
         children = Children(Path(folder))
         try:
             port = free_port()
             engine = children.start(
-                "engine", [sys.executable, "-m", "benchmarks.simulated_engine", "--port", str(port)], core=None
+                "engine",
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.simulated_engine",
+                    "--port",
+                    str(port),
+                    "--slower",
+                    str(asked.slower),
+                ],
+                core=None,
             )
             engine.wait_ready(f"http://127.0.0.1:{port}/health")
-            site = start_site(children, Path(folder), "gateway", _sections(port), [Team("bench")], workers=1)
-            sys.exit(asyncio.run(measured(site, f"http://127.0.0.1:{port}", MINUTES, asked.load)))
+            site = start_site(
+                children, Path(folder), "gateway", _sections(port, asked.piece_tokens), [Team("bench")], workers=1
+            )
+            sys.exit(asyncio.run(measured(site, f"http://127.0.0.1:{port}", MINUTES, asked.load, asked.slower)))
         finally:
             children.stop()
 
 
-def _sections(port: int) -> dict[str, Any]:
+def _sections(port: int, piece_tokens: int) -> dict[str, Any]:
     seqs = paced_machine().engine.max_num_seqs
     own = {
         "model_id": NAME,
@@ -234,12 +260,23 @@ def _sections(port: int) -> dict[str, Any]:
         "capability": 1.0,
     }
     replica = {"name": "one", "url": f"http://127.0.0.1:{port}"}
-    pool = {"name": "own", "targets": [NAME], "priority_scheduling": True, "replicas": [replica]}
+    pool = {
+        "name": "own",
+        "targets": [NAME],
+        "replicas": [replica],
+        "priority_scheduling": True,
+        "read_ahead_tokens": piece_tokens,
+    }
+    queue = {
+        "targets": [NAME],
+        "tokens_in_flight": round(CALLERS_ROOM * seqs * (MEAN_PROMPT + MEAN_ANSWER)),
+        "interactive_share": round(QUEUE_SHARE, 2),
+    }
     no_limit = {"requests_per_minute": 100_000_000, "tokens_per_minute": 100_000_000_000}
     return {
         "providers": {"models": [own]},
         "selfhosted": {"pools": [pool]},
-        "queues": {"own": {"targets": [NAME], "tokens_in_flight": seqs * (MEAN_PROMPT + MEAN_ANSWER)}},
+        "queues": {"own": queue},
         "limits": {"key": no_limit},
         "classifier": {"enabled": False},
         "batch": {"at_once": seqs},

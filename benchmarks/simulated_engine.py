@@ -2,8 +2,9 @@
 
     python -m benchmarks.simulated_engine --port 9000
 
-It is `selfhosted.offline.simulate.engine` on the wall clock: chunked prompts, no step interrupted, priority for what waits. How long a
-prompt and its answer are stands at the beginning of the prompt, as `text_of` writes it. A stream brings its first token when it is
+It is `selfhosted.offline.simulate.engine` on the wall clock: chunked prompts, no step interrupted, priority for what waits, and what was
+read of a prompt is kept. How long a prompt and its answer are stands at the beginning of the prompt, as `text_of` writes it; a prompt may be
+cut off as vLLM cuts it (`truncate_prompt_tokens`). A stream brings its first token when it is
 computed and the others in one event at the end. GET `/done` answers with what was answered so far.
 """
 
@@ -21,9 +22,11 @@ from aiohttp import web
 from selfhosted.offline.simulate.engine import NEVER, Engine, Happening, Job
 from selfhosted.offline.simulate.machines import Machine, machine_of
 
-_SIZES: Final = re.compile(rb"\[\d+: (\d+) in, (\d+) out\]")
+_SIZES: Final = re.compile(rb"\[(\d+): (\d+) in, (\d+) out\]")
 _BYTES_PER_TOKEN: Final = 4
 _MOST_TOKENS: Final = 100_000
+_KEPT_TOKENS: Final = 64
+"""In whole blocks of so many tokens it keeps what it has read; vLLM's are of 16."""
 _HELD: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 NAME: Final = "simulated"
 
@@ -41,11 +44,11 @@ def text_of(number: int, prompt: int, answer: int) -> str:
     return head + " ton" * max(0, prompt - len(head) // _BYTES_PER_TOKEN)
 
 
-def paced_machine() -> Machine:
-    """The machine of the simulated day."""
+def paced_machine(slower: float = 1.0) -> Machine:
+    """The machine of the simulated day, with steps that take so many times as long."""
     machine = machine_of(max_num_seqs=64, max_num_batched_tokens=2_048)
-    spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, prefix_caching=False)
-    return msgspec.structs.replace(machine, engine=spec)
+    spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, shared_tokens=_KEPT_TOKENS)
+    return msgspec.structs.replace(machine, engine=spec, steps=machine.steps.slower(slower))
 
 
 class Paced:
@@ -56,6 +59,8 @@ class Paced:
         self._capacity = machine.engine.max_num_seqs
         self._waiting: dict[Job, tuple[asyncio.Event, asyncio.Event]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._pieces: set[Job] = set()
+        """What only reads a part of a prompt."""
         self.done = Done()
 
     def app(self) -> web.Application:
@@ -73,7 +78,9 @@ class Paced:
         if what == "done":
             done.set()
             del self._waiting[job]
-            if job.priority:
+            if job in self._pieces:
+                self._pieces.discard(job)
+            elif job.priority:
                 self.done.batch += 1
             else:
                 self.done.interactive += 1
@@ -93,24 +100,29 @@ class Paced:
         sizes = _SIZES.search(raw)
         if sizes is None:
             return web.json_response({"error": {"message": "the prompt does not say how long it is"}}, status=400)
-        prompt, answer = (min(_MOST_TOKENS, max(1, int(each))) for each in sizes.groups())
+        number, prompt, answer = (min(_MOST_TOKENS, max(1, int(each))) for each in sizes.groups())
         asked: dict[str, Any] = msgspec.json.decode(raw)
+        if "truncate_prompt_tokens" in asked:
+            prompt, answer = min(prompt, int(asked["truncate_prompt_tokens"])), int(asked["max_tokens"])
         now = time.monotonic()
         job = Job(
             arrived_at=now,
             prompt_tokens=prompt,
             output_tokens=answer,
-            blocks=(),
+            # As many as there are, each another prompt's or another part's.
+            blocks=tuple(number * _MOST_TOKENS + each for each in range(prompt // _KEPT_TOKENS)),
             priority=int(asked.get("priority", 0)),
         )
+        if "truncate_prompt_tokens" in asked:
+            self._pieces.add(job)
         first, done = self._waiting[job] = (asyncio.Event(), asyncio.Event())
         self._engine.advance(now)
         self._engine.enqueue(job, now)
         self._go_on()
-        usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
         base = {"id": "chatcmpl-simulated", "created": 1_700_000_000, "model": NAME}
         if not asked.get("stream"):
             await done.wait()
+            usage = _usage(job)
             message = {"role": "assistant", "content": "The weigh is over."}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             return web.json_response({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
@@ -125,7 +137,7 @@ class Paced:
         await event([{"index": 0, "delta": {"role": "assistant", "content": "The"}, "finish_reason": None}])
         await done.wait()
         await event([{"index": 0, "delta": {"content": " weigh is over."}, "finish_reason": "stop"}])
-        await event([], usage=usage)
+        await event([], usage=_usage(job))
         await reply.write(b"data: [DONE]\n\n")
         return reply
 
@@ -156,8 +168,17 @@ class Paced:
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
 
 
-async def _serve(port: int) -> None:
-    runner = web.AppRunner(Paced(paced_machine()).app(), access_log=None)
+def _usage(job: Job) -> dict[str, Any]:
+    return {
+        "prompt_tokens": job.prompt_tokens,
+        "completion_tokens": job.output_tokens,
+        "total_tokens": job.prompt_tokens + job.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": job.cached_tokens},
+    }
+
+
+async def _serve(port: int, slower: float) -> None:
+    runner = web.AppRunner(Paced(paced_machine(slower)).app(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     sys.stdout.write(f"{runner.addresses[0][1]}\n")
@@ -168,7 +189,9 @@ async def _serve(port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=0)
-    uvloop.run(_serve(parser.parse_args().port))
+    parser.add_argument("--slower", type=float, default=1.0)
+    asked = parser.parse_args()
+    uvloop.run(_serve(asked.port, asked.slower))
 
 
 if __name__ == "__main__":

@@ -119,6 +119,7 @@ class Attempt:
         "_reserved",
         "_stale",
         "began_us",
+        "cached_before",
         "candidate",
         "chars",
         "deployment",
@@ -173,6 +174,8 @@ class Attempt:
         self.token_events = 0
         self.chars = 0
         self.wire_usage: WireUsage | None = None
+        self.cached_before: int | None = None
+        """Tokens of the prompt that were cached before it was read ahead for this attempt; None where it was not."""
         self.units: UsedUnits | None = None
         """What the upstream said that it used beside tokens."""
         self._counted: Money | None = None
@@ -397,6 +400,10 @@ class Attempt:
                 stale=self._stale,
                 units=self.units,
             )
+            if self.cached_before is not None:
+                usage = msgspec.structs.replace(
+                    usage, cached_input_tokens=min(usage.cached_input_tokens, self.cached_before)
+                )
             self._counted = money_of(self.routed, target, usage, self.service_tier)
         return self._counted
 

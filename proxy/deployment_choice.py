@@ -16,7 +16,7 @@ from proxy.policy import Candidate
 from proxy.routed_request import RoutedRequest
 from selfhosted.engines.continuation import goes_on
 from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader
+from selfhosted.pool import Reader, ReadingAhead
 from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 
@@ -57,6 +57,10 @@ class ReplicaDoor(Protocol):
         """Returns a replica that reads the prompt for the one of the lease, none of those tried before (by their names), counted
         as load there; None where that one should read it itself.
         """
+        ...
+
+    def ahead(self, target: Target, lease: Lease) -> ReadingAhead | None:
+        """Returns how the prompt of the lease's request is read in pieces before it is asked for; None where it is read as one."""
         ...
 
     def read(self, target: Target, result: ReadResult) -> None:

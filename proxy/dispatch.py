@@ -42,6 +42,7 @@ from proxy.patience import expire_now, hold_within, impatience, patience_s
 from proxy.policy import AUTO, Candidate, is_own
 from proxy.prefill import read_apart
 from proxy.queues.work import Slot
+from proxy.reading_ahead import read_ahead
 from proxy.retrying import retrying, worth_another
 from proxy.routed_request import RoutedRequest
 from proxy.target_room import QueueDoor, TargetRoom
@@ -335,14 +336,16 @@ class Dispatcher:
             self._replicas.missing(target, deployment)
 
     async def _prepared_call(self, attempt: Attempt) -> UpstreamCall:
-        """The call, after another replica has read its prompt where the pool keeps prefill and decode apart."""
+        """The call, after its prompt was read: by another replica where the pool keeps prefill and decode apart, or in pieces."""
         call = self._call(attempt)
         if self._replicas is None:
             return call
+        if await read_ahead(self._upstream, self._replicas, attempt, call):
+            # Anew, as time has passed.
+            return self._call(attempt)
         handed = await read_apart(self._upstream, self._replicas, attempt, call)
         if not handed:
             return call
-        # Anew, as time has passed.
         call = self._call(attempt)
         return msgspec.structs.replace(call, engine_fields={**call.engine_fields, **handed})
 

@@ -472,6 +472,21 @@ class PoolConfig(Section):
         default=False,
         description="The engines run with vLLM's `--scheduling-policy priority`: interactive work overtakes batch inside them.",
     )
+    max_num_seqs: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="The requests that one replica runs at once, where it does not say so itself: vLLM's `--max-num-seqs`. Batch work leaves a "
+        "tenth of them free, where no queue says `requests_in_flight`.",
+    )
+    read_ahead_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=8_192,
+        description="Prompts of batch work are read in pieces of so many tokens, so that who comes meanwhile waits for one piece and not "
+        "for a whole prompt; a multiple of the engine's blocks. For vLLM from 0.32 on, with `--enable-prefix-caching` and "
+        "`--enable-prompt-tokens-details`; 0 reads them as one.",
+    )
     cache_isolation: CacheIsolation = Field(
         default="none",
         description="Who shares cached prefixes: `none` isolates nobody; with `organisation` or `team` nobody can tell "
@@ -502,6 +517,8 @@ class PoolConfig(Section):
             raise ValueError("launch.keep_asleep and launch.warm are for vLLM, which can sleep")
         if self.prefill is not None and self.engine != "vllm":
             raise ValueError("prefill is for vLLM, whose connectors hand a prompt over")
+        if self.read_ahead_tokens and (self.engine != "vllm" or self.prefill is not None):
+            raise ValueError("read_ahead_tokens is for vLLM, in a pool whose replicas read their prompts themselves")
         if self.adapters and self.engine != "vllm":
             raise ValueError("adapters are loaded through vLLM's runtime API; another engine serves them as targets")
         if (self.priority_scheduling or self.cache_isolation != "none") and self.engine != "vllm":

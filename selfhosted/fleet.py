@@ -21,7 +21,7 @@ from selfhosted.config import PoolConfig
 from selfhosted.kv_events.following import KvStates
 from selfhosted.kv_events.sampling import Sample, tokenize_body
 from selfhosted.messages import ToFleet, ToHost
-from selfhosted.pool import Pool, Reader, ReplicaLease
+from selfhosted.pool import Pool, Reader, ReadingAhead, ReplicaLease
 from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import PoolFullness, PoolReading, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
 from selfhosted.rollouts.versions import RolloutTold
@@ -181,7 +181,12 @@ class Fleet:
             return None
         now = self._clock()
         pool.suppose(now)
-        return pool.balancer.reading(pool.snapshot, now)
+        return pool.reading(now)
+
+    def places(self, target: Target) -> int | None:
+        """The requests that the replicas of the target's pool run at once; None when it is not known, or no pool serves the target."""
+        pool = self._pool_of(target)
+        return None if pool is None else pool.places()
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
@@ -267,6 +272,11 @@ class Fleet:
         if pool is None or pool.readers is None or not isinstance(lease, ReplicaLease):
             return None
         return pool.reader(target.target_id, lease, tried, self._clock)
+
+    def ahead(self, target: Target, lease: object) -> ReadingAhead | None:
+        """How the prompt of the lease's request is read in pieces; None where it is read as one."""
+        pool = self._pool_of(target)
+        return None if pool is None or not isinstance(lease, ReplicaLease) else pool.reading_ahead(lease)
 
     def read(self, target: Target, result: ReadResult) -> None:
         """Counts what became of asking such a replica."""

@@ -1,9 +1,11 @@
 """A pool of replicas as requests of this process see it: its judge, its balancer, and what is in flight there."""
 
+import functools
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from providers.target import Deployment
 from selfhosted.adapters import Adapters
@@ -15,13 +17,19 @@ from selfhosted.config import PoolConfig
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
 from selfhosted.readers import Readers
-from selfhosted.replica import Address, PoolFullness, PoolSnapshot, Replica, ReplicaState
+from selfhosted.replica import Address, PoolFullness, PoolReading, PoolSnapshot, Replica, ReplicaState
 from selfhosted.rollouts.sides import PoolVersions
 from selfhosted.scale.reports import AtGate, FirstTokenCounts, PoolReport, ttft_target_s
 from selfhosted.sleeping.told import SleepTold
 from selfhosted.watch.judging import JudgeObserver, PoolJudge
 
 _OVERDUE_FACTOR: Final = 3.0
+AHEAD_AT_ONCE: Final = 3
+"""Prompts that one replica reads in pieces at once: after one the next piece of it comes a step or two later, and others fill these."""
+_MOST_PIECES: Final = 32
+"""A long prompt is read in larger pieces: each of them is a request that is sent and tokenized anew."""
+_BLOCK_TOKENS: Final = 16
+"""Of the engine's cache, where it does not tell."""
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
 _OPENS_S: Final = 0.5
@@ -39,6 +47,38 @@ class Reader(NamedTuple):
     name: str
     deployment: Deployment
     lease: "ReplicaLease"
+
+
+class ReadingAhead:
+    """The prompt of one request on its way into a replica's cache, piece by piece. A context manager: as long as it is entered it takes
+    a place among those that the replica reads ahead at once.
+    """
+
+    def __init__(self, pool: "Pool", lease: "ReplicaLease", clock: Callable[[], float]) -> None:
+        self._pool, self._lease, self._clock = pool, lease, clock
+        load = lease.load
+        stats, ask = load.load.stats, load.ask
+        most = pool.config.read_ahead_tokens
+        self.block_tokens = (stats.block_tokens if stats is not None else None) or _BLOCK_TOKENS
+        size = max(most, -(-ask.tokens // (_MOST_PIECES * most)) * most)
+        self.pieces = range(load.matched // size * size + size, ask.tokens, size)
+        """How far each piece reaches, in tokens of the prompt; without the last one, which is read with the request itself."""
+        self._size = size
+        self.until = math.inf
+        """When the last piece will have been read."""
+
+    def is_clear(self) -> bool:
+        """Whether nobody waits for a first token there."""
+        return self._lease.load.load.wait_s(self._clock()) <= 0
+
+    def __enter__(self) -> Self:
+        # A piece is no burden on others' prompts, and only pieces are read at once.
+        self._lease.suppose(self._clock())
+        self._pool.read_ahead.setdefault(self._lease.load.replica, {})[self] = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.until = self._clock() + self._size * self._lease.load.load.token_s
 
 
 class Pool(JudgeObserver):
@@ -76,6 +116,8 @@ class Pool(JudgeObserver):
         first."""
         self.watched: dict[str, dict[ReplicaLease, None]] = {}
         """Leases of requests that want to know when their replica is down, by its name."""
+        self.read_ahead: dict[str, dict[ReadingAhead, None]] = {}
+        """Prompts that are read in pieces, by replica name."""
         self._hidden: list[tuple[float, int, ReplicaLease]] = []
         """A heap of requests whose first token will not be seen, by when their prompts will have been read."""
         self._hidden_count = itertools.count()
@@ -223,6 +265,31 @@ class Pool(JudgeObserver):
             for replica in replicas
         )
 
+    def places(self) -> int | None:
+        """The requests that the replicas run at once that take requests; None when one does not tell."""
+        told = [
+            (replica.stats.max_running if replica.stats is not None else None) or self.config.max_num_seqs
+            for replica in self.snapshot.taking
+        ]
+        known = [each for each in told if each is not None]
+        return sum(known) if known and len(known) == len(told) else None
+
+    def reading(self, now: float) -> PoolReading | None:
+        """How many more lines may have their prompts read; None when it is not known."""
+        return self.balancer.reading(self.snapshot, now, functools.partial(self._turns, now))
+
+    def reading_ahead(self, lease: "ReplicaLease") -> ReadingAhead | None:
+        """How the prompt of the lease's request is read in pieces; None where prompts are read as one."""
+        return ReadingAhead(self, lease, lease.clock) if self.config.read_ahead_tokens else None
+
+    def _turns(self, now: float, name: str) -> int:
+        if not self.config.read_ahead_tokens:
+            return 1
+        read = self.read_ahead.get(name, {})
+        for each in [each for each in read if each.until <= now]:
+            del read[each]
+        return max(0, AHEAD_AT_ONCE - len(read))
+
     def hide(self, lease: "ReplicaLease", until: float) -> None:
         """Takes note of a request whose answer comes as a whole."""
         heapq.heappush(self._hidden, (until, next(self._hidden_count), lease))
@@ -278,13 +345,13 @@ class ReplicaLease:
     """
 
     __slots__ = (
-        "_clock",
         "_ended",
         "_is_asked",
         "_name",
         "_pool",
         "_streams",
         "began_at",
+        "clock",
         "load",
         "lost",
         "other_version",
@@ -308,7 +375,7 @@ class ReplicaLease:
         self.load = load
         self._pool = pool
         self._name = load.replica
-        self._clock = clock
+        self.clock = clock
         self._streams = streams
         self.began_at = now
         self._is_asked = True
@@ -332,7 +399,7 @@ class ReplicaLease:
 
     def first_token(self) -> None:
         """Records the first token: the replica works, and its prompt is prefilled."""
-        now, pool = self._clock(), self._pool
+        now, pool = self.clock(), self._pool
         self._stop_waiting()
         self.load.first_token(now, told=self._streams)
         pool.sent.started(self.load)
@@ -348,7 +415,7 @@ class ReplicaLease:
 
     def asked(self) -> None:
         """The replica that was put off is asked now."""
-        self._is_asked, self.began_at = True, self._clock()
+        self._is_asked, self.began_at = True, self.clock()
 
     def suppose(self, now: float) -> None:
         """The prompt should have been read by now: what is generated since is no burden on others' prompts."""
@@ -398,7 +465,7 @@ class ReplicaLease:
         self._stop_waiting()
         if self.when_down is not None:
             _forget(self._pool.watched, self._name, self)
-        now, judge = self._clock(), self._pool.judge
+        now, judge = self.clock(), self._pool.judge
         self.load.end(now, cached_tokens=cached_tokens, output_tokens=output_tokens)
         self._pool.sent.ended(self.load)
         if failed is False:

@@ -173,7 +173,7 @@ class PoolReading(msgspec.Struct, frozen=True):
     """Whose prompts a pool's replicas still read."""
 
     clear: int
-    """Replicas that have read all that they have."""
+    """Lines whose prompts may be read by replicas that have read all that they have."""
     wait_s: float
     """Expected seconds until the first replica has; 0 where one has already."""
 

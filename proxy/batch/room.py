@@ -49,6 +49,10 @@ class PoolLooks(Protocol):
         """Whose prompts the replicas of the target's pool still read; None when it is not known."""
         ...
 
+    def places(self, target: Target) -> int | None:
+        """The requests that the replicas of the target's pool run at once; None when it is not known."""
+        ...
+
 
 class IdleRoom:
     """The idle share of a model's targets.
@@ -108,9 +112,15 @@ class IdleRoom:
             capacity,
             own.state.in_flight_tokens,
             sum(each.state.in_flight_tokens for each in others),
-            places=own.whole_capacity_requests,
+            places=self._places(target, own),
             requests=sum(each.state.in_flight for each in (own, *others)),
         )
+
+    def _places(self, target: Target, queue: QueueSnapshot) -> int | None:
+        """The requests that may run at once: what the queue lets in, or what runs of it in its engines."""
+        if queue.whole_capacity_requests is not None or target.pool is None or self._pools is None:
+            return queue.whole_capacity_requests
+        return self._pools.places(target)
 
     def _idle_engines(self, target: Target) -> float:
         room = None if self._pools is None else self._pools.free(target, _TYPICAL_TOKENS)

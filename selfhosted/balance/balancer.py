@@ -13,7 +13,7 @@ next on the ring. Where that decides nothing either, two are drawn and the less 
 """
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
@@ -181,11 +181,13 @@ class Balancer:
             self._adopt_snapshot(snapshot, now)
         return room_of(self._taking, self.room, tokens, now)
 
-    def reading(self, snapshot: PoolSnapshot, now: float) -> PoolReading | None:
-        """Which replicas have read the prompts of all requests that they have; None when none with statistics takes requests."""
+    def reading(self, snapshot: PoolSnapshot, now: float, turns: Callable[[str], int]) -> PoolReading | None:
+        """How many prompts of batch lines the replicas may begin to read; None when none with statistics takes requests. `turns` tells
+        how many one may that has read the prompts of all requests that it has, by name.
+        """
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
-        return reading_of(self._taking, now)
+        return reading_of(self._taking, now, turns)
 
     @property
     def learned_speed(self) -> float | None:

@@ -93,7 +93,11 @@ def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) ->
     return None if fill == math.inf else PoolRoom(wait_s, fill)
 
 
-def reading_of(loads: Iterable[Load], now: float) -> PoolReading | None:
-    """Which replicas have read the prompts of all requests that they have; None where none has statistics."""
-    waits = [max(load.wait_s(now), 0.0) for load in loads if load.known]
-    return PoolReading(sum(wait_s <= 0 for wait_s in waits), min(waits)) if waits else None
+def reading_of(loads: Iterable[Load], now: float, turns: Callable[[str], int]) -> PoolReading | None:
+    """How many more prompts replicas may begin to read that have read those of all requests that they have, each as many as `turns`
+    tells by its name; None where none has statistics.
+    """
+    waits = [(max(load.wait_s(now), 0.0), load.name) for load in loads if load.known]
+    if not waits:
+        return None
+    return PoolReading(sum(turns(name) for wait_s, name in waits if wait_s <= 0), min(waits)[0])

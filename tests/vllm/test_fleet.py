@@ -99,6 +99,25 @@ async def test_the_gateway_tells_what_the_engines_say(tmp_path: Path, pair: Pair
             assert any('"ready"' in line and line.endswith(" 1.0") for line in ready), ready
 
 
+async def test_a_line_is_read_in_pieces_that_the_engine_keeps(tmp_path: Path, pair: Pair) -> None:
+    """Each prompt is computed once though it is sent several times: what the engine looks up, and has, shows it. The answer is the
+    same as without, and nothing of it counts as cached that was read for it.
+    """
+    asked = conversation("in pieces", 0, lines=60)
+    batch = {"headers": {"x-tier": "batch"}}
+    async with fleet_of(tmp_path, (pair.a,), read_ahead_tokens=128, priority_scheduling=True) as fleet:
+        before = await samples(pair.a)
+        reply = await fleet.ask(asked, **batch)
+        after = await samples(pair.a)
+        plain = await fleet.ask(asked)
+        assert (reply.status, reply.text) == (200, plain.text)
+        tokens = reply.usage["prompt_tokens"]
+        # Of each piece, and of the whole, it had all that the piece before has read.
+        assert moved(before, after, _HITS) == moved(before, after, _QUERIES) - tokens >= 128 * (1 + 2 + 3)
+        row = (await fleet.gateway.rows("entry = 'settle'"))[0]
+        assert (row["input_tokens"], row["cached_input_tokens"]) == (tokens, 0)
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder

@@ -18,6 +18,10 @@ VLLM_VERSION: Final = "0.32.0"
 """Version of vLLM, the same as in pyproject.toml's extra; a test keeps them together."""
 PORT: Final = 8_000
 SHUTDOWN_S: Final = 600
+READ_AHEAD_TOKENS: Final = 192
+"""In pieces of so many tokens prompts of batch work are read: a step that reads one is about a quarter longer than one that only
+generates (70B on four H100: 20 ms instead of 16).
+"""
 SIDE_CHANNEL_PORT: Final = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 SIDE_CHANNEL_HOST: Final = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 """Variables of NixlConnector: where others find an engine to hand over a KV cache."""

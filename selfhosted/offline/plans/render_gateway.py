@@ -1,11 +1,15 @@
 """Renders the gateway's configuration for a planned pool: routing, billing and queueing."""
 
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
+from selfhosted.offline.plans.launch import READ_AHEAD_TOKENS
 from selfhosted.offline.plans.planning import Plan
 from selfhosted.offline.plans.render_compose import gateway_replicas
 from selfhosted.offline.plans.serving import Serving, checked
+
+_KEEPS: Final = frozenset({"--enable-prefix-caching", "--enable-prompt-tokens-details"})
+"""With these flags an engine keeps the pieces of a prompt, and tells so."""
 
 
 def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) -> dict[str, Any]:
@@ -22,6 +26,8 @@ def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) 
         "upstream_model": serving.model,
         **({"replicas": gateway_replicas(serving)} if one_machine else _scaled(plan, serving)),
         "priority_scheduling": "--scheduling-policy" in serving.command,
+        "max_num_seqs": plan.limits.sequences,
+        "read_ahead_tokens": READ_AHEAD_TOKENS if set(serving.command) >= _KEEPS else 0,
         "hardware": {
             "flops_per_token": 2.0 * plan.model.active_parameters,
             "peak_flops": plan.gpu.flops(plan.precision) * plan.tp * plan.pp,

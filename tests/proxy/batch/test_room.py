@@ -29,11 +29,15 @@ def catalog(*names: str, pool: str | None = None) -> Catalog:
 class Pools:
     """A pool that is as full as it is told to be."""
 
-    def __init__(self, room: PoolRoom | None) -> None:
+    def __init__(self, room: PoolRoom | None, runs: int | None = None) -> None:
         self.room = room
+        self.runs = runs
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
         return self.room
+
+    def places(self, target: Target) -> int | None:
+        return self.runs
 
     def reading(self, target: Target) -> PoolReading | None:
         return None if self.room is None else PoolReading(int(self.room.wait_s <= 0), self.room.wait_s)
@@ -82,13 +86,17 @@ async def test_what_other_processes_use_counts_too() -> None:
 
 
 async def test_places_count_where_they_are_known() -> None:
-    """A tenth of the requests that may run at once is left free: who finds no place waits until an answer has ended."""
-    site = queues(light_share=0.0, interactive_share=0.0, requests_in_flight=10)
-    room = IdleRoom(lambda: catalog("own"), site, None)
-    assert room.idle("own") == pytest.approx(0.9)
-    for _ in range(3):
-        await begin(site, 10)
-    assert room.idle("own") == pytest.approx(0.6)
+    """A tenth of the requests that may run at once is left free: who finds no place waits until an answer has ended. The queue says how
+    many, or the engines.
+    """
+    counts = queues(light_share=0.0, interactive_share=0.0, requests_in_flight=10)
+    plain = queues(light_share=0.0, interactive_share=0.0)
+    by_engines = IdleRoom(lambda: catalog("own", pool="p"), plain, Pools(PoolRoom(0.0, 0.1), runs=10))
+    for site, room in ((counts, IdleRoom(lambda: catalog("own"), counts, None)), (plain, by_engines)):
+        assert room.idle("own") == pytest.approx(0.9)
+        for _ in range(3):
+            await begin(site, 10)
+        assert room.idle("own") == pytest.approx(0.6)
 
 
 async def test_what_is_bought_leaves_everything_and_several_models_the_most() -> None:

@@ -81,12 +81,17 @@ def test_prompts_that_share_their_beginning_share_its_place() -> None:
     assert pool_tokens([replica("c")], ROOM, lambda _name: None) == int(ROOM.tokens * 0.9)
 
 
+def one(_name: str) -> int:
+    """Each replica reads one prompt at a time."""
+    return 1
+
+
 def test_which_replicas_have_read_all_that_they_have() -> None:
     """Those with nothing in their queues; of one that is unknown nothing is said."""
     idle, reading, unknown = _load(stats()), _load(stats(waiting=4)), _load(None)
-    assert reading_of([idle, reading, unknown, idle], 0.0) == PoolReading(2, 0.0)
-    found = reading_of([reading], 0.0)
+    assert reading_of([idle, reading, unknown, idle], 0.0, one) == PoolReading(2, 0.0)
+    found = reading_of([reading], 0.0, one)
     assert found is not None
     assert found.clear == 0
     assert found.wait_s == pytest.approx(4.0)
-    assert reading_of([unknown], 0.0) is reading_of([], 0.0) is None
+    assert reading_of([unknown], 0.0, one) is reading_of([], 0.0, one) is None

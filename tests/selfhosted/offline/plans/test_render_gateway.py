@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 
 from cost.fleet.pool_config import PoolSection
 from selfhosted.config import SelfhostedSection
+from selfhosted.offline.plans.launch import READ_AHEAD_TOKENS
 from selfhosted.offline.plans.planning import plan
 from selfhosted.offline.plans.render_gateway import gateway_snippet
 from selfhosted.offline.plans.serving import as_yaml, from_launch
@@ -23,6 +24,8 @@ def test_the_gateway_takes_it_as_it_is() -> None:
     assert pool.name == bill.name == "h100"
     assert pool.targets == bill.targets == ("llama-3-70b",)
     assert pool.priority_scheduling
+    assert pool.max_num_seqs == found.limits.sequences
+    assert pool.read_ahead_tokens == READ_AHEAD_TOKENS
     assert (pool.watch.kv_events_port, pool.watch.kv_replay_port) == (5557, 5558)
     assert pool.kubernetes is not None
     assert pool.kubernetes.service == "h100"
