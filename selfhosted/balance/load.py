@@ -32,6 +32,8 @@ ATTENTION_TOKENS: Final = 60_000
 """Context length at which a token takes twice as long to prefill as the first (Llama 70B: 53,000; 8B: 31,000)."""
 _BATCH_S: Final = 0.05
 """Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
+_SEATED: Final = 0.5
+"""Engines that run less than this part of the most that have run there at once have seats for those who wait."""
 _FULL_KV: Final = 0.9
 """A KV cache that is used more has no room for another request."""
 _LOOKED_AT: Final = 16
@@ -376,10 +378,10 @@ class Load:
             self.rest_s = max(self.rest_s, self.waiting * self._duration_s / max(1, in_flight))
 
     def _no_seat(self, stats: EngineStats) -> bool:
-        """True where requests wait for others to end. Where fewer run than have run there at once, and the KV cache has room,
+        """True where requests wait for others to end. Where far fewer run than have run there at once, and the KV cache has room,
         they wait for prompts to be read.
         """
-        return stats.running >= self._most_running or (stats.kv_usage or 0.0) >= _FULL_KV
+        return stats.running >= _SEATED * self._most_running or (stats.kv_usage or 0.0) >= _FULL_KV
 
     def _recompute_waits(self, generating: int) -> None:
         """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
