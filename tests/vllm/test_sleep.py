@@ -1,12 +1,16 @@
 """vLLM's sleep routes, as the gateway asks them. The CPU build has them and moves no memory: that part no test here can show."""
 
 import asyncio
+from pathlib import Path
 
 import aiohttp
 
 from selfhosted.engines.dialects import read_page
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.scale.engine_sleep import is_sleeping, put_to_sleep, wake
+from tests.fleet import Place, callers, pool, pooled_model
+from tests.processes import until
+from tests.running_gateway import running_gateway
 from tests.vllm.conftest import Pair
 from tests.vllm.engines import MODEL
 
@@ -42,3 +46,47 @@ async def test_an_engine_sleeps_and_wakes_by_its_own_routes(pair: Pair) -> None:
         assert not await is_sleeping(fetch, url)
         async with caller.post(f"{url}/v1/chat/completions", json=body) as reply:
             assert reply.status == 200
+
+
+async def test_two_engines_take_turns_behind_the_gateway(tmp_path: Path, pair: Pair) -> None:
+    """One is put to sleep when the gateway comes; who asks for its model waits for a switch, and is answered by it, while the other one
+    sleeps. Both ways.
+    """
+    urls = {"a": pair.a.url, "b": pair.b.url}
+    pools = [
+        {**pool([Place(f"{name}-1", url)], upstream_model=MODEL), "name": name, "targets": [f"{name}-model"]}
+        for name, url in urls.items()
+    ]
+    section = {
+        "selfhosted": {
+            "pools": pools,
+            "shared_gpus": [{"name": "box", "pools": ["a", "b"], "settle_s": 1, "least_awake_s": 1, "switch_s": 2}],
+        },
+        "queues": {name: {"targets": [f"{name}-model"]} for name in urls},
+        "classifier": {"enabled": False},
+    }
+    models = [pooled_model(f"{name}-model") for name in urls]
+    async with (
+        engine_session() as session,
+        running_gateway(tmp_path, models, **section) as gateway,
+        callers(gateway) as fleet,
+    ):
+        fetch = HttpFetch(session)
+
+        async def awake() -> list[str]:
+            return [name for name, url in urls.items() if not await is_sleeping(fetch, url)]
+
+        async def is_turn_of(name: str) -> bool:
+            return await awake() == [name] and (await fleet.pool(name))["state"] == "ok"
+
+        await until(lambda: is_turn_of("a"))
+        for name in ("b", "a", "b"):
+            reply = await fleet.stream(
+                [{"role": "user", "content": f"def turn_of_{name}(): return 1"}],
+                model=f"{name}-model",
+                headers={"x-request-timeout-ms": "120000"},
+            )
+            assert (reply.done, reply.replica) == (True, f"{name}-1")
+            assert await awake() == [name]
+    async with engine_session() as session:
+        await wake(HttpFetch(session), pair.a.url)

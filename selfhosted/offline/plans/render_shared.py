@@ -89,10 +89,6 @@ def _pod(shared: SharedServing, first: Serving) -> dict[str, Any]:
     ]
     found["containers"] = engines[-1:]
     found["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": shared.label}]
-    # The claim finds the node.
-    found.pop("nodeSelector", None)
-    if first.place.labels:
-        found["nodeSelector"] = dict(first.place.labels)
     return found
 
 

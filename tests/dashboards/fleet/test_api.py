@@ -231,6 +231,9 @@ async def test_how_many_there_should_be_is_told(house: House) -> None:
         200,
         {"object": "fleet.target", "pool": "own", "desired": None, "desired_reason": "", "decided_at": None},
     )
+    status, readers = await house.ask("GET", "/v1/fleet/pools/own/target", query="part=prefill")
+    assert (status, readers["desired"]) == (200, None)
+    assert (await house.ask("GET", "/v1/fleet/pools/own/target", query="part=other"))[0] in (400, 422)
 
 
 async def test_an_operator_drains_any_replica_and_takes_it_back(house: House, caplog: pytest.LogCaptureFixture) -> None:
