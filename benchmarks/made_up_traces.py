@@ -1,7 +1,8 @@
-"""Made-up traces of different character, for comparing balancers on traffic that nothing was chosen on.
+"""Made-up traces of different character, for comparing balancers on traffic that they were not made for.
 
-Each is repeatable by its seed, arrives as a Poisson process (conversations go on after a pause), and is as dense as eight
-replicas of the simulator's machine carry at about two fifths of their time.
+Each is repeatable by its seed and arrives as a Poisson process (conversations go on after a pause). The first four are as
+dense as eight replicas of the simulator's machine carry at about two fifths of their time; long documents need more, unless
+they are found in caches.
 """
 
 import random
