@@ -26,12 +26,12 @@ NICENESS: Final = 19
 """The lowest priority there is. Nothing is ever raised, so no privilege is needed."""
 LEAST_SHARE: Final = 0.125
 """Part of a processor that the thread must get. With less it would only hold up whoever waits for it."""
-GRACE_S: Final = 0.05
+GRACE_S: Final = 0.15
 """How much longer it may take beside that, over the last pieces of work together."""
-_LAST: Final = 8
+_LAST: Final = 4
 """How many pieces those are."""
 AGAIN_S: Final = 5.0
-"""How long after that nothing more is tried."""
+"""How long it rests after that."""
 _CLOSE_S: Final = 5.0
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class SpareTime:
 
     @property
     def has_time(self) -> bool:
-        """False for a while after the thread got next to nothing of the processors."""
+        """False while it rests, because it got next to nothing of the processors or somebody waits."""
         is_alive = self._loop is not None and self._thread is not None and self._thread.is_alive()
         return is_alive and self._clock() >= self._again_at
 
@@ -78,19 +78,24 @@ class SpareTime:
             raise RuntimeError("the thread does not run")
         return self._engine
 
+    def rest(self) -> None:
+        """Use the thread for nothing for a while: somebody waits for what it might hold up."""
+        self._over_s.clear()
+        self._again_at = self._clock() + AGAIN_S
+
     async def compute(self, work: Callable[[], T]) -> T:
         """Return what `work` does, done in the thread. It waits for nothing, so its time tells whether there is time to spare."""
 
         async def timed() -> tuple[T, float]:
-            began, used = time.perf_counter(), time.thread_time()
+            used = time.thread_time()
             done = work()
-            return done, time.perf_counter() - began - (time.thread_time() - used) / LEAST_SHARE
+            return done, time.thread_time() - used
 
-        done, over_s = await self.run(timed)
-        self._over_s.append(over_s)
+        began = time.perf_counter()
+        done, used_s = await self.run(timed)
+        self._over_s.append(time.perf_counter() - began - used_s / LEAST_SHARE)
         if sum(self._over_s) > GRACE_S:
-            self._over_s.clear()
-            self._again_at = self._clock() + AGAIN_S
+            self.rest()
         return done
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -52,8 +51,6 @@ _SPARE_BATCH: Final = 400
 """Entries written at once in spare time: others who write wait for so many at most."""
 _OLD_S: Final = 1.5
 """Age of an entry from which the drain does not depend on spare time."""
-_WATCHED_S: Final = 5.0
-"""How long it does not after somebody waited for it, who may come again."""
 
 _Answer = TypeVar("_Answer")
 
@@ -79,6 +76,10 @@ class SpareTime(Protocol):
     @property
     def has_time(self) -> bool:
         """False while there is no time to spare."""
+        ...
+
+    def rest(self) -> None:
+        """There is none for a while: somebody waits, who may come again."""
         ...
 
     async def compute(self, work: Callable[[], _Answer]) -> _Answer:
@@ -171,7 +172,6 @@ class Drain:
         self._presence = presence or SingleHost()
         self._spare = spare
         self._waited_for = 0
-        self._watched_until = -math.inf
         self._is_late = False
         self._lock: int | None = None
         self._closed = False
@@ -208,7 +208,8 @@ class Drain:
         """
         # What this process itself booked in this turn of the loop is written at its end.
         await asyncio.sleep(0)
-        self._watched_until = time.monotonic() + _WATCHED_S
+        if self._spare is not None:
+            self._spare.rest()
         try:
             if not self._hold():
                 return await self._others_drained()
@@ -366,9 +367,9 @@ class Drain:
 
     def _spare_now(self) -> SpareTime | None:
         spare = self._spare
-        if spare is None or self._waited_for or self._is_late or time.monotonic() < self._watched_until:
+        if spare is None or self._waited_for or self._is_late or not spare.has_time:
             return None
-        return spare if spare.has_time else None
+        return spare
 
     async def _recover(self, found: Mapping[str, Sequence[int]]) -> None:
         for boot_id in found:

@@ -92,6 +92,9 @@ class _SpareEntries:
     def has_time(self) -> bool:
         return self._spare.has_time
 
+    def rest(self) -> None:
+        self._spare.rest()
+
     async def compute(self, work: Callable[[], T]) -> T:
         return await self._spare.compute(work)
 

@@ -44,6 +44,9 @@ class ScriptedSpareTime:
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
+    def rest(self) -> None:
+        self.has_time = False
+
     async def compute(self, work: Callable[[], T]) -> T:
         self.computing.set()
         await self.may_go_on.wait()
