@@ -42,7 +42,7 @@ test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind 
 test-vllm-more: $(VENV)/.dev build/tiny-llama/made $(VENV)-vllm-more/.ready  ## with vLLM for CPUs: Ray Serve LLM starts a rendered application, and one engine reads for another (720 MB more)
 	@WB_VLLM_MORE_PYTHON=$(CURDIR)/$(VENV)-vllm-more/bin/python WB_VLLM_MODEL=$(CURDIR)/build/tiny-llama $(BIN)/python -m pytest tests/vllm_more
 
-test-engine: $(VENV)/.dev  ## the demo's engine behind the gateway: the Open Responses cases (a minute)
+test-engine: $(VENV)/.dev  ## the demo's engine behind the gateway: the Open Responses cases, and batches of 200 lines by three clients (three minutes)
 	@WB_ENGINE=1 $(BIN)/python -m pytest tests/engine
 
 AGENTS  := build/agents $(VENV)-aider
