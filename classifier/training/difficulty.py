@@ -9,16 +9,13 @@ mean of the three probabilities, which is the expected tier / 3.
 """
 
 import random
-import warnings
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from classifier.features import FLAGS, STRUCTURE, Features, extract
@@ -30,6 +27,7 @@ from classifier.training.word_table import GRADED, WordTable
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Singles = NDArray[np.float32]
 
 THRESHOLDS: Final = tuple(TIERS)[1:]
 OF_THE_REQUEST: Final = frozenset(
@@ -54,7 +52,13 @@ HIDDEN: Final = 64
 NETWORKS: Final = 6
 """Networks of different seeds, whose logits are averaged."""
 EPOCHS: Final = 12
+BATCH: Final = 128
 DECAY: Final = 0.3
+DROPPED: Final = 0.1
+"""Share of the gist's numbers that are left out at each step, so that none of them is relied on. scikit-learn's networks cannot do this."""
+STEP: Final = 2e-3
+_MEANS: Final = (0.9, 0.999)
+"""How much of the means of gradients and of their squares is kept at each step (Adam, Kingma and Ba 2015)."""
 CLAMP: Final = 4.0
 """Standard deviations to which each number of the gist is held."""
 
@@ -185,14 +189,16 @@ def fit_gist(lesson: Lesson, seed: int = 0) -> GistNetwork:
     """Trains the networks on gists."""
     scaler = StandardScaler().fit(lesson.gists)
     inputs = np.clip(scaler.transform(lesson.gists), -CLAMP, CLAMP)
-    networks = [_network(inputs, _above(lesson), lesson.weights, seed + number) for number in range(NETWORKS)]
+    hidden, hidden_bias, out, out_bias = (
+        each.astype(np.float64) for each in _networks(inputs, _above(lesson), lesson.weights, seed)
+    )
     return GistNetwork(
         mean=scaler.mean_,
         scale=1 / scaler.scale_,
-        hidden=np.concatenate([each.coefs_[0] for each in networks], axis=1),
-        hidden_bias=np.concatenate([each.intercepts_[0] for each in networks]),
-        out=np.concatenate([each.coefs_[1] for each in networks]) / NETWORKS,
-        out_bias=np.mean([each.intercepts_[1] for each in networks], axis=0),
+        hidden=np.concatenate(hidden, axis=1),
+        hidden_bias=hidden_bias.ravel(),
+        out=np.concatenate(out) / NETWORKS,
+        out_bias=out_bias.mean(axis=0)[0],
     )
 
 
@@ -201,11 +207,54 @@ def _above(lesson: Lesson) -> NDArray[np.bool_]:
     return np.asarray(lesson.tiers[:, None] >= np.array(THRESHOLDS))
 
 
-def _network(inputs: Floats, above: NDArray[np.bool_], weights: Floats, seed: int) -> MLPClassifier:
-    network = MLPClassifier(
-        (HIDDEN,), alpha=DECAY, learning_rate_init=2e-3, max_iter=EPOCHS, batch_size=128, random_state=seed
-    )
-    with warnings.catch_warnings():
-        # It is stopped early on purpose: more epochs only fit the training prompts.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return network.fit(inputs, above.astype(np.int64), sample_weight=weights)
+def _networks(inputs: Floats, above: NDArray[np.bool_], weights: Floats, seed: int) -> list[Singles]:
+    """Trains NETWORKS networks side by side, each with an order and gaps of its own, for EPOCHS: more only fit the training prompts.
+
+    Returns (networks, gist, HIDDEN), (networks, 1, HIDDEN), (networks, HIDDEN, thresholds) and (networks, 1, thresholds).
+    """
+    draw = np.random.default_rng(seed)
+    known, told = inputs.astype(np.float32), above.astype(np.float32)
+    counted = (weights / weights.mean()).astype(np.float32)
+    layers = [*_layer(draw, known.shape[1], HIDDEN), *_layer(draw, HIDDEN, told.shape[1])]
+    means, squares = ([np.zeros_like(each) for each in layers] for _ in range(2))
+    steps = 0
+    for _ in range(EPOCHS):
+        orders = np.stack([draw.permutation(len(known)) for _ in range(NETWORKS)])
+        for begin in range(0, len(known), BATCH):
+            rows = orders[:, begin : begin + BATCH]
+            gaps = draw.random((*rows.shape, known.shape[1]), np.float32) < DROPPED
+            seen = np.where(gaps, np.float32(0), known[rows] / np.float32(1 - DROPPED))
+            slopes = _slopes(layers, seen, told[rows], counted[rows][..., None])
+            steps += 1
+            for each in zip(layers, slopes, means, squares, strict=True):
+                _stepped(*each, steps)
+    return layers
+
+
+def _layer(draw: np.random.Generator, wide: int, to: int) -> tuple[Singles, Singles]:
+    """Weights and bias at the start (Glorot and Bengio 2010)."""
+    bound = np.sqrt(6 / (wide + to))
+    return draw.uniform(-bound, bound, (NETWORKS, wide, to)).astype(np.float32), np.zeros((NETWORKS, 1, to), np.float32)
+
+
+def _stepped(layer: Singles, slope: Singles, mean: Singles, square: Singles, steps: int) -> None:
+    """A step of a layer, in place. Both means began at nothing, and are made up for it."""
+    of_mean, of_square = _MEANS
+    mean += (1 - of_mean) * (slope - mean)
+    square += (1 - of_square) * (slope * slope - square)
+    layer -= STEP / (1 - of_mean**steps) * mean / (np.sqrt(square / (1 - of_square**steps)) + 1e-8)
+
+
+def _slopes(layers: Sequence[Singles], known: Singles, told: Singles, counted: Singles) -> list[Singles]:
+    """The gradients of the mean cross-entropy of a batch, and of DECAY by the squared weights."""
+    hidden, hidden_bias, out, out_bias = layers
+    size = known.shape[1]
+    inner = np.maximum(0, known @ hidden + hidden_bias)
+    off = (1 / (1 + np.exp(-np.clip(inner @ out + out_bias, -30, 30))) - told) * counted / size
+    back = (off @ out.transpose(0, 2, 1)) * (inner > 0)
+    return [
+        known.transpose(0, 2, 1) @ back + DECAY / size * hidden,
+        back.sum(axis=1, keepdims=True),
+        inner.transpose(0, 2, 1) @ off + DECAY / size * out,
+        off.sum(axis=1, keepdims=True),
+    ]

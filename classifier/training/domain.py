@@ -27,6 +27,10 @@ ONE_CALL: Final = 0.43
 AN_AGENTS_JOB: Final = 0.73
 """Complexities between which a request with tools ceases to be like the tool calls that were learned from."""
 MOST_OF_A_SOURCE: Final = 1_500
+OF_AGENTS: Final = 0.015
+"""Share that agents' jobs have among prompts of another kind, however many were written: the more, the less are calls trusted that were learned
+from. Twice as much costs their two pairs .012 and .004 of APGR, four times as much about .013 each.
+"""
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")
 _TOOLS_SCALE: Final = 2.0
 _COMPLEXITY_SCALE: Final = 4.0
@@ -77,7 +81,8 @@ def fit(inside: Sides, sources: NDArray[np.str_], outside: Sides, idf: Floats) -
     chosen = _of_each_source(sources)
     inside, sources = inside[chosen], sources[chosen]
     _, which, sizes = np.unique(sources, return_inverse=True, return_counts=True)
-    weights = np.r_[len(outside.complexity) / (len(sizes) * sizes[which]), np.ones(len(outside.complexity))]
+    others = _with_few_agents(outside.tools)
+    weights = np.r_[others.sum() / (len(sizes) * sizes[which]), others]
     told = np.r_[np.ones(len(sources)), np.zeros(len(outside.complexity))]
     terms = weighed(sparse.vstack([inside.rows.counts, outside.rows.counts], format="csr"), idf)
     by_words = LogisticRegression(C=WORDS_STRENGTH).fit(terms, told, sample_weight=weights)
@@ -92,6 +97,13 @@ def fit(inside: Sides, sources: NDArray[np.str_], outside: Sides, idf: Floats) -
         tools_by_complexity=float(gist[-1] * _COMPLEXITY_SCALE),
         bias=float(half * (by_words.intercept_[0] + by_gist.intercept_[0])),
     )
+
+
+def _with_few_agents(tools: Floats) -> Floats:
+    """(prompts,): weights of prompts of another kind, by whether tools are on offer: 1, and less where there are more of these than OF_AGENTS."""
+    of_agents = OF_AGENTS * (1 - tools).sum() / (1 - OF_AGENTS)
+    found: Floats = np.where(tools > 0, min(1.0, of_agents / max(1.0, tools.sum())), 1.0)
+    return found
 
 
 def _of_each_source(sources: NDArray[np.str_]) -> Integers:

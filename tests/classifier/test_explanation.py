@@ -25,8 +25,9 @@ def by_name(found: list[Contribution]) -> dict[str, float]:
 def test_the_word_that_made_it_hard_leads(classifier: OnnxClassifier) -> None:
     """Of all words the one that only strong models cope with raised the score most."""
     words = [each for each in contributions(classifier, HARD) if each.name.startswith("word")]
-    assert words[0].name == "word 'lemma'"
-    assert words[0].effect > 0.05
+    most = max(words, key=lambda each: each.effect)
+    assert most.name == "word 'lemma'"
+    assert most.effect > 0.05
 
 
 def test_an_effect_is_what_the_score_would_lose(classifier: OnnxClassifier) -> None:

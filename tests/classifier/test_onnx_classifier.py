@@ -165,9 +165,9 @@ def test_a_stronger_target_has_the_better_outlook_where_it_is_hard(shipped: Onnx
     ],
 )
 def test_typos_move_an_obvious_prompt_little(shipped: OnnxClassifier, text: str, typed: str) -> None:
-    """Misspelt, an easy prompt is still easy and a hard one still hard."""
+    """Misspelt, even in every other word, a prompt moves by less than a tier."""
     one, other = (shipped.classify(Prompt(text=each)).complexity for each in (text, typed))
-    assert other == pytest.approx(one, abs=0.25)
+    assert other == pytest.approx(one, abs=1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def held(rows: list[Tiered], shipped: OnnxClassifier) -> Judged:
 
 def test_the_written_set_fills_its_grid(rows: list[Tiered]) -> None:
     """Kinds, tiers and languages are there with each other, with and without system prompt, tools and history."""
-    assert len(rows) >= 1_500
+    assert len(rows) >= 8_500
     assert len({row.row_id for row in rows}) == len(rows)
-    assert len({row.kind for row in rows}) > 25
+    assert len({row.kind for row in rows}) > 150
     cells = collections.Counter((row.tier, row.language) for row in rows)
     assert all(cells[tier, language] >= 15 for tier in range(4) for language in LANGUAGES)
     for share in (
@@ -62,7 +62,7 @@ def test_what_is_judged_was_labelled_twice(rows: list[Tiered]) -> None:
     second = second_labels().keys()
     assert second <= {row.row_id for row in (*rows, *ladders())}
     assert all(row.row_id in second for row in rows)
-    assert agreement()["n"] > 4_000
+    assert agreement()["n"] > 9_500
     assert agreement()["kappa"] > 0.8
 
 
@@ -105,8 +105,8 @@ def test_origins_are_ordered_by_hardness() -> None:
 
 def test_the_shipped_model_orders_kinds_that_it_never_saw(held: Judged) -> None:
     """The bars of docs/classifier.md, on the artifact that ships."""
-    assert held.whole.clear >= 0.97
-    assert held.whole.every >= 0.93
+    assert held.whole.clear >= 0.985
+    assert held.whole.every >= 0.95
     assert all(order.every >= 0.9 for order in held.languages.values())
     assert held.with_tools.every >= 0.9
     assert held.with_history.every >= 0.9
