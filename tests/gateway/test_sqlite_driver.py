@@ -76,10 +76,11 @@ async def test_what_was_cancelled_leaves_no_transaction(engine: AsyncEngine, tmp
     """A statement that waits for a lock may still get it when nobody waits any more: that connection is not used again."""
     other = sqlite3.connect(tmp_path / "some.sqlite", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
+    # The connection's thread waits for the lock, and its end for the thread.
+    asyncio.get_running_loop().call_later(0.3, other.execute, "COMMIT")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), engine.connect() as connection:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
-    other.execute("COMMIT")
     for _ in range(3):
         async with engine.begin() as connection:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -67,6 +67,7 @@ def _kept(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir()) if folder.exists() else []
 
 
+@pytest.mark.long
 async def test_a_disk_that_fills_in_the_middle_is_told_and_loses_nothing(tmp_path: Path, postgres: Postgres) -> None:
     """Of an upload nothing is kept, and it is told as what it is; the same one is taken once there is room. A batch whose results find
     no room waits for it, and has every line once.

@@ -89,6 +89,7 @@ async def test_what_is_missing_is_said(pool: dict[str, object], name: str, told:
     assert told in ended.stderr
 
 
+@pytest.mark.long
 async def test_both_kinds_of_replicas_are_started_where_prompts_are_read_apart(tmp_path: Path) -> None:
     """As many of each as the gateway wants; those that read have names by which they are known."""
     child = {
