@@ -266,6 +266,7 @@ def _sections(port: int, piece_tokens: int) -> dict[str, Any]:
         "replicas": [replica],
         "priority_scheduling": True,
         "read_ahead_tokens": piece_tokens,
+        "max_num_seqs": seqs,
     }
     queue = {
         "targets": [NAME],
