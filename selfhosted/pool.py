@@ -54,8 +54,8 @@ class ReadingAhead:
     a place among those that the replica reads ahead at once.
     """
 
-    def __init__(self, pool: "Pool", lease: "ReplicaLease", clock: Callable[[], float]) -> None:
-        self._pool, self._lease, self._clock = pool, lease, clock
+    def __init__(self, pool: "Pool", lease: "ReplicaLease") -> None:
+        self._pool, self._lease = pool, lease
         load = lease.load
         stats, ask = load.load.stats, load.ask
         most = pool.config.read_ahead_tokens
@@ -69,16 +69,16 @@ class ReadingAhead:
 
     def is_clear(self) -> bool:
         """Whether nobody waits for a first token there."""
-        return self._lease.load.load.wait_s(self._clock()) <= 0
+        return self._lease.load.load.wait_s(self._lease.clock()) <= 0
 
     def __enter__(self) -> Self:
         # A piece is no burden on others' prompts, and only pieces are read at once.
-        self._lease.suppose(self._clock())
+        self._lease.suppose(self._lease.clock())
         self._pool.read_ahead.setdefault(self._lease.load.replica, {})[self] = None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.until = self._clock() + self._size * self._lease.load.load.token_s
+        self.until = self._lease.clock() + self._size * self._lease.load.load.token_s
 
 
 class Pool(JudgeObserver):
@@ -280,7 +280,7 @@ class Pool(JudgeObserver):
 
     def reading_ahead(self, lease: "ReplicaLease") -> ReadingAhead | None:
         """How the prompt of the lease's request is read in pieces; None where prompts are read as one."""
-        return ReadingAhead(self, lease, lease.clock) if self.config.read_ahead_tokens else None
+        return ReadingAhead(self, lease) if self.config.read_ahead_tokens else None
 
     def _turns(self, now: float, name: str) -> int:
         if not self.config.read_ahead_tokens:
