@@ -18,7 +18,7 @@ from selfhosted.registry.origin import OriginRefused, checked_origin
 from selfhosted.registry.store import DATABASE_FAILS, Registration, RegistryStore, ScaleTarget, SharedState
 from selfhosted.rollouts.versions import Rollout
 from selfhosted.sleeping.told import SharedTold, SleepTold, read
-from selfhosted.sleeping.turns import Turns, opens_in_s, pays, rests, takes_s
+from selfhosted.sleeping.turns import Turns, is_step, opens_in_s, pays, rests, takes_s
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
@@ -199,14 +199,9 @@ class Registry:
             text, known = stored.get(group, ""), self._turns.get(group)
             if known is None or text != self._stored_turns.get(group, ""):
                 turns = read(text, now)
-                same = (
-                    known is not None
-                    and turns is not None
-                    and (known.phase, known.awake, known.next) == (turns.phase, turns.awake, turns.next)
-                )
-                self._turns[group] = (
-                    msgspec.structs.replace(turns, since=known.since) if same and turns and known else turns
-                )
+                if known is not None and turns is not None and not is_step(known, turns):
+                    turns = msgspec.structs.replace(turns, since=known.since)
+                self._turns[group] = turns
         self._stored_turns = dict(stored)
 
     def _renewed_at(self, row: Registration, now_us: int, now: float, *, blind: bool) -> float:

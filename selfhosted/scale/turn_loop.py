@@ -20,7 +20,7 @@ from selfhosted.scale.engine_sleep import Fetch, SleepUnknown, is_sleeping, put_
 from selfhosted.scale.loop import LeaseCheck
 from selfhosted.scale.target import Targets
 from selfhosted.sleeping.told import read, written
-from selfhosted.sleeping.turns import Moves, PoolNow, Turns, decide
+from selfhosted.sleeping.turns import Moves, PoolNow, Turns, decide, is_step
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 3.0
@@ -154,7 +154,7 @@ class TurnLoop:
                 # Another process leads by now.
                 self._turns = None
                 return None
-            if _is_step(before, turns):
+            if is_step(before, turns):
                 _log.info("%s: %s", self._group.name, why)
             await self._stored()
         self._turns, self._decided_at = turns, at
@@ -247,10 +247,6 @@ class TurnLoop:
             if before.phase == "waking":
                 self._observer.switched(name, turns.awake, at - self._began_at)
             self._began_at = None
-
-
-def _is_step(before: Turns, turns: Turns) -> bool:
-    return (before.phase, before.awake, before.next) != (turns.phase, turns.awake, turns.next)
 
 
 def _why(turns: Turns) -> str:

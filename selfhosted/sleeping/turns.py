@@ -149,6 +149,11 @@ def rests(turns: Turns | None, pool: str) -> bool:
     return turns is None or turns.phase != "awake" or turns.awake != pool
 
 
+def is_step(before: Turns, turns: Turns) -> bool:
+    """True where these turns are a step on from those before, whatever else was learnt meanwhile."""
+    return (before.phase, before.awake, before.next) != (turns.phase, turns.awake, turns.next)
+
+
 def pays(turns: Turns | None) -> str | None:
     """The pool that the GPUs' time is for: the one that is awake, or drains; then the one that it is cleared for."""
     if turns is None:
