@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,12 @@ import msgspec
 _READY_WITHIN_S: Final = 120.0
 _STOP_WITHIN_S: Final = 10.0
 _STDERR_CHARS: Final = 2_000
+_LOOK_S: Final = 0.8
+"""Longer than the drain gathers between two rounds, so that a pause is not taken for the end."""
+_RESTING_SHARE: Final = 0.06
+"""Part of a processor that a server may take at rest: its polls."""
+_LOOKS: Final = 20
+"""How often it is looked at most, for a server that never rests."""
 
 
 class Cores(msgspec.Struct, frozen=True):
@@ -91,6 +97,10 @@ class Child:
         """Processor seconds used so far by the process and its children."""
         return sum(cpu_s(pid) for pid in family(self.process.pid))
 
+    def cpu_s_at_rest(self) -> float:
+        """The processor seconds used once next to nothing is left to do, which is waited for, but not for ever."""
+        return used_at_rest(self.cpu_s)
+
     def stop(self) -> None:
         if self.process.poll() is not None:
             return
@@ -125,6 +135,17 @@ class Children:
         for child in reversed(self._started):
             child.stop()
         self._started.clear()
+
+
+def used_at_rest(used_s: Callable[[], float], sleep: Callable[[float], None] = time.sleep) -> float:
+    """What `used_s` tells once it grows no more than by polls."""
+    used = used_s()
+    for _ in range(_LOOKS):
+        sleep(_LOOK_S)
+        before, used = used, used_s()
+        if used - before < _LOOK_S * _RESTING_SHARE:
+            break
+    return used
 
 
 def machine_cpu_s() -> float | None:
