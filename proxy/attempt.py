@@ -116,7 +116,7 @@ class Attempt:
         "_counted",
         "_now_us",
         "_permit",
-        "_reserved",
+        "_reserve",
         "_stale",
         "began_us",
         "cached_before",
@@ -180,7 +180,8 @@ class Attempt:
         """What the upstream said that it used beside tokens."""
         self._counted: Money | None = None
         self.finished = False
-        self._reserved = False
+        self._reserve: Entry | None = None
+        """The entry that is to be closed; None before it is booked."""
         self._stale = False
         self.sent = False
         """True once the call was handed to the upstream client; before that nothing can have been charged."""
@@ -204,12 +205,10 @@ class Attempt:
         """Books the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
         BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.
         """
-        held = Usage(input_tokens=self.routed.facts.input_tokens, source="estimated")
         # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
-        most = self.candidate.bound_nanousd
-        entry = self._entry("reserve", Money(held, NO_METERS, NO_BASELINES), most, status=0)
+        entry = self._reserve_entry()
         await self._books.reserve(entry, most_nanousd(self.candidate.target, self.routed.facts))
-        self._reserved = True
+        self._reserve = entry
 
     def observe(self, events: list[Event]) -> None:
         """Counts tokens, characters and usage from a batch of events."""
@@ -263,12 +262,16 @@ class Attempt:
         if self.settled is not None:
             return self.settled
         self.unused = unused
-        failed = self._report_health(ending, error)
-        kind, money = self._closing_entry(ending, error)
-        usage = money.usage
-        if self._reserved:
+        failed: bool | None = False
+        if error is None and ending == "ok":
+            self._permit.success()
+        else:
+            failed = self._report_health(ending, error)
+        kind, money = self._ended(ending, error)
+        usage, lasted_s = money.usage, self._clock() - self.started_at
+        if self._reserve is not None:
             served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
-            self._books.settle(self._entry(kind, money, money.cost_nanousd, status=status, served=served))
+            self._books.settle(self._closing_entry(self._reserve, kind, money, lasted_s, status=status, served=served))
         if self.slot is not None:
             self.slot.release(usage.input_tokens + usage.output_tokens)
         if self.lease is not None:
@@ -285,10 +288,10 @@ class Attempt:
             deployment_id=self.deployment.deployment_id,
             provider=self.candidate.target.provider,
             result=result_of(ending, error),
-            duration_s=self._clock() - self.started_at,
+            duration_s=lasted_s,
             error=None if error is None else type(error).__name__,
             status=error.status if isinstance(error, UpstreamError) else None,
-            detail=self._told(error),
+            detail="" if error is None else self._told(error),
             pool=self.candidate.target.pool or "",
             version="" if self.lease is None else self.lease.version,
             waited_s=self.candidate.waited_s,
@@ -305,20 +308,21 @@ class Attempt:
         )
         return self.settled
 
-    def _closing_entry(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
+    def _ended(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
         """Returns the closing entry's kind and its money, with the usage flagged by how the attempt ended."""
         if not self.sent or not self.reached or (not self.token_events and isinstance(error, _NEVER_STARTED)):
             kind, money = _VOID
         else:
             kind, money = "settle", self._money()
-        baselines = money.baselines
-        if ending != "ok" or self.unused is not None:
-            # Nobody received the answer, so it saved nothing.
-            baselines = NO_BASELINES
         flags = flags_of(ending, error) if self.unused is None else (self.unused,)
+        # Where nobody received the answer, it saved nothing.
+        baselines = NO_BASELINES if flags else money.baselines
         if self.routed.before is not None and self.token_events:
             flags = (*flags, CONTINUED)
-        return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines, money.batch_saved_nanousd)
+        if not flags:
+            return kind, money
+        usage = flagged(money.usage, flags)
+        return kind, msgspec.structs.replace(money, usage=usage, baselines=baselines)
 
     @property
     def ttft_s(self) -> float | None:
@@ -407,45 +411,71 @@ class Attempt:
             self._counted = money_of(self.routed, target, usage, self.service_tier)
         return self._counted
 
-    def _entry(
-        self, kind: EntryKind, money: Money, cost_nanousd: int | None, *, status: int, served: bool = False
-    ) -> Entry:
-        routed, target = self.routed, self.candidate.target
-        closing = kind != "reserve"
-        usage, baselines = money.usage, money.baselines
-        meters = money.costs_nanousd or NO_METERS
-        lease = self.lease
-        stood_in = lease is not None and lease.other_version
+    def _reserve_entry(self) -> Entry:
+        """The entry that books what the attempt is likely to cost at most."""
+        routed, candidate, deployment, lease = self.routed, self.candidate, self.deployment, self.lease
+        target, caller = candidate.target, routed.caller
         return Entry(
             request_id=routed.request_id,
             attempt=self.number,
-            entry=kind,
-            at_us=self._now_us(),
+            entry="reserve",
+            at_us=self.began_us,
             boot_id=self._books.boot_id,
-            organisation_id=routed.caller.organisation_id,
-            team_id=routed.caller.team_id,
-            key_id=routed.caller.key_id,
+            organisation_id=caller.organisation_id,
+            team_id=caller.team_id,
+            key_id=caller.key_id,
             tier=routed.facts.tier,
             alias=routed.alias,
             target_id=target.target_id,
-            deployment_id=self.deployment.deployment_id,
+            deployment_id=deployment.deployment_id,
             provider=target.provider,
             price_version=target.price.version if target.price is not None else "",
+            input_tokens=routed.facts.input_tokens,
+            cached_input_tokens=0,
+            cache_write_tokens=0,
+            output_tokens=0,
+            reasoning_tokens=0,
+            cost_nanousd=candidate.bound_nanousd,
+            baseline_nanousd=None,
+            usage_source="estimated",
+            flags=() if lease is None else _other_version(lease),
+            status=0,
+            stream=routed.request.stream,
+            complexity=routed.prediction.complexity if routed.prediction is not None else None,
+            reason=candidate.reason,
+            ttft_us=None,
+            duration_us=None,
+            tag=routed.request.tag,
+            pool=routed.pools.get(target.target_id, ""),
+            origin=routed.origin,
+            arm=routed.arm,
+            margin_nanousd=candidate.margin_nanousd,
+            margin_why=candidate.margin_why,
+            version="" if lease is None else lease.version,
+        )
+
+    def _closing_entry(
+        self, reserve: Entry, kind: EntryKind, money: Money, lasted_s: float, *, status: int, served: bool
+    ) -> Entry:
+        """The entry that closes the reserve: the same, but for what is known only now."""
+        usage, baselines, lease, routed = money.usage, money.baselines, self.lease, self.routed
+        meters = money.costs_nanousd or NO_METERS
+        return msgspec.structs.replace(
+            reserve,
+            entry=kind,
+            at_us=self._now_us(),
             input_tokens=usage.input_tokens,
             cached_input_tokens=usage.cached_input_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
-            cost_nanousd=cost_nanousd,
+            cost_nanousd=money.cost_nanousd,
             baseline_nanousd=baselines.reference_nanousd,
             usage_source=usage.source,
-            flags=(*usage.flags, "other_version") if stood_in else usage.flags,
+            flags=usage.flags if lease is None else usage.flags + _other_version(lease),
             status=status,
-            stream=routed.request.stream,
-            complexity=routed.prediction.complexity if routed.prediction is not None else None,
-            reason=self.candidate.reason,
-            ttft_us=_us(self.first_token_at, self.started_at) if closing else None,
-            duration_us=_us(self._clock(), self.started_at) if closing else None,
+            ttft_us=None if self.first_token_at is None else _us(self.first_token_at - self.started_at),
+            duration_us=_us(lasted_s),
             cache_write_1h_tokens=usage.cache_write_1h_tokens,
             input_nanousd=meters[0],
             cached_input_nanousd=meters[1],
@@ -454,24 +484,23 @@ class Attempt:
             output_nanousd=meters[4],
             reasoning_nanousd=meters[5],
             request_nanousd=meters[6],
-            tag=routed.request.tag,
-            pool=routed.pools.get(target.target_id, ""),
-            origin=routed.origin,
             served=served,
-            arm=routed.arm,
             baseline_price=baselines.reference_price,
             cheapest_nanousd=baselines.cheapest_nanousd,
             cheapest_price=baselines.cheapest_price,
             hosted_nanousd=baselines.hosted_nanousd,
             hosted_price=baselines.hosted_price,
-            margin_nanousd=self.candidate.margin_nanousd,
-            margin_why=self.candidate.margin_why,
-            batch_saved_nanousd=money.batch_saved_nanousd,
-            considered=written(routed.plan) if closing and self.number == 1 and _was_chosen(routed) else "",
+            considered=written(routed.plan) if self.number == 1 and _was_chosen(routed) else "",
             version="" if lease is None else lease.version,
+            batch_saved_nanousd=money.batch_saved_nanousd,
             unit=usage.unit,
             quantity_milli=usage.quantity_milli,
         )
+
+
+def _other_version(lease: Lease) -> tuple[str, ...]:
+    """The flag of an attempt that another version of the model answers than the conversation was to have."""
+    return ("other_version",) if lease.other_version else ()
 
 
 def _was_chosen(routed: RoutedRequest) -> bool:
@@ -479,5 +508,5 @@ def _was_chosen(routed: RoutedRequest) -> bool:
     return routed.prediction is not None and routed.origin == "caller"
 
 
-def _us(end: float | None, start: float) -> int | None:
-    return None if end is None else round((end - start) * 1_000_000)
+def _us(seconds: float) -> int:
+    return round(seconds * 1_000_000)

@@ -34,16 +34,14 @@ class Money(msgspec.Struct, frozen=True):
 
     usage: Usage
     costs_nanousd: Meters | None
+    cost_nanousd: int | None
+    """The sum of `costs_nanousd`."""
     baselines: Baselines
     batch_saved_nanousd: int = 0
     """Of the tier batch: what it would have cost at the usual price, less what it does cost."""
 
-    @property
-    def cost_nanousd(self) -> int | None:
-        return None if self.costs_nanousd is None else sum(self.costs_nanousd)
 
-
-NOTHING: Final = Money(Usage(), NO_METERS, NO_BASELINES)
+NOTHING: Final = Money(Usage(), NO_METERS, 0, NO_BASELINES)
 """The money of an attempt that used nothing."""
 
 
@@ -52,20 +50,20 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     tier as the upstream told it, which may be another than was asked for.
     """
     usual = target.price
-    if usual is None:
-        return Money(usage, None, NO_BASELINES)
-    price = usual.of_tier(_tier(routed, target, served_tier))
-    if not price.covers(usage):
-        return Money(usage, None, NO_BASELINES)
+    price = None if usual is None else usual.of_tier(_tier(routed, target, served_tier))
+    if usual is None or price is None or not price.covers(usage):
+        return Money(usage, None, None, NO_BASELINES)
     costs = price.costs_nanousd(usage, batch=routed.at_batch_price)
-    saved = usual.cost_nanousd(usage) - sum(costs) if routed.facts.tier == "batch" else 0
+    cost = sum(costs)
+    saved = usual.cost_nanousd(usage) - cost if routed.facts.tier == "batch" else 0
     if usage.tool_calls:
         usage, costs = _with_tool_calls(usual, usage, costs)
-    whole, spent = usage, sum(costs)
+        cost = sum(costs)
+    whole, spent = usage, cost
     if routed.before is not None:
         # What was answered before it broke off is compared here, once, with all that the answer cost.
         whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
-    return Money(usage, costs, _baselines(routed, target, whole, spent), saved)
+    return Money(usage, costs, cost, _baselines(routed, target, whole, spent), saved)
 
 
 def whole_usage(first: Usage, rest: Usage) -> Usage:

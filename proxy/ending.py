@@ -28,6 +28,8 @@ target's but the worse answer; `hedge_lost`, another attempt was quicker.
 def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
     """Returns the ledger's flags: the error's where there is one, else the ending's; empty for a success."""
     match error:
+        case None:
+            pass
         case FirstTokenTimeout():
             return ("first_token_timeout",)
         case UpstreamTimeout():
@@ -45,6 +47,8 @@ def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
 def result_of(ending: Ending, error: BaseException | None) -> AttemptResult:
     """Returns the attempt's result for metrics and logs."""
     match error:
+        case None:
+            pass
         case FirstTokenTimeout() | UpstreamTimeout() | DeadlineExceeded():
             return "timeout"
         case UpstreamRateLimited():
