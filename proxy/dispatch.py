@@ -6,7 +6,6 @@ next candidate, and both draw on one retry budget, so that a total outage is not
 
 import asyncio
 import contextlib
-import functools
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
@@ -38,7 +37,7 @@ from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.hedging import Hedging, first_to_succeed, places
 from proxy.held_reply import hold
 from proxy.latency import LatencyTracker
-from proxy.patience import expire_now, hold_within, impatience, patience_s
+from proxy.patience import Patience, PatienceTimer, hold_within, impatience, patience_s
 from proxy.policy import AUTO, Candidate, is_own
 from proxy.prefill import read_apart
 from proxy.queues.work import Slot
@@ -90,6 +89,7 @@ class Dispatcher:
         self._sleep = sleep
         self._replicas = replicas
         self._hedging = hedging
+        self._patience = PatienceTimer()
         self.room = TargetRoom(queues=queues, replicas=replicas, latency=latency, clock=clock)
         self._deployments = DeploymentChoice(breakers, rng, replicas)
 
@@ -246,12 +246,12 @@ class Dispatcher:
         """Makes one attempt, until the first token of its answer."""
         attempt = self._new_attempt(candidate, routed, attempts)
         stream: UpstreamStream | None = None
-        patience: asyncio.Timeout | None = None
+        patience: Patience | None = None
         try:
             await attempt.reserve()
-            async with asyncio.timeout(self._patience_s(attempt, attempts)) as patience:
+            with self._patience.within(self._patience_s(attempt, attempts)) as patience:
                 if attempt.lease is not None:
-                    attempt.lease.when_lost = functools.partial(expire_now, patience)
+                    attempt.lease.when_lost = patience.expire
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 attempt.sent = True
@@ -308,14 +308,12 @@ class Dispatcher:
         attempts.append(attempt)
         return attempt
 
-    def _cause_of(
-        self, attempt: Attempt, error: BaseException, patience: asyncio.Timeout | None
-    ) -> BaseException | None:
+    def _cause_of(self, attempt: Attempt, error: BaseException, patience: Patience | None) -> BaseException | None:
         """Returns the failure to report in place of `error`, or None to keep it: an expired time-out becomes the fault
         of the deadline, the replica or the upstream.
         """
         deployment, deadline = attempt.deployment, attempt.routed.deadline
-        if isinstance(error, TimeoutError) and patience is not None and patience.expired():
+        if isinstance(error, TimeoutError) and patience is not None and patience.expired:
             return impatience(attempt, self._clock())
         if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:
             self._adapter_missing(attempt.candidate.target, deployment, error)

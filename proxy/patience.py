@@ -1,8 +1,9 @@
-"""Time-outs of attempts, and the error that assigns the fault when one expires. Pure, the time is passed in; but for `expire_now`."""
+"""Time-outs of attempts, and the error that assigns the fault when one expires. Pure, the time is passed in; but for `Patience`."""
 
 import asyncio
 import math
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -69,7 +70,90 @@ def _late_in_words(attempt: Attempt, now: float) -> str:
     )
 
 
-def expire_now(patience: asyncio.Timeout) -> None:
-    """Expires the time-out now, because the replica is dead. No effect when it expired already."""
-    if not patience.expired():
-        patience.reschedule(asyncio.get_running_loop().time())
+class Patience:
+    """Limits how long the task that makes it waits within a `with`, whose end raises TimeoutError then. It is an
+    `asyncio.timeout` that costs no timer of its own: see `PatienceTimer`.
+    """
+
+    __slots__ = ("_among", "_cancelling", "_loop", "_over", "_task", "due_at", "expired")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, due_at: float = math.inf, among: set["Patience"] | None = None
+    ) -> None:
+        """Without a limit only `expire` ends it. `among` is what it is taken from at its end."""
+        task: asyncio.Task[Any] | None = asyncio.current_task(loop)
+        assert task is not None  # noqa: S101  Whoever waits is a task.
+        self._loop = loop
+        self._among = among
+        self._task = task
+        self._cancelling = task.cancelling()
+        self.due_at = due_at
+        """On the loop's clock, in seconds."""
+        self.expired = False
+        self._over = False
+        if among is not None:
+            among.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        if self._among is not None:
+            self._among.discard(self)
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            # Nobody else cancelled it.
+            raise TimeoutError from error
+
+    def expire(self) -> None:
+        """Ends it in the loop's next turn. No effect when it is over by then."""
+        self._loop.call_soon(self.expire_now)
+
+    def expire_now(self) -> None:
+        """Ends it; never called by its own task."""
+        if not (self._over or self.expired):
+            self.expired = True
+            self._task.cancel()
+
+
+class PatienceTimer:
+    """One timer for all attempts of an event loop: nearly all are over long before they are due, and a new one is seldom due
+    before those that wait already.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[Patience] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf
+
+    def within(self, limit_s: float | None) -> Patience:
+        """Returns the patience of the present task, from now on; None is without limit."""
+        # Asked for once: until Python 3.12 each answer takes a system call.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        if limit_s is None:
+            return Patience(loop)
+        due_at = loop.time() + limit_s
+        if due_at < self._looks_at:
+            self._look_at(loop, due_at)
+        return Patience(loop, due_at, self._waiting)
+
+    def _look_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at = when
+        self._timer = loop.call_at(when, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer, self._looks_at = None, math.inf
+        now = loop.time()
+        again = math.inf
+        for each in self._waiting:
+            if each.due_at <= now:
+                each.expire_now()
+            elif each.due_at < again:
+                again = each.due_at
+        if again < math.inf:
+            self._look_at(loop, again)

@@ -7,7 +7,6 @@ fetches it. Where nobody can read, or the reader fails, the answering replica re
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,7 +18,7 @@ from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest
 from proxy.attempt import Attempt
 from proxy.deployment_choice import ReplicaDoor
-from proxy.patience import expire_now
+from proxy.patience import Patience
 from selfhosted.fleet import ReadResult
 from selfhosted.pool import Reader
 
@@ -104,8 +103,8 @@ async def _read(upstream: Upstream, reader: Reader, call: UpstreamCall) -> tuple
     lease = reader.lease
     payload = b"{}"
     try:
-        async with asyncio.timeout(None) as patience:
-            lease.when_lost = functools.partial(expire_now, patience)
+        with Patience(asyncio.get_running_loop()) as patience:
+            lease.when_lost = patience.expire
             stream = await upstream.open(_reading(call, reader))
             while (events := await stream.read()) is not None:
                 payload = events[-1].payload

@@ -1,12 +1,13 @@
 """How long an upstream is waited for, from a request's plan and deadline alone."""
 
+import asyncio
 import math
 
 import pytest
 
 from providers.config import TimeoutsConfig
 from proxy.deadlines.deadline import Deadline
-from proxy.patience import hold_within, patience_s
+from proxy.patience import Patience, PatienceTimer, hold_within, patience_s
 from proxy.policy import RoutePlan
 from proxy.routed_request import Hold
 from tests.providers.calls import chat_request
@@ -60,3 +61,64 @@ def test_what_is_held_back_is_released_in_time_to_be_read(left_s: float, holds_s
     """Half of what is left at most."""
     hold = Hold(max_bytes=1, max_s=30.0)
     assert hold_within(a_routed_request(deadline=until(left_s)), hold, 0.0).max_s == holds_s
+
+
+async def waiting(timer: PatienceTimer, limit_s: float | None, for_s: float) -> str:
+    """What comes of waiting so long, with so much patience."""
+    try:
+        with timer.within(limit_s):
+            await asyncio.sleep(for_s)
+    except TimeoutError:
+        return "late"
+    return "in time"
+
+
+@pytest.mark.usefixtures("leaping_time")
+async def test_one_timer_ends_each_wait_when_it_is_due() -> None:
+    """In whatever order they were begun, and while others go on."""
+    timer, loop = PatienceTimer(), asyncio.get_running_loop()
+    begun_at, ended = loop.time(), dict[float | None, tuple[str, float]]()
+
+    async def one(limit_s: float | None, for_s: float) -> None:
+        told = await waiting(timer, limit_s, for_s)
+        ended[limit_s] = told, round(loop.time() - begun_at, 6)
+
+    await asyncio.gather(one(5.0, 9.0), one(1.0, 9.0), one(None, 7.0), one(3.0, 2.0), one(2.0, 9.0))
+    assert ended == {
+        1.0: ("late", 1.0),
+        2.0: ("late", 2.0),
+        3.0: ("in time", 2.0),
+        5.0: ("late", 5.0),
+        None: ("in time", 7.0),
+    }
+    # It sleeps until somebody waits again.
+    assert await waiting(timer, 1.0, 9.0) == "late"
+
+
+@pytest.mark.usefixtures("leaping_time")
+async def test_who_is_cancelled_is_not_late() -> None:
+    """Neither before its time, nor when both come at once."""
+    for after_s in (0.5, 1.0):
+        waits = asyncio.ensure_future(waiting(PatienceTimer(), 1.0, 9.0))
+        asyncio.get_running_loop().call_later(after_s, waits.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+
+async def test_patience_ends_at_once_and_only_once() -> None:
+    """With a replica that is dead; not when it is told too late."""
+    loop = asyncio.get_running_loop()
+    late = False
+    try:
+        with Patience(loop) as patience:
+            patience.expire()
+            patience.expire()
+            await asyncio.sleep(1)
+    except TimeoutError:
+        late = True
+    assert late
+    assert patience.expired
+    with Patience(loop) as patience:
+        patience.expire()
+    await asyncio.sleep(0)
+    assert not patience.expired
