@@ -25,8 +25,9 @@ class RetryBudget:
 
     def request(self) -> None:
         """Counts a new request, whose first attempt is free."""
-        number = self._expire()
+        number = int(self._clock() // self._bucket_s)
         if not self._recent or self._recent[-1][0] != number:
+            self._expire(number)
             self._recent.append([number, 0])
         self._recent[-1][1] += 1
         self._requests += 1
@@ -34,7 +35,7 @@ class RetryBudget:
 
     def try_spend(self) -> bool:
         """Takes one retry from the budget; False when there is none left."""
-        self._expire()
+        self._expire(int(self._clock() // self._bucket_s))
         # The small slack makes five fifths a whole in floating point.
         if self._balance < 1 - 1e-9:
             return False
@@ -44,15 +45,14 @@ class RetryBudget:
     @property
     def balance(self) -> float:
         """Retries that are left now."""
-        self._expire()
+        self._expire(int(self._clock() // self._bucket_s))
         return self._balance
 
     def _cap(self) -> float:
         return max(float(self._floor), self._share * self._requests)
 
-    def _expire(self) -> int:
-        number = int(self._clock() // self._bucket_s)
+    def _expire(self, number: int) -> None:
+        """Forgets what is too old, now that the bucket of this number is the present one."""
         while self._recent and self._recent[0][0] <= number - _BUCKETS:
             self._requests -= self._recent.popleft()[1]
         self._balance = min(self._balance, self._cap())
-        return number

@@ -109,11 +109,11 @@ class DeploymentChoice:
     def take(self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]) -> Chosen:
         """Takes a deployment, preferring those not in `tried`. Raises UpstreamUnavailable when every breaker is open."""
         target = candidate.target
-        waiting = list(self._breakers.available(target))
+        pool: Sequence[Deployment] = self._breakers.available(target)
         if routed.before is not None:
-            waiting = [each for each in waiting if goes_on(each.kind, routed.request)]
-        fresh = [deployment for deployment in waiting if deployment.deployment_id not in tried] if tried else waiting
-        pool = fresh or waiting
+            pool = [each for each in pool if goes_on(each.kind, routed.request)]
+        if tried:
+            pool = [each for each in pool if each.deployment_id not in tried] or pool
         ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
         while pool:
             deployment, choice = self._pick(target, pool, ask)
@@ -124,7 +124,7 @@ class DeploymentChoice:
                 lease = self._replicas.take(target, choice, ask, routed.request, routed.caller)
                 return Chosen(deployment, permit, lease)
             # A half-open breaker lets one probe through, and another request is that.
-            pool.remove(deployment)
+            pool = [each for each in pool if each is not deployment]
         ejected = UpstreamUnavailable(
             f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id
         )
@@ -147,7 +147,7 @@ class DeploymentChoice:
         return msgspec.structs.replace(ask, version=version, waited_s=candidate.waited_s)
 
     def _pick(
-        self, target: Target, pool: list[Deployment], ask: ReplicaRequest | None
+        self, target: Target, pool: Sequence[Deployment], ask: ReplicaRequest | None
     ) -> tuple[Deployment, ReplicaChoice | None]:
         if len(pool) == 1 and ask is None:
             return pool[0], None

@@ -5,9 +5,8 @@ next candidate, and both draw on one retry budget, so that a total outage is not
 """
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -119,8 +118,9 @@ class Dispatcher:
                 break
             if slot is not None and slot.waited_s:
                 candidate = msgspec.structs.replace(candidate, waited_s=slot.waited_s)
+            asking = self._retrying(candidate, routed, attempts)
             try:
-                return await _hand_over_slot(slot, self._retrying(candidate, routed, attempts))
+                return await (asking if slot is None else _hand_over_slot(slot, asking))
             except UpstreamError as error:
                 if not error.fall_back:
                     # The request is at fault, and would be so elsewhere.
@@ -158,18 +158,34 @@ class Dispatcher:
             self._replicas.turned_away(target, tokens)
 
     async def _retrying(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        """Makes attempts at a candidate, with a second one beside the first when that is late and it is wanted."""
+        try:
+            late_s = None if self._hedging is None else self._hedging.after_s(candidate.target, routed)
+            if late_s is None:
+                begun = await self._begin(candidate, routed, attempts)
+            else:
+                begun = await self._hedged(candidate, routed, attempts, late_s)
+            return begun if routed.hold is None else await self._held_back(begun, attempts)
+        except UpstreamError as error:
+            failed = [error]
+        # A request that does not fail pays for nothing of this.
+        return await self._again(failed, candidate, routed, attempts)
+
+    async def _again(
+        self, failed: list[UpstreamError], candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
+    ) -> Committed:
+        """Makes further attempts at a candidate after the first, as far as that makes sense: `failed` has its error, which is
+        taken out. Raises the last one's error.
+        """
+
         def untried() -> bool:
             return self._deployments.has_untried(candidate.target, _tried_deployments(attempts))
 
-        try:
-            return await self._first_attempt(candidate, routed, attempts)
-        except UpstreamError as error:
-            if not worth_another(error, untried):
-                raise
-            failed: list[UpstreamError] = [error]
+        if not worth_another(failed[0], untried):
+            raise failed.pop()
 
         async def again() -> Committed:
-            # tenacity is told of the first failure here, so that a request which does not fail never pays for it.
+            # tenacity is told of the first failure here.
             if failed:
                 raise failed.pop()
             if routed.deadline.passed(self._clock()):
@@ -185,13 +201,6 @@ class Dispatcher:
         return await retrying(
             self._budget, untried, answering=answering, attempts=routed.retry.attempts, own=own, sleep=self._sleep
         )(again)
-
-    async def _first_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        """Makes the first attempt at a candidate, and a second one beside it when it is late and that is wanted."""
-        late_s = None if self._hedging is None else self._hedging.after_s(candidate.target, routed)
-        if late_s is None:
-            return await self._attempt(candidate, routed, attempts)
-        return await self._held_back(await self._hedged(candidate, routed, attempts, late_s), attempts)
 
     async def _attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         begun = await self._begin(candidate, routed, attempts)
@@ -255,7 +264,8 @@ class Dispatcher:
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 attempt.sent = True
-                stream = await self._upstream.open(await self._prepared_call(attempt))
+                call = self._call(attempt) if attempt.lease is None else await self._prepared_call(attempt)
+                stream = await self._upstream.open(call)
                 events = await first_token(stream, attempt)
             attempt.healthy()
         except BaseException as error:
@@ -286,16 +296,21 @@ class Dispatcher:
 
     def _patience_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
         """How long the attempt is waited for: with a limit to its first token only where somebody else may answer."""
+        routed = attempt.routed
+        if not routed.request.stream or not self._others_may_answer(attempt, attempts):
+            return patience_s(routed, self._clock(), 0.0, others=False)
+        usual = self.room.usual(attempt.candidate.target, routed.facts.tier)
+        return patience_s(routed, self._clock(), 0.0 if usual is None else usual.ttft_s, others=True)
+
+    def _others_may_answer(self, attempt: Attempt, attempts: list[Attempt]) -> bool:
+        """True where a late attempt is not the request's last."""
         routed, target = attempt.routed, attempt.candidate.target
-        usual = self.room.usual(target, routed.facts.tier)
-        # A caller who has the first part of an answer is told soon when the rest does not come.
-        others = routed.plan.candidates[-1].target.target_id != target.target_id or routed.before is not None
-        if not others:
-            # The last try that it has here is waited for, too.
-            tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
-            untried = self._deployments.has_untried(target, _tried_deployments(attempts))
-            others = untried and tries < routed.retry.attempts
-        return patience_s(routed, self._clock(), 0.0 if usual is None else usual.ttft_s, others=others)
+        if routed.before is not None or routed.plan.candidates[-1].target.target_id != target.target_id:
+            # A caller who has the first part of an answer is told soon when the rest does not come.
+            return True
+        # The last try that it has here is waited for, too.
+        tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
+        return tries < routed.retry.attempts and self._deployments.has_untried(target, _tried_deployments(attempts))
 
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
         """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
@@ -334,7 +349,9 @@ class Dispatcher:
             self._replicas.missing(target, deployment)
 
     async def _prepared_call(self, attempt: Attempt) -> UpstreamCall:
-        """The call, after its prompt was read: by another replica where the pool keeps prefill and decode apart, or in pieces."""
+        """The call of a replica of ours, after its prompt was read: by another one where the pool keeps prefill and decode apart,
+        or in pieces.
+        """
         call = self._call(attempt)
         if self._replicas is None:
             return call
@@ -473,8 +490,8 @@ def _error_to_report(failure: UpstreamError | None, short: Refused | None) -> Ex
     return short
 
 
-def _tried_deployments(attempts: list[Attempt]) -> set[str]:
-    return {attempt.deployment.deployment_id for attempt in attempts}
+def _tried_deployments(attempts: list[Attempt]) -> Collection[str]:
+    return {attempt.deployment.deployment_id for attempt in attempts} if attempts else ()
 
 
 async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
@@ -495,6 +512,9 @@ async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
 
 async def close_quietly(stream: UpstreamStream | None) -> None:
     """Closes the stream, ignoring errors."""
-    if stream is not None:
-        with contextlib.suppress(Exception):
-            await stream.aclose()
+    if stream is None:
+        return
+    try:  # noqa: SIM105  Each request closes one.
+        await stream.aclose()
+    except Exception:  # noqa: BLE001, S110  Nobody waits for it any more.
+        pass

@@ -94,15 +94,16 @@ def _longest_field(target: Target, deployment: Deployment) -> str:
 
 def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
     """Returns the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
-    if not target.lacks:
-        return ()
     fields = routed.request.fields
+    if target.lacks.isdisjoint(fields):
+        return ()
     return tuple(sorted(name for name in target.lacks & MINOR & fields.keys() if is_said(name, fields[name])))
 
 
 def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
     """Returns all of the caller's parameters that are left out: also what asks for nothing, and what another name says."""
-    return tuple(target.lacks & routed.request.fields.keys()) if target.lacks else ()
+    fields = routed.request.fields
+    return () if target.lacks.isdisjoint(fields) else tuple(target.lacks & fields.keys())
 
 
 def engine_priority(routed: RoutedRequest) -> int:
