@@ -220,18 +220,18 @@ class DirectUpstream:
 
     def _stream_of(self, connection: Connection, call: UpstreamCall, reader: ReplyReader | None) -> UpstreamStream:
         deployment_id = call.deployment.deployment_id
-        headers = connection.headers
-        if headers.get("content-encoding", "identity").lower() != "identity":
+        if connection.field(b"content-encoding", "identity").lower() != "identity":
             raise MalformedReply(
                 "The upstream compressed its reply although asked not to.", deployment_id=deployment_id
             )
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        media_type = connection.field(b"content-type")
+        kind = media_type.partition(";")[0].strip().lower()
         if "html" in kind:
             raise MalformedReply(
                 "The upstream answered with a page rather than a completion.", deployment_id=deployment_id
             )
         if call.request.operation in METERED and "json" not in kind:
-            return self._passed(connection, call, headers.get("content-type", ""))
+            return self._passed(connection, call, media_type)
         if not call.request.stream or call.request.operation in METERED:
             if kind == "text/event-stream":
                 raise MalformedReply(
@@ -314,7 +314,8 @@ async def _read_bounded(connection: Connection, limit: int) -> bytes | None:
     """The whole body, or None when it is longer than the limit."""
     pieces: list[bytes] = []
     size = 0
-    while piece := await connection.read():
+    while not connection.at_eof:
+        piece = await connection.read()
         size += len(piece)
         if size > limit:
             return None

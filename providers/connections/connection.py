@@ -3,7 +3,6 @@
 import asyncio
 import math
 import select
-from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -32,6 +31,7 @@ class Connection(asyncio.Protocol):
         "_chunks",
         "_due_at",
         "_error",
+        "_fields",
         "_from_peer",
         "_gone",
         "_has_reply",
@@ -50,7 +50,6 @@ class Connection(asyncio.Protocol):
         "_waiter",
         "_write_paused",
         "busy",
-        "headers",
         "status",
     )
 
@@ -70,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
-        self._chunks: deque[bytes] = deque()
+        self._chunks: list[bytes] = []
         self._buffered = 0
         self._paused = False
         self._has_reply = False
@@ -82,8 +81,8 @@ class Connection(asyncio.Protocol):
         self._idle_s = math.inf
         self._due_at = math.inf
         self._last_read_at = 0.0
+        self._fields: dict[bytes, bytes] = {}
         self.status = 0
-        self.headers: dict[str, str] = {}
 
     # The pool's side.
 
@@ -132,7 +131,7 @@ class Connection(asyncio.Protocol):
         failed, which reading the reply tells: the rest need not be sent.
         """
         while self._write_paused and not self._has_reply and self._error is None:
-            await self._wait()
+            await self._change()
         if self._has_reply or self._error is not None or self._transport is None:
             return False
         self._unsent -= len(data)
@@ -140,11 +139,21 @@ class Connection(asyncio.Protocol):
         return True
 
     async def reply_begins(self) -> None:
-        """Waits for the reply's head, which is then in `status` and `headers`. Raises NotHttp, ReplyLost, ReplyTimeout."""
+        """Waits for the reply's head: its `status`, and its fields. Raises NotHttp, ReplyLost, ReplyTimeout."""
         while not self._has_reply:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._change()
+
+    def field(self, name: bytes, default: str = "") -> str:
+        """The value of the reply's last header field of a lower-case name."""
+        value = self._fields.get(name)
+        return default if value is None else value.decode("latin-1")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """All header fields of the reply, the last one of each name, which is in lower case."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields.items()}
 
     def limit_silence(self, idle_s: float) -> None:
         """From now on the reply may not be silent for longer."""
@@ -159,7 +168,7 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._change()
         return self.take()
 
     def take(self) -> bytes:
@@ -179,12 +188,10 @@ class Connection(asyncio.Protocol):
         """Whether the whole reply was read."""
         return self._at_eof and not self._chunks
 
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _change(self) -> asyncio.Future[None]:
+        """Is done when something has come, or ended."""
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -272,10 +279,11 @@ class Connection(asyncio.Protocol):
             self._headers = []
             return
         self.status = status
-        # It may have come in one read with much of the body.
-        self._head_bytes = sum(len(name) + len(value) for name, value in self._headers)
-        self.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers}
-        self._bounded = "content-length" in self.headers or "transfer-encoding" in self.headers or status in _NO_CONTENT
+        if self._head_bytes > MAX_HEAD_BYTES:
+            # It may have come in one read with much of the body.
+            self._head_bytes = sum(len(name) + len(value) for name, value in self._headers)
+        self._fields = fields = {name.lower(): value for name, value in self._headers}
+        self._bounded = b"content-length" in fields or b"transfer-encoding" in fields or status in _NO_CONTENT
         self._has_reply = self._head_bytes <= MAX_HEAD_BYTES
 
     def on_body(self, body: bytes) -> None:
