@@ -49,36 +49,39 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The final record of one request. `status` is what the caller saw (499: the caller hung up)."""
+    """The final record of one request. `status` is what the caller saw (499: the caller hung up).
+
+    A request that was refused early has only what was known by then; the rest is as it is without it.
+    """
 
     request_id: str
-    organisation_id: str
-    team_id: str
-    key_id: str
-    tier: str
-    alias: str
-    stream: bool
     status: int
-    error_code: str | None
-    """The code that the caller saw; None for an answer."""
-    target_id: str | None
-    """The target that answered, or None when none did."""
-    reason: str
-    complexity: float | None
-    classifier: str | None
-    """`onnx`, `heuristic`, or None when the caller named the model."""
-    classify_s: float | None
-    attempts: tuple[AttemptOutcome, ...]
-    input_tokens: int
-    cached_input_tokens: int
-    output_tokens: int
-    cost_nanousd: int | None
-    baseline_nanousd: int | None
-    ttft_s: float | None
-    """Seconds until the caller's first token; of a held answer, until its release."""
-    tpot_s: float | None
-    """Mean seconds per output token after the first."""
     duration_s: float
+    organisation_id: str = ""
+    team_id: str = ""
+    key_id: str = ""
+    tier: str = "interactive"
+    alias: str = ""
+    stream: bool = False
+    error_code: str | None = None
+    """The code that the caller saw; None for an answer."""
+    target_id: str | None = None
+    """The target that answered, or None when none did."""
+    reason: str = ""
+    complexity: float | None = None
+    classifier: str | None = None
+    """`onnx`, `heuristic`, or None when the caller named the model."""
+    classify_s: float | None = None
+    attempts: tuple[AttemptOutcome, ...] = ()
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_nanousd: int | None = 0
+    baseline_nanousd: int | None = None
+    ttft_s: float | None = None
+    """Seconds until the caller's first token; of a held answer, until its release."""
+    tpot_s: float | None = None
+    """Mean seconds per output token after the first."""
     operation: Operation = "chat"
     asked_model: str = ""
     """The model that the caller named, where the configuration knows it."""
@@ -99,8 +102,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Prompt | None = None
     conversation: Hashable = None
     """The conversation's key within its team and this process."""
-    request_digest: bytes | None = None
-    """A 16-byte hash of the messages, to recognise repeated requests."""
+    request_digest: int | None = None
+    """A hash of the messages in this process, to recognise repeated requests."""
 
     def __repr__(self) -> str:
         return f"RequestOutcome({self.request_id!r}, status={self.status}, target_id={self.target_id!r})"

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -457,15 +456,18 @@ def wants_escalation(headers: RequestHeaders) -> bool | None:
     return said == "true"
 
 
-def messages_digest(request: ChatRequest) -> bytes:
-    """Returns a 16-byte hash of the messages that recognises a repeated request. Of large ones both ends and the size
-    are hashed.
+def messages_digest(request: ChatRequest) -> int:
+    """Returns a hash of the messages that recognises a repeated request in this process: keyed as that of
+    `conversation_key`. Of large ones both ends and the size are hashed.
     """
-    raw = memoryview(next((request.fields[name] for name in _ASKED if name in request.fields), b""))
-    digest = blake2b(len(raw).to_bytes(8, "little"), digest_size=16)
-    digest.update(raw[:_DIGESTED_BYTES])
-    digest.update(raw[_DIGESTED_BYTES:][-_DIGESTED_BYTES:])
-    return digest.digest()
+    raw = b""
+    for name in _ASKED:
+        if name in request.fields:
+            raw = bytes(request.fields[name])
+            break
+    if len(raw) > 2 * _DIGESTED_BYTES:
+        return hash((len(raw), raw[:_DIGESTED_BYTES], raw[-_DIGESTED_BYTES:]))
+    return hash(raw)
 
 
 def _agreed(name: str, header: str | None, field: str | None) -> str | None:

@@ -24,8 +24,11 @@ class Settling:
         attempts, answering, caller, routed = context.attempts, context.answering, context.caller, context.routed
         if context.admission is not None:
             # Before anything else: what is not given back here never is.
-            usages = [attempt.settled.usage for attempt in attempts if attempt.settled is not None]
-            context.admission.settle(sum(usage.input_tokens + usage.output_tokens for usage in usages))
+            used_tokens = 0
+            for attempt in attempts:
+                if attempt.settled is not None:
+                    used_tokens += attempt.settled.usage.input_tokens + attempt.settled.usage.output_tokens
+            context.admission.settle(used_tokens)
         judge_late(context)
         outcome = outcome_of(context, now)
         if self._latency is not None:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -88,7 +88,7 @@ class LearningLog:
         self._max_tries = max_tries
         self._signals = Signals()
         # Digests are made anew with it: what the table holds cannot be looked up in a list of guesses.
-        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._keyed = hashlib.blake2b(key=secrets.token_bytes(_SECRET_BYTES), digest_size=16)
         self._waiting: deque[ConversationTurn] = deque()
         self._waiting_chars = 0
         self._current_batch: _Batch | None = None
@@ -149,8 +149,8 @@ class LearningLog:
             input_tokens=outcome.input_tokens,
             output_tokens=outcome.output_tokens,
             cost_nanousd=outcome.cost_nanousd,
-            conversation=self._digest(repr(outcome.conversation).encode()) if outcome.conversation is not None else "",
-            request_digest=self._digest(outcome.request_digest) if outcome.request_digest else "",
+            conversation=self._digest(outcome.conversation),
+            request_digest=self._digest(outcome.request_digest),
             prompt=text,
         )
         return ConversationTurn(
@@ -162,8 +162,13 @@ class LearningLog:
             person=outcome.tier == "interactive",
         )
 
-    def _digest(self, value: bytes) -> str:
-        return hashlib.blake2b(value, key=self._secret, digest_size=16).hexdigest()
+    def _digest(self, key: Hashable) -> str:
+        """What stands for a key of this process; empty for None."""
+        if key is None:
+            return ""
+        keyed = self._keyed.copy()
+        keyed.update(repr(key).encode())
+        return keyed.hexdigest()
 
     async def _write_for_ever(self) -> None:
         while True:

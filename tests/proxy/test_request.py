@@ -268,7 +268,7 @@ def test_a_wish_for_escalation_that_is_neither_is_refused(sent: str) -> None:
 
 
 def test_the_digest_tells_a_repeated_request() -> None:
-    """The same messages give the same 16 bytes, whatever else is sent; a change at either end of a large one shows."""
+    """The same messages give the same hash, whatever else is sent; a change at either end of a large one shows."""
     long = "x" * 300_000
     sent: list[tuple[str, dict[str, Any]]] = [("a", {}), ("a", {"model": "gpt-4o", "temperature": 1})]
     sent += [(content, {}) for content in ("b", long + "1", long + "2", "3" + long)]
@@ -278,7 +278,6 @@ def test_the_digest_tells_a_repeated_request() -> None:
     ]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 5
-    assert {len(digest) for digest in digests} == {16}
 
 
 def embedding(**fields: Any) -> bytes:
