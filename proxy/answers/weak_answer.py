@@ -85,19 +85,16 @@ class CalledTool:
         self.arguments: list[str] = []
 
 
-class _Answer:
+class _Answer(msgspec.Struct):
     """One choice of the answer, assembled from its streamed pieces."""
 
-    __slots__ = ("audio", "calls", "filtered", "finish", "logprob_sum", "logprobs", "refusal", "texts")
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.refusal = False
-        self.audio = False
-        self.calls: dict[int, CalledTool] = {}
-        self.finish: str | None = None
-        self.logprob_sum = 0.0
-        self.logprobs = 0
+    texts: list[str] = []
+    refusal: bool = False
+    audio: bool = False
+    calls: dict[int, CalledTool] = {}
+    finish: str | None = None
+    logprob_sum: float = 0.0
+    logprobs: int = 0
 
     @property
     def text(self) -> str:
@@ -163,14 +160,18 @@ def judge(
     """
     if sum(map(len, payloads)) > MAX_JUDGED_BYTES:
         return None
+    asked = _RequestedForm(request, max_schema_steps)
+    first: Weakness | None = None
     try:
-        answers = _put_together(payloads)
-        asked = _RequestedForm(request, max_schema_steps)
-        found = [_weakness(asked, answer, min_mean_logprob) for answer in answers]
+        for answer in _put_together(payloads):
+            found = _weakness(asked, answer, min_mean_logprob)
+            if found is None:
+                return None
+            # The first choice's weakness stands for all, as callers that asked for one choice read the first.
+            first = first or found
     except Exception:  # noqa: BLE001 - too large, too deep, no chat completion: whatever it was, nothing was judged
         return None
-    # The first choice's weakness stands for all, as callers that asked for one choice read the first.
-    return found[0] if found and all(found) else None
+    return first
 
 
 def graver(weakness: Weakness, than: Weakness) -> bool:
@@ -181,7 +182,8 @@ def graver(weakness: Weakness, than: Weakness) -> bool:
 _decode: Final = msgspec.json.Decoder(_Payload).decode
 
 
-def _put_together(payloads: Sequence[bytes]) -> list[_Answer]:
+def _put_together(payloads: Sequence[bytes]) -> Iterable[_Answer]:
+    """The choices' answers, the first choice's first."""
     answers: dict[int, _Answer] = {}
     for payload in payloads:
         for choice in _decode(payload).choices or ():
@@ -189,32 +191,36 @@ def _put_together(payloads: Sequence[bytes]) -> list[_Answer]:
             answer = answers.get(number)
             if answer is None:
                 answer = answers[number] = _Answer()
-            _add(answer, choice)
-    return [answers[number] for number in sorted(answers)]
-
-
-def _add(answer: _Answer, choice: _Choice) -> None:
-    if isinstance(choice.finish_reason, str):
-        answer.finish = choice.finish_reason
-    part = choice.delta or choice.message
-    if part is not None:
-        _add_part(answer, part)
-    for token in (choice.logprobs and choice.logprobs.content) or ():
-        if isinstance(token.logprob, int | float) and math.isfinite(token.logprob):
-            answer.logprob_sum += token.logprob
-            answer.logprobs += 1
+            if isinstance(choice.finish_reason, str):
+                answer.finish = choice.finish_reason
+            part = choice.delta or choice.message
+            if part is not None:
+                _add_part(answer, part)
+            if choice.logprobs is not None:
+                _add_logprobs(answer, choice.logprobs.content or ())
+    return map(answers.__getitem__, sorted(answers))
 
 
 def _add_part(answer: _Answer, part: _Part) -> None:
     if part.content:
         answer.texts.append(part.content if type(part.content) is str else _text_of_parts(part.content))
-    answer.refusal = answer.refusal or bool(part.refusal)
-    answer.audio = answer.audio or bool(part.audio)
-    for place, call in enumerate(part.tool_calls or ()):
-        # Only chunks number their calls; a whole message has them in order.
-        _add_call(answer, call.index if type(call.index) is int else place, call.function)
+    if part.refusal:
+        answer.refusal = True
+    if part.audio:
+        answer.audio = True
+    if part.tool_calls:
+        for place, call in enumerate(part.tool_calls):
+            # Only chunks number their calls; a whole message has them in order.
+            _add_call(answer, call.index if type(call.index) is int else place, call.function)
     if part.function_call is not None:
         _add_call(answer, -1, part.function_call)
+
+
+def _add_logprobs(answer: _Answer, tokens: Iterable[_Logprob]) -> None:
+    for token in tokens:
+        if isinstance(token.logprob, int | float) and math.isfinite(token.logprob):
+            answer.logprob_sum += token.logprob
+            answer.logprobs += 1
 
 
 def _text_of_parts(content: Any) -> str:
