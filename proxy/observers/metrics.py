@@ -227,7 +227,9 @@ class Metrics:
         return Histogram(name, text, ("target", "tier"), buckets=buckets, registry=self.registry)
 
     def finished(self, outcome: RequestOutcome) -> None:
-        served = self._children(outcome)
+        served = self._served.get((outcome.team_id, outcome.target_id, outcome.tier, outcome.status))
+        if served is None:
+            served = self._new_children(outcome.team_id, outcome.target_id, outcome.tier, outcome.status)
         if not served.is_unwritten:
             served.is_unwritten = True
             self._unwritten.append(served)
@@ -243,7 +245,9 @@ class Metrics:
             # A rejected request carries the upstream's own code, which may be anything.
             team = self._team(outcome.team_id or NONE)
             self._refusals.labels(team, self._code(safe_name(outcome.error_code) or NONE), str(outcome.status)).inc()
-        _count_tokens(served, outcome)
+        served.input_tokens.amount += outcome.input_tokens
+        served.cached_tokens.amount += outcome.cached_input_tokens
+        served.output_tokens.amount += outcome.output_tokens
         _count_money(served, outcome)
         self._count_attempts(outcome)
 
@@ -267,18 +271,12 @@ class Metrics:
             tally = self._classified.setdefault(name, HistogramTally(self._classifier.labels(name), CLASSIFIER_BUCKETS))
         tally.observe(seconds)
 
-    def _children(self, outcome: RequestOutcome) -> _Served:
-        key = (outcome.team_id, outcome.target_id, outcome.tier, outcome.status)
-        served = self._served.get(key)
-        if served is None:
-            if len(self._served) >= _MAX_CACHED:
-                self._served.clear()
-            served = self._served[key] = self._new_children(*key)
-        return served
-
     def _new_children(self, team_id: str, target_id: str | None, tier: str, status: int) -> _Served:
+        if len(self._served) >= _MAX_CACHED:
+            self._served.clear()
+        key = (team_id, target_id, tier, status)
         team, target, tier = self._team(team_id or NONE), self._target(target_id or NONE), self._tier(tier or NONE)
-        return _Served(
+        served = self._served[key] = _Served(
             requests=CounterTally(self._requests.labels(team, target, tier, str(status))),
             duration=HistogramTally(self._duration.labels(target, tier), DURATION_BUCKETS),
             ttft=HistogramTally(self._ttft.labels(target, tier), TTFT_BUCKETS),
@@ -290,6 +288,7 @@ class Metrics:
             baseline=CounterTally(self._baseline.labels(team, target)),
             unpriced=CounterTally(self._unpriced.labels(team, target)),
         )
+        return served
 
     def _count_attempts(self, outcome: RequestOutcome) -> None:
         previous: str | None = None
@@ -373,15 +372,6 @@ class Metrics:
 def forget_worker(pid: int, folder: str) -> None:
     """Removes a dead worker's gauges from the sums in the shared folder; its counters stay counted."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
-
-
-def _count_tokens(served: _Served, outcome: RequestOutcome) -> None:
-    if outcome.input_tokens:
-        served.input_tokens.amount += outcome.input_tokens
-    if outcome.cached_input_tokens:
-        served.cached_tokens.amount += outcome.cached_input_tokens
-    if outcome.output_tokens:
-        served.output_tokens.amount += outcome.output_tokens
 
 
 def _count_money(served: _Served, outcome: RequestOutcome) -> None:

@@ -88,16 +88,20 @@ class Signals:
         key = (turn.weighing.team_id, turn.weighing.conversation)
         # An earlier answer can be the reason for this request only if it was there before this one was sent.
         since_us = turn.started_us - WINDOW_US
-        past = tuple(each for each in self._past.pop(key, ()) if each.ended_us >= since_us)
-        seen = [each for each in past if each.ended_us <= turn.started_us]
-        same = next((each for each in reversed(seen) if _is_same_request(each, turn)), None)
-        self._past[key] = (*past, _as_remembered(turn, same))[-_TURNS_KEPT:]
+        past = self._past.pop(key, ())
+        latest = same = None
+        for each in past:
+            if since_us <= each.ended_us <= turn.started_us:
+                latest = each
+                if _is_same_request(each, turn):
+                    same = each
+        self._past[key] = (*past[1 - _TURNS_KEPT :], _as_remembered(turn, same))
         if len(self._past) > self._max:
             self._past.popitem(last=False)
         if same is not None:
             return _negative_verdict(turn, REGENERATED, same) if same.repeats < _MAX_REPEATS else None
-        if seen and _is_re_asked(seen[-1], turn):
-            return _negative_verdict(turn, RE_ASKED, seen[-1])
+        if latest is not None and _is_re_asked(latest, turn):
+            return _negative_verdict(turn, RE_ASKED, latest)
         return None
 
 

@@ -28,25 +28,28 @@ class CounterTally:
 class HistogramTally:
     """What a histogram observed since it was last written. `bounds` are its buckets' upper bounds, in order."""
 
-    __slots__ = ("_bounds", "_counts", "_histogram", "_total")
+    __slots__ = ("_bounds", "_counts", "_histogram", "_is_written", "_total")
 
     def __init__(self, histogram: Histogram, bounds: tuple[float, ...]) -> None:
         self._histogram: Final = histogram
         self._bounds: Final = bounds
-        self._counts: dict[int, int] = {}
+        self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
+        self._is_written = True
 
     def observe(self, value: float) -> None:
-        at = bisect_left(self._bounds, value)
-        self._counts[at] = self._counts.get(at, 0) + 1
+        self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
+        self._is_written = False
 
     def write(self) -> None:
         """Adds to the histogram's own buckets: it has no public way to add many observations at once."""
-        if not self._counts:
+        if self._is_written:
             return
-        for at, count in self._counts.items():
-            self._histogram._buckets[at].inc(count)  # noqa: SLF001
+        for at, count in enumerate(self._counts):
+            if count:
+                self._histogram._buckets[at].inc(count)  # noqa: SLF001
         self._histogram._sum.inc(self._total)  # noqa: SLF001
-        self._counts.clear()
+        self._counts = [0] * len(self._counts)
         self._total = 0.0
+        self._is_written = True
