@@ -182,7 +182,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         total: int = sum(map(operator.mul, meters(usage), price.figures()))
         return total + units
 
-    def tokens_nanousd(self, input_tokens: int, output_tokens: int, *, cached: int = 0, written: int = 0) -> int:
+    def tokens_nanousd(self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0) -> int:
         """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""
         price = self.applying(input_tokens, batch=False) if self.long_prompts else self
         total = (

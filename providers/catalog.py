@@ -107,6 +107,13 @@ class Wildcards:
 _NO_WILDCARDS: Final = Wildcards((), PriceBook(), 0)
 
 
+def those_that_chat(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Return those that answer chats, else all: what embeds, draws or speaks was never meant by `auto`, so no refusal or
+    explanation need tell of it.
+    """
+    return tuple(each for each in targets if each.chats) or targets
+
+
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     """Targets by id, in the order of the configuration, and the wildcards that further ones follow from.
 
@@ -115,6 +122,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
 
     targets: Mapping[str, Target]
     wildcards: Wildcards = _NO_WILDCARDS
+    chatting: tuple[Target, ...] = ()
+    """The targets that `auto` is meant to choose from where nobody names them; follows from the targets."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "chatting", those_that_chat(tuple(self.targets.values())))
 
     def __iter__(self) -> Iterator[Target]:
         yield from self.targets.values()

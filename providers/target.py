@@ -107,11 +107,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The wildcard entry that it follows from, such as `openai/*`; empty for a model with an entry of its own."""
     own: bool = False
     """True when it runs on our own engines rather than at a commercial provider; follows from the fields above."""
+    chats: bool = True
+    """True when it answers chats; follows from its capabilities."""
 
     def __post_init__(self) -> None:
-        # It is asked for several times a request.
+        # They are asked for several times a request.
         own = self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)
         msgspec.structs.force_setattr(self, "own", own)
+        msgspec.structs.force_setattr(self, "chats", self.capabilities.isdisjoint(NOT_CHAT))
 
     @property
     def entry(self) -> str:

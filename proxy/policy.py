@@ -10,7 +10,7 @@ covers.
 """
 
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
-from providers.catalog import Catalog
+from providers.catalog import Catalog, those_that_chat
 from providers.provider_tools import AsWritten
 from providers.target import METERED_CAPABILITIES, NOT_CHAT, Capability, Deployment, Dialect, Target, Tier
 from proxy.affinity import Kept, Sticky, TurnChoice
@@ -31,10 +31,10 @@ from proxy.errors import (
     TargetsUnavailable,
     UnpricedModel,
 )
-from proxy.shadow_price import NO_ROOMS, Margin, MarginWhy, Room, Rooms, margin
+from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin
 from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
-AUTO = "auto"
+AUTO: Final = "auto"
 
 DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
@@ -254,7 +254,7 @@ def plan(
     rejected: list[Rejection] = []
     shorter: list[Target] = []
     for target in pool:
-        obstacle = _obstacle(target, facts, fleet, policy.unpriced, auto=kind == AUTO)
+        obstacle = _obstacle(target, facts, fleet, policy.unpriced, kind)
         if obstacle is None:
             eligible.append(target)
             continue
@@ -278,7 +278,7 @@ def plan(
         candidates=tuple(candidates),
         rejected=tuple(rejected),
         # A caller that names a model has decided what is good enough.
-        cheapest_commercial=_cheapest_commercial([(eligible[0], None)], policy),
+        cheapest_commercial=eligible[0] if _is_bought(eligible[0], policy) else None,
     )
 
 
@@ -301,7 +301,7 @@ def absent(facts: Facts, policy: Policy, catalog: Catalog, fleet: Fleet) -> list
     pool, kind = _named_targets(facts, policy, catalog)
     found: list[Target] = []
     for target in pool:
-        obstacle = _obstacle(target, facts, fleet, policy.unpriced, auto=kind == AUTO)
+        obstacle = _obstacle(target, facts, fleet, policy.unpriced, kind)
         if obstacle is None and kind != AUTO:
             break
         if obstacle is not None and obstacle.obstacle == "unavailable" and target.pool is not None:
@@ -313,11 +313,7 @@ def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) 
     """Returns the targets that `auto` could choose for a team if all were healthy."""
     names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
     targets = (catalog.targets[name] for name in names if allowed is None or name in allowed)
-    return [
-        target
-        for target in targets
-        if target.price is not None and target.routing_weight > 0 and target.capabilities.isdisjoint(NOT_CHAT)
-    ]
+    return [target for target in targets if target.price is not None and target.routing_weight > 0 and target.chats]
 
 
 def unmeasured(
@@ -365,17 +361,14 @@ def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: 
     return max((outlooks[name].adequate for name in names), default=None)
 
 
-def _named_targets(
-    facts: Facts, policy: Policy, catalog: Catalog
-) -> tuple[list[Target], Literal["auto", "alias", "named"]]:
+def _named_targets(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[Sequence[Target], _Kind]:
     """Returns the targets behind a name, in order, and the name's kind. Targets the team may not use are left out.
     Raises ModelNotFound.
     """
     if facts.alias == AUTO:
-        names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
-        pool = [catalog.targets[name] for name in names]
-        # What embeds, draws or speaks was never meant by `auto`; no refusal or explanation need tell of it.
-        return [each for each in pool if each.capabilities.isdisjoint(NOT_CHAT)] or pool, "auto"
+        if policy.auto_targets is None:
+            return catalog.chatting, "auto"
+        return those_that_chat(tuple(catalog.targets[name] for name in policy.auto_targets)), "auto"
     kind: _Kind = "alias" if facts.alias in policy.aliases else "named"
     names = names_behind(facts.alias, policy)
     pool = [catalog.targets[name] for name in names if name in catalog.targets]
@@ -403,10 +396,11 @@ def may_use(allowed: frozenset[str] | None, target: Target) -> bool:
     return allowed is None or target.target_id in allowed or target.pattern in allowed
 
 
-def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *, auto: bool) -> Rejection | None:
+def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, kind: _Kind) -> Rejection | None:
     """Returns the first reason why a target cannot serve the request, or None."""
     found: tuple[Obstacle, str] | None = None
-    if not may_use(facts.allowed_models, target):
+    auto = kind == AUTO
+    if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
         found = ("not-allowed", "the team may not use it")
     elif facts.tier not in target.tiers:
         found = ("tier", f"does not serve the {facts.tier} tier")
@@ -432,7 +426,7 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
     needed = facts.needs
     at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
     answer = 0 if target.answer_beside else facts.max_output_tokens or 0
-    if (missing := _missing_capability(target, needed)) is not None:
+    if (needed or not target.chats) and (missing := _missing_capability(target, needed)) is not None:
         return "capability-missing", missing
     if facts.dialect is not None and (missing := _not_run(target, facts)):
         return "provider-tool", missing
@@ -528,14 +522,17 @@ class _Option(msgspec.Struct, eq=False):
     """One eligible target as a request sees it. Costs are nano-dollars, None without a price."""
 
     target: Target
-    target_id: str
     outlook: TargetPrediction | None
     """The prediction for the target, where it was measured."""
     output_tokens: int
     expected: int | None
     compared: int | None
     """What it is compared by: within a tool loop the expected cost of the turn's first request."""
-    margin: Margin | None = None
+    reason: Reason = "fallback"
+    margin_nanousd: int | None = None
+    margin_why: MarginWhy = ""
+    overflows: bool = False
+    """True when our own has no room for this request, and the cheapest alternative comes first."""
     rank: tuple[float, bool, str] = (math.inf, False, "")
 
 
@@ -564,7 +561,7 @@ class _TargetComparison:
         expected = compared = _expected(target, facts.input_tokens, output, sticky)
         if facts.opening_tokens is not None:
             compared = self.compared(target, outlook, sticky)
-        return _Option(target, target.target_id, outlook, output, expected, compared)
+        return _Option(target, outlook, output, expected, compared)
 
     def compared(self, target: Target, outlook: TargetPrediction | None, sticky: Sticky | None) -> int | None:
         """The expected cost that a target is compared by."""
@@ -608,14 +605,13 @@ class _TargetComparison:
                 f"adequate with {adequate:.3f}, the baseline model with {self.reference:.3f}: "
                 f"loses {self.reference - adequate:.3f}, tolerated are {self.tolerance:.3f}"
             )
-        led = option.margin
         return Rejection(
-            target_id=option.target_id,
+            target_id=option.target.target_id,
             obstacle="too-hard",
             detail=detail,
             expected_nanousd=option.expected,
-            margin_nanousd=None if led is None else led.nanousd,
-            margin_why="" if led is None else led.why,
+            margin_nanousd=option.margin_nanousd,
+            margin_why=option.margin_why,
             adequate=None if option.outlook is None else option.outlook.adequate,
         )
 
@@ -637,40 +633,40 @@ def _auto(
     weak: list[_Option] = []
     for target in eligible:
         option = scales.option(target, sticky)
-        stays = kept is not None and kept.target_id == option.target_id and scales.may_stay(option)
+        stays = kept is not None and kept.target_id == target.target_id and scales.may_stay(option)
         (capable if stays or scales.capable(option) else weak).append(option)
-    _rank_all(capable, policy, rooms)
-    capable.sort(key=_rank)
-    reason = _first_reason(capable, scales, sticky, rooms) if capable else "most-capable"
     if weak:
         _rank_all(weak, policy, rooms)
         weak.sort(key=lambda option: (-scales.strength(option), option.rank))
-    ordered: list[tuple[_Option, Reason]] = [(option, "fallback") for option in capable or [weak.pop(0)]]
-    ordered[0] = (ordered[0][0], reason)
+    if capable:
+        _rank_all(capable, policy, rooms)
+        capable.sort(key=_rank)
+        capable[0].reason = _first_reason(capable, scales, sticky, rooms)
+    else:
+        capable.append(weak.pop(0))
+        capable[0].reason = "most-capable"
+    ordered = capable
     if facts.loop is not NO_LOOP:
-        cold = _first_without_cache(capable, scales, rooms) if reason == "prompt-cache" else ordered[0][0]
-        ordered = _within_turn(ordered, cold, kept, scales)
-    if policy.degrade:
-        ordered += [(option, "degraded") for option in weak]
+        by_cache = capable[0].reason == "prompt-cache"
+        cold = _first_without_cache(capable, scales, rooms) if by_cache else capable[0]
+        ordered = _within_turn(capable, cold, kept, scales)
+    if policy.degrade and weak:
+        for option in weak:
+            option.reason = "degraded"
+        ordered = [*ordered, *weak]
         weak = []
-    good_enough = capable or [ordered[0][0]]
-    if len(ordered) > 1:
-        ordered = _limited(ordered, policy, lambda each: each[0].target)
+    if len(ordered) > policy.max_candidates:
+        ordered = _limited(ordered, policy, lambda each: each.target)
     return RoutePlan(
-        candidates=tuple([_candidate(option, facts, reason) for option, reason in ordered]),
+        candidates=tuple([_candidate(option, facts) for option in ordered]),
         rejected=(*rejected, *map(scales.too_weak, weak)),
         tolerance=scales.tolerance,
         reference_adequate=scales.reference,
-        cheapest_commercial=_cheapest_commercial([(each.target, each.expected) for each in good_enough], policy),
+        cheapest_commercial=_cheapest_commercial(capable, policy),
     )
 
 
-def _within_turn(
-    ordered: list[tuple[_Option, Reason]],
-    cold: _Option,
-    kept: Kept | None,
-    scales: _TargetComparison,
-) -> list[tuple[_Option, Reason]]:
+def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scales: _TargetComparison) -> list[_Option]:
     """Puts the turn's target first, and before it, for each raise that it has not had yet, the next better one: of those
     that are more capable of this prompt, the first in the order of margins, as after a weak answer.
 
@@ -678,28 +674,29 @@ def _within_turn(
     for its cache may be what the turn before was raised to, and then it is no step below. Our own that have no room for
     this request count as not available, whoever was there before.
     """
-    first, reason = ordered[0]
+    first = ordered[0]
+    reason = first.reason
     begun = _begun_with(ordered, kept)
     raises = scales.facts.loop.raises
     present = cold if begun is None else begun
     for _ in range(raises if begun is None or kept is None else raises - kept.raises):
-        present = next((option for option, _ in ordered if scales.better(option, present)), present)
+        present = next((option for option in ordered if scales.better(option, present)), present)
     if begun is None and not (raises and scales.better(present, first)):
         return ordered
     if raises and scales.better(present, first if begun is None else cold):
         reason = "struggle"
     elif present is not first:
         reason = "same-turn"
-    front = {each.target_id: each for each in (present, begun or first)}
-    rest = [option for option, _ in ordered if option.target_id not in front]
-    return [(option, "fallback" if index else reason) for index, option in enumerate([*front.values(), *rest])]
+    first.reason = "fallback"
+    present.reason = reason
+    front = {each.target.target_id: each for each in (present, begun or first)}
+    return [*front.values(), *(option for option in ordered if option.target.target_id not in front)]
 
 
-def _begun_with(ordered: list[tuple[_Option, Reason]], kept: Kept | None) -> _Option | None:
+def _begun_with(ordered: list[_Option], kept: Kept | None) -> _Option | None:
     """The target that the turn began with, when it may go on there."""
-    for option, _ in ordered if kept is not None else ():
-        led = option.margin
-        if kept is not None and kept.target_id == option.target_id and not (led is not None and led.overflows):
+    for option in ordered if kept is not None else ():
+        if kept is not None and kept.target_id == option.target.target_id and not option.overflows:
             return option
     return None
 
@@ -723,25 +720,27 @@ def _rank_all(options: list[_Option], policy: Policy, rooms: Rooms) -> None:
     by_room = rooms.by_target
     for option in options:
         average, target = option.compared, option.target
+        target_id = target.target_id
         if average is None:
-            option.margin = None
-            option.rank = (math.inf, False, option.target_id)
-            continue
-        if option.target_id in by_room:
+            option.rank = (math.inf, False, target_id)
+        elif target_id in by_room:
             own.append(option)
-            continue
-        option.margin = Margin(average, "average" if is_own(target, policy.pooled) else "bought")
-        rank = average / target.routing_weight
-        option.rank = (rank, False, option.target_id)
-        first = min(first, rank)
-        alternative = average if alternative is None else min(alternative, average)
+        else:
+            option.margin_nanousd = average
+            option.margin_why = "average" if is_own(target, policy.pooled) else "bought"
+            rank = average / target.routing_weight
+            option.rank = (rank, False, target_id)
+            first = min(first, rank)
+            alternative = average if alternative is None else min(alternative, average)
     if not rooms.may_overflow:
         alternative = None
     for option in own:
         assert option.compared is not None  # noqa: S101  # Those without a price were left out.
-        led = option.margin = margin(option.compared, alternative, by_room[option.target_id], rooms.place)
+        target_id = option.target.target_id
+        led = margin(option.compared, alternative, by_room[target_id], rooms.place)
+        option.margin_nanousd, option.margin_why, option.overflows = led.nanousd, led.why, led.overflows
         rank = first if led.overflows else led.nanousd / option.target.routing_weight
-        option.rank = (rank, led.overflows, option.target_id)
+        option.rank = (rank, led.overflows, target_id)
 
 
 _Each = TypeVar("_Each")
@@ -764,17 +763,21 @@ def is_own(target: Target, pooled: Container[str]) -> bool:
     return target.own or target.target_id in pooled
 
 
-def _cheapest_commercial(good_enough: Iterable[tuple[Target, int | None]], policy: Policy) -> Target | None:
+def _is_bought(target: Target, policy: Policy) -> bool:
+    """Returns True for a target that is paid for by use."""
+    return target.price is not None and not is_own(target, policy.pooled)
+
+
+def _cheapest_commercial(good_enough: Iterable[_Option], policy: Policy) -> Target | None:
     """Returns the paid target of least cost. Routing weights are ignored: they express preference, not the cost
     elsewhere.
     """
     found: Target | None = None
     least = 0
-    for target, cost in good_enough:
-        if target.price is None or is_own(target, policy.pooled):
-            continue
-        if found is None or ((cost or 0), target.target_id) < (least, found.target_id):
-            found, least = target, cost or 0
+    for option in good_enough:
+        target, cost = option.target, option.expected or 0
+        if _is_bought(target, policy) and (found is None or (cost, target.target_id) < (least, found.target_id)):
+            found, least = target, cost
     return found
 
 
@@ -789,10 +792,10 @@ def held_out(
     if (
         reference is None
         or reference.price is None
-        or _obstacle(reference, facts, fleet, policy.unpriced, auto=True) is not None
+        or _obstacle(reference, facts, fleet, policy.unpriced, AUTO) is not None
     ):
         return None
-    first = _candidate(_option(reference, facts, prediction, None), facts, "holdout")
+    first = _candidate(_option(reference, facts, prediction, None, "holdout"), facts)
     others = tuple(each for each in route.candidates if each.target.target_id != reference.target_id)
     return msgspec.structs.replace(route, candidates=(first, *others)[: policy.max_candidates])
 
@@ -802,29 +805,22 @@ def _first_reason(capable: list[_Option], scales: _TargetComparison, sticky: Sti
     `prompt-cache` when only its cached tokens make it first.
     """
     first = capable[0]
-    led = first.margin
-    if (
-        rooms is not NO_ROOMS
-        and led is not None
-        and led.why == "bought"
-        and any(each.margin is not None and each.margin.overflows for each in capable)
-    ):
+    if rooms is not NO_ROOMS and first.margin_why == "bought" and any(each.overflows for each in capable):
         return "spill-over"
-    if sticky is None or sticky.target_id != first.target_id:
+    if sticky is None or sticky.target_id != first.target.target_id:
         return "cheapest-capable"
-    without = _first_without_cache(capable, scales, rooms)
-    return "cheapest-capable" if without.target_id == first.target_id else "prompt-cache"
+    return "cheapest-capable" if _first_without_cache(capable, scales, rooms) is first else "prompt-cache"
 
 
 def _first_without_cache(capable: list[_Option], scales: _TargetComparison, rooms: Rooms) -> _Option:
     """Returns the target that would come first if nobody had anything of the conversation cached."""
     cold = [
-        _Option(each.target, each.target_id, each.outlook, 0, None, scales.compared(each.target, each.outlook, None))
+        _Option(each.target, each.outlook, 0, None, scales.compared(each.target, each.outlook, None))
         for each in capable
     ]
     _rank_all(cold, scales.policy, rooms)
-    first = min(cold, key=_rank)
-    return next(each for each in capable if each.target_id == first.target_id)
+    first = min(cold, key=_rank).target
+    return next(each for each in capable if each.target is first)
 
 
 def _in_order(
@@ -837,12 +833,14 @@ def _in_order(
 ) -> list[Candidate]:
     first: Reason = "alias" if kind == "alias" else "named" if eligible[0].target_id == facts.alias else "fallback"
     return [
-        _candidate(_option(target, facts, prediction, sticky), facts, "fallback" if index else first)
+        _candidate(_option(target, facts, prediction, sticky, "fallback" if index else first), facts)
         for index, target in enumerate(eligible)
     ]
 
 
-def _option(target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None) -> _Option:
+def _option(
+    target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None, reason: Reason
+) -> _Option:
     """A target that is compared with nothing."""
     outlook = None if prediction is None else prediction.outlooks.get(target.target_id)
     output = _expected_output(target, facts, prediction, outlook)
@@ -850,18 +848,17 @@ def _option(target: Target, facts: Facts, prediction: Prediction | None, sticky:
     if facts.unit:
         # Billed by what was asked for: it costs what it may cost.
         expected = likely_most_nanousd(target, facts)
-    return _Option(target, target.target_id, outlook, output, expected, None)
+    return _Option(target, outlook, output, expected, None, reason)
 
 
-def _candidate(option: _Option, facts: Facts, reason: Reason) -> Candidate:
-    led = option.margin
+def _candidate(option: _Option, facts: Facts) -> Candidate:
     return Candidate(
         target=option.target,
-        reason=reason,
+        reason=option.reason,
         expected_nanousd=option.expected,
         bound_nanousd=likely_most_nanousd(option.target, facts),
-        margin_nanousd=None if led is None else led.nanousd,
-        margin_why="" if led is None else led.why,
+        margin_nanousd=option.margin_nanousd,
+        margin_why=option.margin_why,
         adequate=None if option.outlook is None else option.outlook.adequate,
         output_tokens=option.output_tokens,
     )
@@ -877,13 +874,13 @@ def _expected(target: Target, input_tokens: int, output_tokens: int, sticky: Sti
     cached = 0
     if sticky is not None and sticky.target_id == target.target_id:
         cached = min(sticky.cached_tokens, input_tokens)
-    return price.tokens_nanousd(input_tokens, output_tokens, cached=cached)
+    return price.tokens_nanousd(input_tokens, output_tokens, cached)
 
 
 def _expected_output(
     target: Target, facts: Facts, prediction: Prediction | None, outlook: TargetPrediction | None
 ) -> int:
-    if not facts.needs.isdisjoint(_ANSWERS_NOTHING):
+    if facts.needs and not facts.needs.isdisjoint(_ANSWERS_NOTHING):
         return 0
     if outlook is not None:
         predicted = outlook.output_tokens
@@ -899,10 +896,10 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     output.
     """
     price = _price(target, facts)
-    if price is None or not has_price(target, facts):
+    if price is None:
         return None
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
-    bound = price.tokens_nanousd(facts.input_tokens, _most_output_tokens(target, facts), written=written)
+    bound = price.tokens_nanousd(facts.input_tokens, _most_output_tokens(target, facts), 0, written)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 
@@ -911,7 +908,7 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     tokens.
     """
     price = _price(target, facts)
-    if price is None or not has_price(target, facts):
+    if price is None:
         return None
     # What is longer than the context is refused there.
     tokens = facts.most_input_tokens
@@ -941,9 +938,13 @@ def _unbounded(target: Target, facts: Facts) -> str:
 
 
 def _price(target: Target, facts: Facts) -> Price | None:
-    """The price to hold for: the dearer of the usual one and that of the asked tier, which the provider may not grant."""
+    """The price to hold for: the dearer of the usual one and that of the asked tier, which the provider may not grant. None
+    where it is not known what such a request costs.
+    """
     price = target.price
-    if price is None or facts.service_tier is None:
+    if price is None or (facts.unit and not has_price(target, facts)):
+        return None
+    if facts.service_tier is None:
         return price
     asked = price.of_tier(facts.service_tier)
     return max(price, asked, key=lambda each: each.output_nanousd)
@@ -963,7 +964,7 @@ def longest_answer(target: Target, facts: Facts) -> int | None:
 
 def _most_output_tokens(target: Target, facts: Facts) -> int:
     """The most answer tokens of all choices."""
-    if not facts.needs.isdisjoint(_ANSWERS_NOTHING):
+    if facts.needs and not facts.needs.isdisjoint(_ANSWERS_NOTHING):
         return 0
     return (longest_answer(target, facts) or target.max_output_tokens) * facts.choices
 
@@ -977,7 +978,7 @@ def costliest_nanousd(facts: Facts, policy: Policy, catalog: Catalog) -> int | N
     except ModelNotFound:
         return 0
     # Whoever could serve it if only somebody were there.
-    told = ((target, _obstacle(target, facts, {}, policy.unpriced, auto=kind == AUTO)) for target in pool)
+    told = ((target, _obstacle(target, facts, {}, policy.unpriced, kind)) for target in pool)
     able = [target for target, obstacle in told if obstacle is None or obstacle.obstacle == "unavailable"]
     bounds = [likely_most_nanousd(target, facts) for target in able]
     return None if None in bounds else max((bound or 0 for bound in bounds), default=0)

@@ -29,7 +29,6 @@ from dashboards.web.changing import looking
 from dashboards.web.forms import FormError
 from dashboards.web.gateway import Gateway
 from dashboards.web.view import PageRequest
-from providers.target import NOT_CHAT
 from proxy.errors import BadRequest, MeasurementNotFound, Refused
 from proxy.learning.tunings import AS_TRAINED
 
@@ -232,7 +231,7 @@ def measured_targets(gateway: Gateway) -> frozenset[str]:
 def _askable(gateway: Gateway) -> list[str]:
     """Targets that answer questions, those that were never measured first."""
     targets = gateway.rules().catalog.targets.values()
-    names = [target.target_id for target in targets if target.capabilities.isdisjoint(NOT_CHAT)]
+    names = [target.target_id for target in targets if target.chats]
     measured = measured_targets(gateway)
     return sorted(names, key=lambda name: name in measured)
 

@@ -22,7 +22,6 @@ from dashboards.web.access import allowed
 from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
-from providers.target import NOT_CHAT
 from proxy.batch.answering import Answered, Asked
 from proxy.errors import BadRequest
 from proxy.policy import AUTO, may_use
@@ -243,11 +242,7 @@ def _caller(view: PageRequest) -> Caller:
 def _models(view: PageRequest) -> list[tuple[str, str]]:
     """Names that the team may send, as options; what only makes embeddings is none."""
     rules, may = view.gateway.rules(), view.the_team.allowed_models
-    targets = [
-        target.target_id
-        for target in rules.catalog.targets.values()
-        if may_use(may, target) and target.capabilities.isdisjoint(NOT_CHAT)
-    ]
+    targets = [target.target_id for target in rules.catalog.targets.values() if may_use(may, target) and target.chats]
     return [(AUTO, "auto: the gateway chooses"), *((name, name) for name in sorted(targets))]
 
 

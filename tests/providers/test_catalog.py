@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cost.price_book.book import DatedPrice, price_book
@@ -141,3 +142,11 @@ def test_a_model_may_hedge_other_tiers_than_all() -> None:
         "n": {"batch"},
         "o": set(),
     }
+
+
+def test_auto_chooses_from_what_chats_or_from_all_where_nothing_does() -> None:
+    """Targets that embed are left out, unless there are no others."""
+    chats = catalog(section(model(model_id="chats")), KEY="k").targets["chats"]
+    embeds = msgspec.structs.replace(chats, target_id="embeds", capabilities=frozenset({"embeddings"}))
+    assert Catalog(targets={"embeds": embeds, "chats": chats}).chatting == (chats,)
+    assert Catalog(targets={"embeds": embeds}).chatting == (embeds,)
