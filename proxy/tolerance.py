@@ -194,7 +194,8 @@ class Tolerances:
         self.artifact = probe.artifact
         self._means: Mapping[str, float] | None = None
         self._known: OrderedDict[tuple[float, frozenset[str] | None], Tolerance] = OrderedDict()
-        self._requested: OrderedDict[RequestedFloor, Tolerance | None] = OrderedDict()
+        self._requested: OrderedDict[RequestedFloor, Tolerance] = OrderedDict()
+        """What each team asked for, and is given: by the sample, or by its own requests."""
         self._tables: OrderedDict[frozenset[str] | None, _ChoiceTable | None] = OrderedDict()
         # The one that most requests will ask for, so that none of them has to wait for it.
         self.of(None, None)
@@ -227,23 +228,20 @@ class Tolerances:
     @property
     def teams(self) -> tuple[str, ...]:
         """The teams that asked recently, latest first."""
-        return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._requested)))
+        return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._requested) if team_id))
 
     def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> Tolerance:
         """Returns the tolerance that keeps `floor` of the reference's quality among the allowed targets.
 
         Takes milliseconds the first time, then a look-up. A floor of None takes the gateway's.
         """
-        wanted = self._policy.quality_floor if floor is None else floor
-        if team_id:
-            own = self._own_tolerance(wanted, allowed, team_id)
-            if own is not None:
-                return own
-        key = (wanted, allowed)
-        found = self._known.get(key)
-        if found is None:
-            found = _tolerance(self._cached_table(allowed), wanted)
-        _remember(self._known, key, found)
+        key = (self._policy.quality_floor if floor is None else floor, allowed, team_id)
+        found = self._requested.get(key)
+        if found is not None:
+            self._requested.move_to_end(key)
+            return found
+        found = self._of_sample(key)
+        _remember(self._requested, key, found)
         return found
 
     def of_own(self, team_id: str, own: Sample | None) -> dict[RequestedFloor, Tolerance | None]:
@@ -255,13 +253,17 @@ class Tolerances:
 
     def adopt(self, own: Mapping[RequestedFloor, Tolerance | None]) -> None:
         """Adopts tolerances computed from own requests; None returns to the sample's."""
-        self._requested.update({key: own[key] for key in own if key in self._requested})
+        for key, found in own.items():
+            if key in self._requested:
+                self._requested[key] = self._of_sample(key) if found is None else found
 
-    def _own_tolerance(self, floor: float, allowed: frozenset[str] | None, team_id: str) -> Tolerance | None:
-        key = (floor, allowed, team_id)
-        own = self._requested.get(key)
-        _remember(self._requested, key, own)
-        return own
+    def _of_sample(self, asked: RequestedFloor) -> Tolerance:
+        floor, allowed, _ = asked
+        found = self._known.get((floor, allowed))
+        if found is None:
+            found = _tolerance(self._cached_table(allowed), floor)
+        _remember(self._known, (floor, allowed), found)
+        return found
 
     def preview(
         self,
