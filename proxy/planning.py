@@ -24,7 +24,7 @@ from proxy.request import decisive_parameters, most_input_tokens, needs, opening
 from proxy.routed_request import Hold, RoutedRequest
 from proxy.shadow_price import Rooms
 from proxy.tolerance import Tolerance, plain_tolerance
-from proxy.tool_loop import NO_LOOP, ToolLoop, read_loop
+from proxy.tool_loop import NO_LOOP, read_loop
 
 
 def facts_of(
@@ -33,11 +33,14 @@ def facts_of(
     """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
     `bounded` is True under a hard budget.
     """
-    request = parsed.request
-    rules = config.policy.autos.get(request.alias, _AS_AUTO)
-    tolerance = _tolerance(config, caller, rules)
-    loop = NO_LOOP if downgraded else _loop_of(request, config)
-    stays = config.policy.stay_in_turn and loop.steps
+    request, policy, written = parsed.request, config.policy, parsed.request.as_written
+    rules = policy.autos.get(request.alias, _AS_AUTO)
+    allowed = _allowed(caller, rules)
+    floor = caller.settings.quality_floor if rules.quality_floor is None else rules.quality_floor
+    tolerance = _tolerance(config, floor, allowed, caller.team_id)
+    # Who names a model gets it, and a spent budget is not spent further.
+    loop = NO_LOOP if downgraded or request.model != AUTO else read_loop(request.messages, policy.loops)
+    stays = loop.steps and policy.stay_in_turn
     return Facts(
         alias=AUTO if downgraded else request.model,
         tier=request.tier,
@@ -46,11 +49,11 @@ def facts_of(
         most_input_tokens=most_input_tokens(request, _size(parsed), parsed.input_tokens),
         max_output_tokens=request.max_output_tokens,
         choices=request.n,
-        allowed_models=_allowed(caller, rules),
+        allowed_models=allowed,
         service_tier=request.service_tier,
         decisive=decisive_parameters(request),
-        dialect=None if request.as_written is None else request.as_written.dialect,
-        provider_tools={} if request.as_written is None else request.as_written.tools,
+        dialect=None if written is None else written.dialect,
+        provider_tools={} if written is None else written.tools,
         bounded=bounded,
         longest_tokens=request.longest_tokens or None,
         unit=request.unit,
@@ -67,13 +70,6 @@ def _size(parsed: ParsedRequest) -> int:
     """The bytes that came, whichever way."""
     upload = parsed.request.upload
     return len(parsed.body) + (0 if upload is None else upload.size)
-
-
-def _loop_of(request: ChatRequest, config: PipelineConfig) -> ToolLoop:
-    """What the messages show of tool loops. Who names a model gets it, and a spent budget is not spent further."""
-    if request.model != AUTO:
-        return NO_LOOP
-    return read_loop(request.messages, config.policy.loops)
 
 
 def turn_of(parsed: ParsedRequest, facts: Facts, config: PipelineConfig) -> Hashable:
@@ -168,12 +164,11 @@ def _allowed(caller: Caller, rules: AutoRules) -> frozenset[str] | None:
     return caller.allowed_models & rules.targets
 
 
-def _tolerance(config: PipelineConfig, caller: Caller, rules: AutoRules) -> Tolerance:
-    floor = caller.settings.quality_floor if rules.quality_floor is None else rules.quality_floor
+def _tolerance(config: PipelineConfig, floor: float | None, allowed: frozenset[str] | None, team_id: str) -> Tolerance:
     if config.tolerances is None:
         plain = plain_tolerance(config.policy.quality_floor if floor is None else floor)
         return Tolerance(plain, plain)
-    return config.tolerances.of(floor, _allowed(caller, rules), caller.team_id)
+    return config.tolerances.of(floor, allowed, team_id)
 
 
 def _draw_arm(

@@ -542,6 +542,8 @@ def needs(request: ChatRequest) -> frozenset[Capability]:
 def decisive_parameters(request: ChatRequest) -> frozenset[str]:
     """Returns the parameters sent that a target must be able to take, such as `n` and `logprobs`."""
     fields = request.fields
+    if DECISIVE.isdisjoint(fields):
+        return request.text_needs
     return request.text_needs | {name for name in DECISIVE & fields.keys() if is_said(name, fields[name])}
 
 
@@ -602,15 +604,14 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
     The estimate is added for the chat template's framing. A picture's tokens follow from its size in pixels, so a
     maximum is taken. For a file or unknown content only the target's context is a bound.
     """
-    if request.as_written is not None or not all(_measurable(message) for message in request.messages):
+    if request.as_written is not None:
         # What a provider's tools find is part of the prompt, too.
         return _UNBOUNDED_TOKENS
+    for message in request.messages:
+        if isinstance(message.content, list) and any(part.type not in _MEASURABLE_PARTS for part in message.content):
+            return _UNBOUNDED_TOKENS
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
     return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * request.images + tools
-
-
-def _measurable(message: Message) -> bool:
-    return not isinstance(message.content, list) or all(part.type in _MEASURABLE_PARTS for part in message.content)
 
 
 def _beside_text(message: Message) -> int:
