@@ -1,6 +1,5 @@
 """What one request's targets were compared by, in a few hundred bytes, for those who later ask why it went there."""
 
-from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -10,7 +9,8 @@ from proxy.policy import Candidate, Rejection, RoutePlan
 MOST: Final = 12
 """Most targets written down: those that could be asked, then those that were passed over, as planning has them."""
 _MOST_DETAIL: Final = 160
-_DIGITS: Final = 4
+_PARTS: Final = 10_000
+"""Shares are written to four digits."""
 
 
 class ConsideredTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -61,12 +61,14 @@ def written(plan: RoutePlan) -> str:
 
 def compared(plan: RoutePlan) -> Considered:
     """Returns the plan's comparison."""
-    targets = chain(map(_candidate, plan.candidates), map(_rejection, plan.rejected))
+    candidates, rejected = plan.candidates[:MOST], plan.rejected
+    targets = [_candidate(each) for each in candidates]
+    targets += [_rejection(each) for each in rejected[: MOST - len(candidates)]]
     return Considered(
         tolerance=_rounded(plan.tolerance),
         reference_adequate=_rounded(plan.reference_adequate),
-        targets=tuple(islice(targets, MOST)),
-        left_out=max(0, len(plan.candidates) + len(plan.rejected) - MOST),
+        targets=tuple(targets),
+        left_out=len(plan.candidates) + len(rejected) - len(targets),
     )
 
 
@@ -109,4 +111,5 @@ def _rejection(rejection: Rejection) -> ConsideredTarget:
 
 
 def _rounded(share: float | None) -> float | None:
-    return None if share is None else round(share, _DIGITS)
+    # In a third of the time of `round`, which goes by the decimal digits.
+    return None if share is None else (share * _PARTS + 0.5) // 1 / _PARTS
