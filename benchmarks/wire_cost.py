@@ -35,7 +35,7 @@ def _served() -> Served:
         input_tokens=90,
         created_at=1_700_000_000,
         now_s=lambda: 1_700_000_005,
-        tally=lambda: Tally(_USAGE, 6_000, 60_000),
+        tally=lambda: Tally(_USAGE, "0.000006000", "0.000060000"),
     )
 
 

@@ -6,10 +6,12 @@ Nothing falls back from here: what fails now ends the stream with an error event
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
+from cost.usage import Usage
 from providers.errors import UpstreamError
 from providers.wire import EVENTS_TYPE, Event
-from proxy.attempt import Attempt
+from proxy.attempt import Attempt, Settled
 from proxy.context import RequestContext
 from proxy.dispatch import Committed, Dispatcher
 from proxy.ending import CALLER_GONE
@@ -17,6 +19,7 @@ from proxy.errors import DeadlineExceeded, error_reply
 from proxy.relayed_answer import RelayedAnswer
 from proxy.reply import Header
 from proxy.reply_headers import decision_headers, money_headers
+from proxy.wires.own_fields import dollars
 from proxy.wires.wire import Dialect, EventWriter, Served, Tally
 from selfhosted.prefixes.tracker import PrefixTracker
 from selfhosted.rendering import instructions
@@ -81,7 +84,11 @@ def _dialect_of(context: RequestContext) -> Dialect:
     return context.dialect
 
 
-def _served(answer: RelayedAnswer) -> Served:
+def _tally(usage: Usage, cost_nanousd: int | None, baseline_nanousd: int | None) -> Tally:
+    return Tally(usage, dollars(cost_nanousd), dollars(baseline_nanousd))
+
+
+def _served(answer: RelayedAnswer, tally: Callable[[], Tally]) -> Served:
     attempt = answer.attempt
     return Served(
         request_id=attempt.routed.request_id,
@@ -89,28 +96,28 @@ def _served(answer: RelayedAnswer) -> Served:
         input_tokens=attempt.routed.facts.input_tokens,
         created_at=attempt.began_us // _SECOND_US,
         now_s=lambda: attempt.now_us // _SECOND_US,
-        tally=lambda: Tally(*answer.attempt.preview()),
+        tally=tally,
         native=bool(answer.events[0].native),
     )
 
 
 async def _relay_whole(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
-    events = answer.events
-    while (batch := await answer.read()) is not None:
+    events, attempt = answer.events, answer.attempt
+    while (batch := await answer.stream.read()) is not None:
+        attempt.observe(batch)
         events += batch
-    served = _served(answer)
-    tally = served.tally()
-    money = money_headers(tally.cost_nanousd, tally.baseline_nanousd)
-    await _book(answer.attempt)
+    settled = await _book(attempt)
+    tally = _tally(settled.usage, settled.cost_nanousd, settled.baseline_nanousd)
+    served = _served(answer, lambda: tally)
     last = events[-1]
     await _keep(context, last.payload, served)
     body = _dialect_of(context).whole(last.native or last.payload, served)
-    await context.reply.whole(200, body, [*headers, *money])
+    await context.reply.whole(200, body, headers + money_headers(tally))
 
 
 async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
     reply, deadline = context.reply, answer.attempt.routed.deadline
-    served = _served(answer)
+    served = _served(answer, lambda: _tally(*answer.attempt.preview()))
     writer = context.writer = _dialect_of(context).events(served)
     reply.begin_events(headers)
     try:
@@ -135,23 +142,25 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, headers:
     whole; only a stream of events has words for it.
     """
     reply = context.reply
-    media_type = answer.events[0].media_type
-    tally = _served(answer).tally()
+    attempt, media_type = answer.attempt, answer.events[0].media_type
+    tally = _tally(*attempt.preview())
     # What is counted from the start is known from the start.
-    money = money_headers(tally.cost_nanousd, tally.baseline_nanousd) if tally.usage.source == "counted" else []
-    reply.begin_pieces(media_type, [*headers, *money])
+    money = money_headers(tally) if tally.usage.source == "counted" else []
+    reply.begin_pieces(media_type, headers + money)
     batch: list[Event] | None = answer.events
     try:
         while batch is not None:
             await reply.events(b"".join([event.payload for event in batch]))
-            batch = await answer.read()
+            batch = await answer.stream.read()
+            if batch is not None:
+                attempt.observe(batch)
     except UpstreamError as error:
         if media_type.startswith(EVENTS_TYPE):
-            await reply.end(context.wire.error_event(error_reply(error), answer.attempt.routed.request_id))
+            await reply.end(context.wire.error_event(error_reply(error), attempt.routed.request_id))
         else:
             reply.abort()
         raise
-    await _book(answer.attempt)
+    await _book(attempt)
     await reply.end()
 
 
@@ -161,7 +170,6 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
         data = writer.render(batch)
         if data:
             await context.reply.events(data)
-        # As `answer.read` does, without a coroutine of its own for each token.
         try:
             batch = await answer.stream.read()
         except UpstreamError as error:
@@ -182,10 +190,11 @@ async def _keep(context: RequestContext, payload: bytes | None, served: Served) 
         dialect.keeps = kept is not None and context.keeper is not None and await context.keeper(kept)
 
 
-async def _book(attempt: Attempt) -> None:
+async def _book(attempt: Attempt) -> Settled:
     """Settles before the last bytes are sent, so that a caller with a whole answer finds it in the ledger even after a
     crash.
     """
-    attempt.close("ok", status=200)
+    settled = attempt.close("ok", status=200)
     # The journal is written once a turn of the event loop; by the next turn the kernel has the entry.
     await asyncio.sleep(0)
+    return settled

@@ -5,6 +5,7 @@ booked as what it used, and the one that goes on is booked as one of its own; to
 """
 
 import math
+from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
@@ -77,7 +78,7 @@ class _Over:
 
 
 class RelayedAnswer:
-    """Reads the answer of one request to its end, over one attempt or over the one that goes on with it."""
+    """The answer of one request: over one attempt, or, of a stream, over the one that goes on with it as well."""
 
     def __init__(self, context: RequestContext, committed: Committed, dispatcher: Dispatcher | None) -> None:
         self.attempt: Attempt = committed.attempt
@@ -97,14 +98,6 @@ class RelayedAnswer:
             if committed.attempt.lease is not None:
                 committed.attempt.lease.watch(self._hurry)
 
-    async def read(self) -> list[Event] | None:
-        """The next events to write, which may be none yet; None at the answer's end. Raises an UpstreamError."""
-        try:
-            batch = await self.stream.read()
-        except UpstreamError as error:
-            return await self.continued(error)
-        return self.heard(batch)
-
     def heard(self, batch: list[Event] | None) -> list[Event] | None:
         """The events to write for those that were read, which may be none yet; None at the answer's end."""
         seam = self._seam
@@ -123,9 +116,9 @@ class RelayedAnswer:
         """Counts what arrived and is not read any more: it was made, and costs."""
         self.attempt.observe(self.stream.unread())
 
-    async def aclose(self) -> None:
+    def aclose(self) -> Awaitable[None]:
         """Gives the connection back, or cuts it. Never raises."""
-        await close_quietly(self._opened)
+        return close_quietly(self._opened)
 
     async def continued(self, error: UpstreamError) -> list[Event]:
         """The first events of the rest, from another replica. Raises the error where nobody goes on."""

@@ -7,6 +7,7 @@ from proxy.answers.weak_answer import Weakness
 from proxy.attempt import Attempt
 from proxy.reply import Header
 from proxy.wires.own_fields import dollars
+from proxy.wires.wire import Tally
 
 
 def decision_headers(
@@ -49,10 +50,14 @@ def decision_headers(
     return headers
 
 
-def money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> list[Header]:
+def money_headers(tally: Tally) -> list[Header]:
     """Returns the cost headers of a whole reply; a stream reports its cost in the last event."""
-    named = ((b"x-weighbridge-cost-usd", cost_nanousd), (b"x-weighbridge-baseline-usd", baseline_nanousd))
-    return [(name, text.encode()) for name, amount in named if (text := dollars(amount)) is not None]
+    headers = []
+    if tally.cost_usd is not None:
+        headers.append((b"x-weighbridge-cost-usd", tally.cost_usd.encode()))
+    if tally.baseline_usd is not None:
+        headers.append((b"x-weighbridge-baseline-usd", tally.baseline_usd.encode()))
+    return headers
 
 
 def _unused_headers(attempts: Sequence[Attempt]) -> list[Header]:

@@ -13,8 +13,8 @@ def own_fields(served: Served, tally: Tally) -> dict[str, Any]:
     return {
         "model_used": served.target_id,
         "weighbridge": {
-            "cost_usd": dollars(tally.cost_nanousd),
-            "baseline_usd": dollars(tally.baseline_nanousd),
+            "cost_usd": tally.cost_usd,
+            "baseline_usd": tally.baseline_usd,
             "usage_source": tally.usage.source,
             **without,
         },

@@ -21,11 +21,11 @@ IsModel = Callable[[str], bool]
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """Usage and money (nano-dollars, None without a price) as they would be booked now."""
+    """Usage and money (dollars in decimal text, None without a price) as they would be booked now."""
 
     usage: Usage
-    cost_nanousd: int | None
-    baseline_nanousd: int | None
+    cost_usd: str | None
+    baseline_usd: str | None
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from classifier.prediction import Prediction
+from cost.usage import Usage
 from proxy.reply_headers import decision_headers, money_headers
 from proxy.wires.own_fields import dollars
+from proxy.wires.wire import Tally
 from tests.proxy.contexts import a_candidate, a_routed_request, an_attempt
 
 ALWAYS = {
@@ -84,8 +86,8 @@ def test_the_slower_of_two_attempts_is_told_with_its_price() -> None:
 
 def test_money_without_a_price_is_left_out() -> None:
     """An unknown cost is not 0."""
-    assert money_headers(None, None) == []
-    assert money_headers(1, None) == [(b"x-weighbridge-cost-usd", b"0.000000001")]
+    assert money_headers(Tally(Usage(), None, None)) == []
+    assert money_headers(Tally(Usage(), "0.000000001", None)) == [(b"x-weighbridge-cost-usd", b"0.000000001")]
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "0.000000000"), (1, "0.000000001"), (12_345_678_901, "12.345678901")])

@@ -25,7 +25,7 @@ def served(usage: Usage = USAGE) -> Served:
         input_tokens=90,
         created_at=1_700_000_000,
         now_s=lambda: 1_700_000_005,
-        tally=lambda: Tally(usage, 6_000, 60_000),
+        tally=lambda: Tally(usage, "0.000006000", "0.000060000"),
     )
 
 
