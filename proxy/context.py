@@ -125,7 +125,7 @@ def new_context(
         request_id=request_id,
         wire=wire,
         reply=reply,
-        started_at=reply.now,
+        started_at=clock(),
         config=config,
         task=task,
     )

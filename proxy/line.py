@@ -120,10 +120,12 @@ class RequestPipeline:
         `memory` is that of a connection that has several.
         """
         request_id = new_request_id()
-        if self._guard is not None and not self._guard.admits(batch=says_batch(exchange.headers)):
-            refusal = wire.error(error_reply(self._guard.refusal()), request_id)
+        guard = self._guard
+        # What tier it has is looked for only while some are refused.
+        if guard is not None and guard.guarding and not guard.admits(batch=says_batch(exchange.headers)):
+            refusal = wire.error(error_reply(guard.refusal()), request_id)
             self._turned_away()
-            self._guard.refuse(exchange, refusal, (REQUEST_ID_HEADER, request_id.encode()))
+            guard.refuse(exchange, refusal, (REQUEST_ID_HEADER, request_id.encode()))
             return
         context = new_context(request_id, wire, exchange, self._clock, self.config)
         context.memory = memory

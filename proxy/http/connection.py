@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.blocked_since = self._host.now()
         self._write_due_at = self.blocked_since + self._host.limits.slow_reader_s
-        self._set_due()
+        self._await_until(self._read_due_at)
 
     def resume_writing(self) -> None:
         self._unblock()
@@ -448,8 +448,9 @@ class Connection(asyncio.Protocol):
         self._state = _HEAD
         self._resume()
         self._be_idle()
-        data, self._pending = self._pending, b""
-        self._advance(data)
+        if self._pending:
+            data, self._pending = self._pending, b""
+            self._advance(data)
         if self._eof and self._exchange is None and self._state == _HEAD and self.blocked_since is None:
             # What is left will never be whole.
             self.close()
@@ -516,14 +517,12 @@ class Connection(asyncio.Protocol):
     def _unblock(self) -> None:
         self.blocked_since = None
         self._write_due_at = math.inf
-        self._set_due()
+        self._await_until(self._read_due_at)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
 
     def _await_until(self, due_at: float) -> None:
+        """Something has to come by then, or to be taken by `_write_due_at`."""
         self._read_due_at = due_at
-        self._set_due()
-
-    def _set_due(self) -> None:
-        self.due_at = min(self._read_due_at, self._write_due_at)
+        self.due_at = min(due_at, self._write_due_at)

@@ -17,8 +17,8 @@ _PAUSE_BYTES: Final = 64 * 1024
 _FULL_RETRY_S: Final = 1.0
 _SWITCHING: Final = 101
 _NO_BODY: Final = frozenset({204, 304})
+_FIRST_ERROR: Final = 400
 _CLOSE: Final = (b"connection", b"close")
-
 
 EVENTS: Final = b"text/event-stream"
 COMMENT: Final = b":\n\n"
@@ -370,7 +370,9 @@ class Exchange:
     def _begin(self, status: int, headers: Sequence[Header], framing: bytes) -> bytes:
         if self.started:
             raise RuntimeError("a reply starts once")
-        head = reply_head(status, headers, framing + self._wire.tail(self, closes=_CLOSE in headers))
+        # Only an error is its connection's last reply.
+        closes = status >= _FIRST_ERROR and _CLOSE in headers
+        head = reply_head(status, headers, framing + self._wire.tail(self, closes=closes))
         self.started = True
         self.status = status
         return head

@@ -22,10 +22,12 @@ _LINES_BESIDE_FIELDS: Final = 2
 _VERSION_BYTES: Final = len(b" HTTP/1.1")
 _VERSIONS: Final[dict[bytes, Version]] = {b" HTTP/1.1": "1.1", b" HTTP/1.0": "1.0"}
 _UPGRADE: Final = frozenset({b"upgrade", b"http2-settings"})
-_NOTED: Final = frozenset(
-    {b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding", b"origin", *_UPGRADE}
+_SINGLE: Final = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"origin", *_UPGRADE}
 )
+"""Fields that a request may have once: the server reads them, and another reader might read another one."""
 _NO_REQUEST: Final = "This is not an HTTP request that the gateway can read."
+_ONE_OF_EACH: Final = "Send one `host`, and of each field that describes the body at most one."
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +45,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     keeps: bool
     """Whether the caller wants to keep the connection."""
     noted: dict[bytes, bytes]
-    """The fields that the server itself reads, the first of each name."""
+    """The first field of each name, those of an upgrade too: the server looks up here what it reads itself."""
 
 
 def check_unfinished(data: bytes, max_bytes: int, max_fields: int) -> None:
@@ -57,7 +59,7 @@ def check_unfinished(data: bytes, max_bytes: int, max_fields: int) -> None:
 
 def parse_head(data: bytes, max_bytes: int, max_fields: int) -> Head:
     """Parses a block that ends with the first empty line. Raises a Refused: HeadTooLarge, InvalidHttp or the like."""
-    if len(data) > max_bytes or data.count(_LINE_END) > max_fields + _LINES_BESIDE_FIELDS:
+    if len(data) > max_bytes or data.count(b"\n") > max_fields + _LINES_BESIDE_FIELDS:
         raise too_large(max_bytes, max_fields)
     fields = _Fields()
     parser = fields.parser = httptools.HttpRequestParser(fields)
@@ -69,7 +71,8 @@ def parse_head(data: bytes, max_bytes: int, max_fields: int) -> Head:
             raise InvalidHttp(_NO_REQUEST) from None
     except httptools.HttpParserError:
         # A coding that we do not know comes as an error of the body, before whose first byte the head was whole.
-        raise _of_codings(fields) or InvalidHttp(_NO_REQUEST) from None
+        noted = dict(reversed(fields.headers))
+        raise (_of_codings(noted) if fields.whole else None) or InvalidHttp(_NO_REQUEST) from None
     finally:
         # The two know each other, which only the collector would undo.
         fields.parser = None
@@ -79,9 +82,12 @@ def parse_head(data: bytes, max_bytes: int, max_fields: int) -> Head:
     version = _VERSIONS.get(data[end - _VERSION_BYTES : end])
     if version is None:
         raise UnsupportedVersion("This server speaks HTTP/1.1 and HTTP/1.0.")
-    length = _length(fields, version)
-    headers, noted = fields.headers, fields.noted
-    if not noted.keys().isdisjoint(_UPGRADE):
+    headers = fields.headers
+    noted = dict(reversed(headers))
+    if len(noted) < len(headers):
+        _check_repeated(headers)
+    length = _length(noted, version)
+    if b"upgrade" in noted or b"http2-settings" in noted:
         headers = [header for header in headers if header[0] not in _UPGRADE]
     raw_path, query = _target(fields.url)
     path = raw_path.decode("ascii")
@@ -108,25 +114,20 @@ def too_large(max_bytes: int, max_fields: int) -> HeadTooLarge:
 class _Fields:
     """What llhttp calls back with."""
 
-    __slots__ = ("headers", "keeps", "noted", "parser", "repeated", "url", "whole")
+    __slots__ = ("headers", "keeps", "parser", "url", "whole")
 
     def __init__(self) -> None:
         self.parser: httptools.HttpRequestParser | None = None
         self.keeps = False
         self.url = b""
         self.headers: list[Header] = []
-        self.noted: dict[bytes, bytes] = {}
-        self.repeated = False
         self.whole = False
 
     def on_url(self, url: bytes) -> None:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name, value = name.lower(), value.rstrip(b" \t")
-        self.headers.append((name, value))
-        if name in _NOTED and self.noted.setdefault(name, value) is not value and name != b"expect":
-            self.repeated = True
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self.whole = True
@@ -134,18 +135,24 @@ class _Fields:
         self.keeps = self.parser is not None and bool(self.parser.should_keep_alive())
 
 
-def _of_codings(fields: _Fields) -> Refused | None:
-    coding = fields.noted.get(b"transfer-encoding")
-    if coding is None or not fields.whole or coding.lower() == b"chunked":
+def _check_repeated(headers: list[Header]) -> None:
+    """Raises InvalidHttp where another reader could read another one of the fields of a name."""
+    names = [name for name, _ in headers]
+    if any(names.count(name) > 1 for name in _SINGLE):
+        raise InvalidHttp(_ONE_OF_EACH)
+
+
+def _of_codings(noted: dict[bytes, bytes]) -> Refused | None:
+    coding = noted.get(b"transfer-encoding")
+    if coding is None or coding.lower() == b"chunked":
         return None
     return UnsupportedCoding("The one transfer coding that is read here is `chunked`, alone.")
 
 
-def _length(fields: _Fields, version: Version) -> int | None:
+def _length(noted: dict[bytes, bytes], version: Version) -> int | None:
     """The length of the body. Raises where another reader could find another one."""
-    noted = fields.noted
-    if fields.repeated or (b"host" not in noted and version == "1.1"):
-        raise InvalidHttp("Send one `host`, and of each field that describes the body at most one.")
+    if b"host" not in noted and version == "1.1":
+        raise InvalidHttp(_ONE_OF_EACH)
     length, coding = noted.get(b"content-length"), noted.get(b"transfer-encoding")
     if coding is None:
         if length is None:
@@ -155,7 +162,7 @@ def _length(fields: _Fields, version: Version) -> int | None:
         return int(length)
     if length is not None or version != "1.1":
         raise InvalidHttp("A body has a `content-length` or comes in chunks, and in HTTP/1.0 it has a length.")
-    refused = _of_codings(fields)
+    refused = _of_codings(noted)
     if refused is not None:
         raise refused
     return None

@@ -18,6 +18,7 @@ def _parsed(data: bytes) -> Head:
     [
         (b"", InvalidHttp),
         (_HOST + b"Host: b\r\n", InvalidHttp),
+        (_HOST + _HOST, InvalidHttp),
         (_HOST + b"Content-Length: 1\r\nContent-Length: 1\r\n", InvalidHttp),
         (_HOST + b"Content-Length: 1\r\nContent-Length: 2\r\n", InvalidHttp),
         (_HOST + b"Content-Length: 1, 1\r\n", InvalidHttp),
