@@ -183,7 +183,7 @@ class Breakers:
         self._groups: dict[str, _Group] = {}
         self._breakers: dict[str, _Breaker] = {}
         self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
-        """The deployments that a target has now. A pool sets it: its replicas come and go between two reloads."""
+        """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
         """Sets the targets: deployments that stay keep their state, the state of others is dropped."""
@@ -193,10 +193,10 @@ class Breakers:
 
     def available(self, target: Target) -> tuple[Deployment, ...]:
         """The deployments that may be called now, in their order. Takes no permit and changes no state."""
-        group = self._groups.get(target.entry)
+        group = self._groups.get(target.pattern or target.target_id)
         if group is None:
             group = self._add_group(target, self._breakers)
-        deployments = self.ready(target)
+        deployments = target.deployments if target.pool is None else self.ready(target)
         if not group.ejected:
             return deployments
         now = self._clock()

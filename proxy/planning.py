@@ -1,4 +1,4 @@
-"""Inputs and result of planning: the facts of a request, and the routed request. Pure."""
+"""What goes into planning, and what follows from a plan: facts, arm, comparators, hold. Pure."""
 
 from collections.abc import Hashable
 from typing import Final
@@ -11,18 +11,15 @@ from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
 from providers.wire import ChatRequest
-from proxy.affinity import Sticky, TurnChoice
-from proxy.cache_marks import Reuse
 from proxy.comparisons import comparator_of
 from proxy.context import RequestContext
-from proxy.escalation import EscalationRules, may_escalate
+from proxy.escalation import may_escalate
 from proxy.kept_answer import portion_bytes
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
-from proxy.policy import AUTO, AutoRules, Facts, Fleet, RoutePlan, held_out, plan
+from proxy.policy import AUTO, AutoRules, Facts, Fleet, RoutePlan, held_out
 from proxy.request import decisive_parameters, most_input_tokens, needs, opening_tokens, turn_key
 from proxy.routed_request import Hold, RoutedRequest
-from proxy.shadow_price import Rooms
 from proxy.tolerance import Tolerance, plain_tolerance
 from proxy.tool_loop import NO_LOOP, read_loop
 
@@ -80,66 +77,6 @@ def turn_of(parsed: ParsedRequest, facts: Facts, config: PipelineConfig) -> Hash
     return turn_key(parsed.prompt)
 
 
-def routed_request(
-    context: RequestContext,
-    caller: Caller,
-    parsed: ParsedRequest,
-    prediction: Prediction | None,
-    facts: Facts,
-    *,
-    fleet: Fleet,
-    rooms: Rooms,
-    conversation: Hashable,
-    sticky: Sticky | None,
-    turn: Hashable = None,
-    turn_choice: TurnChoice | None = None,
-    downgraded: bool,
-    in_flight: int,
-    keep_bytes: int,
-    reuse: Reuse | None = None,
-) -> RoutedRequest:
-    """Plans the request and builds the routed request; also used when a spent budget plans it anew.
-
-    Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
-    """
-    config, request = context.config, parsed.request
-    route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, turn_choice)
-    arm: Arm = ""
-    # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
-    if prediction is not None and not downgraded:
-        arm, route = _draw_arm(context.request_id, config, route, facts, prediction, fleet)
-    # What another dialect says is not judged.
-    escalates = request.as_written is None and may_escalate(
-        route,
-        alias=facts.alias,
-        stream=request.stream,
-        team=caller.settings.escalation,
-        wanted=parsed.wants_escalation,
-    )
-    return RoutedRequest(
-        request_id=context.request_id,
-        caller=caller,
-        request=request,
-        facts=facts,
-        plan=route,
-        prediction=prediction,
-        comparators=_comparators(config.comparators, request, route),
-        timeouts=config.timeouts,
-        retry=config.retry,
-        upstream_headers=context.trace.headers() if context.trace is not None else {},
-        alias=request.alias or request.model,
-        pools=config.pools,
-        arm=arm,
-        downgraded=downgraded,
-        hold=_hold(config.escalation, in_flight) if escalates else None,
-        deadline=parsed.deadline,
-        keep_bytes=keep_bytes,
-        conversation=conversation,
-        reuse=reuse,
-        turn=turn,
-    )
-
-
 def may_downgrade(context: RequestContext, routed: RoutedRequest) -> bool:
     """Returns True when the cheapest capable target may replace the named one: no attempt was made and `auto` was not
     used.
@@ -171,7 +108,7 @@ def _tolerance(config: PipelineConfig, floor: float | None, allowed: frozenset[s
     return config.tolerances.of(floor, allowed, team_id)
 
 
-def _draw_arm(
+def drawn_arm(
     request_id: str, config: PipelineConfig, route: RoutePlan, facts: Facts, prediction: Prediction, fleet: Fleet
 ) -> tuple[Arm, RoutePlan]:
     """Draws the experiment arm and returns it with its plan. Requests that the reference cannot serve are in no arm."""
@@ -184,7 +121,7 @@ def _draw_arm(
     return arm, reference_first if arm == "holdout" else route
 
 
-def _comparators(comparators: Comparators, request: ChatRequest, route: RoutePlan) -> Comparators:
+def comparators_of(comparators: Comparators, request: ChatRequest, route: RoutePlan) -> Comparators:
     """Returns the comparators of the answer. For embeddings the named target is the reference, as no other model's
     vectors would have served.
     """
@@ -193,5 +130,19 @@ def _comparators(comparators: Comparators, request: ChatRequest, route: RoutePla
     return msgspec.structs.replace(comparators, reference=comparator_of(route.candidates[0].target))
 
 
-def _hold(rules: EscalationRules, in_flight: int) -> Hold:
+def hold_of(
+    config: PipelineConfig, caller: Caller, parsed: ParsedRequest, facts: Facts, route: RoutePlan, in_flight: int
+) -> Hold | None:
+    """Returns the limits for holding the answer to be judged before it is given; None where no weak one is escalated."""
+    request = parsed.request
+    # What another dialect says is not judged.
+    if request.as_written is not None or not may_escalate(
+        route,
+        alias=facts.alias,
+        stream=request.stream,
+        team=caller.settings.escalation,
+        wanted=parsed.wants_escalation,
+    ):
+        return None
+    rules = config.escalation
     return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)

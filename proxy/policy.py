@@ -273,12 +273,13 @@ def plan(
         reference = _reference(prediction, policy, catalog, facts)
         scales = _TargetComparison(facts, prediction, policy, reference, _tolerance(facts, eligible, rooms))
         return _auto(eligible, rejected, scales, sticky, rooms, turn)
+    first = eligible[0]
     candidates = _in_order(_limited(eligible, policy, _itself), facts, prediction, sticky, kind=kind)
     return RoutePlan(
         candidates=tuple(candidates),
         rejected=tuple(rejected),
         # A caller that names a model has decided what is good enough.
-        cheapest_commercial=eligible[0] if _is_bought(eligible[0], policy) else None,
+        cheapest_commercial=None if first.price is None or is_own(first, policy.pooled) else first,
     )
 
 
@@ -540,19 +541,15 @@ def _rank(option: _Option) -> tuple[float, bool, str]:
     return option.rank
 
 
-class _TargetComparison:
-    """Compares targets for one prompt. `reference` is P(adequate) of the yardstick, None when there is none."""
+class _TargetComparison(msgspec.Struct, eq=False):
+    """Compares targets for one prompt."""
 
-    __slots__ = ("facts", "policy", "prediction", "reference", "tolerance")
-
-    def __init__(
-        self, facts: Facts, prediction: Prediction, policy: Policy, reference: float | None, tolerance: float
-    ) -> None:
-        self.facts = facts
-        self.prediction = prediction
-        self.policy = policy
-        self.reference = reference
-        self.tolerance = tolerance
+    facts: Facts
+    prediction: Prediction
+    policy: Policy
+    reference: float | None
+    """P(adequate) of the yardstick; None when there is none."""
+    tolerance: float
 
     def option(self, target: Target, sticky: Sticky | None) -> _Option:
         facts, prediction = self.facts, self.prediction
@@ -637,7 +634,8 @@ def _auto(
         (capable if stays or scales.capable(option) else weak).append(option)
     if weak:
         _rank_all(weak, policy, rooms)
-        weak.sort(key=lambda option: (-scales.strength(option), option.rank))
+        if len(weak) > 1:
+            weak.sort(key=lambda option: (-scales.strength(option), option.rank))
     if capable:
         _rank_all(capable, policy, rooms)
         capable.sort(key=_rank)
@@ -662,7 +660,7 @@ def _auto(
         rejected=(*rejected, *map(scales.too_weak, weak)),
         tolerance=scales.tolerance,
         reference_adequate=scales.reference,
-        cheapest_commercial=_cheapest_commercial(capable, policy),
+        cheapest_commercial=_cheapest_bought(capable),
     )
 
 
@@ -763,22 +761,16 @@ def is_own(target: Target, pooled: Container[str]) -> bool:
     return target.own or target.target_id in pooled
 
 
-def _is_bought(target: Target, policy: Policy) -> bool:
-    """Returns True for a target that is paid for by use."""
-    return target.price is not None and not is_own(target, policy.pooled)
-
-
-def _cheapest_commercial(good_enough: Iterable[_Option], policy: Policy) -> Target | None:
+def _cheapest_bought(good_enough: Iterable[_Option]) -> Target | None:
     """Returns the paid target of least cost. Routing weights are ignored: they express preference, not the cost
     elsewhere.
     """
-    found: Target | None = None
-    least = 0
-    for option in good_enough:
-        target, cost = option.target, option.expected or 0
-        if _is_bought(target, policy) and (found is None or (cost, target.target_id) < (least, found.target_id)):
-            found, least = target, cost
-    return found
+    bought = [option for option in good_enough if option.margin_why == "bought"]
+    return min(bought, key=_booked).target if bought else None
+
+
+def _booked(option: _Option) -> tuple[int, str]:
+    return option.expected or 0, option.target.target_id
 
 
 def held_out(

@@ -641,7 +641,11 @@ def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
     """
     if request.session_id is not None:
         return request.session_id
-    first = next((_text(message) for message in request.messages if message.role == "user"), "")
+    first = ""
+    for message in request.messages:
+        if message.role == "user":
+            first = _text(message)
+            break
     # Who shares a cache key begins alike more often than by chance, but one key may serve many conversations.
     return hash((request.cache_key, prompt.system, first))
 

@@ -6,6 +6,7 @@ import msgspec
 
 from accounts.caller import Caller
 from classifier.prediction import Prediction
+from cost.ledger.entries import Arm
 from providers.breaker import Breakers
 from providers.target import Deployment, Target
 from proxy.affinity import CACHE_MIN_TOKENS, Affinity, Sticky
@@ -17,8 +18,8 @@ from proxy.kept_answer import kept_bytes
 from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
-from proxy.planning import facts_of, routed_request, turn_of
-from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent, names_behind, plan
+from proxy.planning import comparators_of, drawn_arm, facts_of, hold_of, turn_of
+from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, RoutePlan, absent, names_behind, plan
 from proxy.queues.work import Work
 from proxy.request import conversation_key
 from proxy.routed_request import RoutedRequest
@@ -58,36 +59,50 @@ class Routing:
         if not all(fleet.values()):
             # A pool that nobody is in any more has no other way to learn that somebody wants it.
             self._tell_absent(facts, config, fleet)
-        rooms = self._rooms(context, caller, parsed, prediction, fleet, downgraded=downgraded)
+        # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
+        rooms = NO_ROOMS if downgraded else self._rooms(context, caller, parsed, prediction, fleet)
         conversation = conversation_key(request, parsed.prompt)
-        turn = None if downgraded else turn_of(parsed, facts, config)
-        compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
         sticky = self._affinity.lookup(caller.team_id, conversation)
+        reuse = self._reuse(config, caller.team_id, parsed, sticky)
+        turn = None if downgraded else turn_of(parsed, facts, config)
+        chosen = None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn)
         try:
-            routed = routed_request(
-                context,
-                caller,
-                parsed,
-                prediction,
-                facts,
-                fleet=fleet,
-                rooms=rooms,
-                conversation=conversation,
-                sticky=sticky,
-                turn=turn,
-                turn_choice=None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn),
-                downgraded=downgraded,
-                in_flight=in_flight,
-                keep_bytes=0
-                if request.as_written is not None
-                else kept_bytes(caller, prediction, in_flight, compared=compared),
-                reuse=self._reuse(config, caller.team_id, parsed, sticky),
-            )
+            route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, chosen)
         except TargetsUnavailable as error:
             error.retry_after_s = self._starts_in_s(facts, config, fleet) or error.retry_after_s
             raise
-        self._tell_overflow(routed)
-        return routed
+        arm: Arm = ""
+        # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
+        if prediction is not None and not downgraded:
+            arm, route = drawn_arm(context.request_id, config, route, facts, prediction, fleet)
+        if route.candidates[0].reason == "spill-over":
+            self._tell_overflow(route, facts)
+        keep_bytes = 0
+        if request.as_written is None:
+            compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
+            keep_bytes = kept_bytes(caller, prediction, in_flight, compared=compared)
+        return RoutedRequest(
+            request_id=context.request_id,
+            caller=caller,
+            request=request,
+            facts=facts,
+            plan=route,
+            prediction=prediction,
+            comparators=comparators_of(config.comparators, request, route),
+            timeouts=config.timeouts,
+            retry=config.retry,
+            upstream_headers={} if context.trace is None else context.trace.headers(),
+            alias=request.alias or request.model,
+            pools=config.pools,
+            arm=arm,
+            downgraded=downgraded,
+            hold=hold_of(config, caller, parsed, facts, route, in_flight),
+            deadline=parsed.deadline,
+            keep_bytes=keep_bytes,
+            conversation=conversation,
+            reuse=reuse,
+            turn=turn,
+        )
 
     def first_choice(
         self, context: RequestContext, caller: Caller, parsed: ParsedRequest, prediction: Prediction | None
@@ -98,7 +113,7 @@ class Routing:
         config = _with_names(context.config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
         fleet = {name: self._breakers.available(target) for name, target in config.catalog.targets.items()}
-        rooms = self._rooms(context, caller, parsed, prediction, fleet, downgraded=False)
+        rooms = self._rooms(context, caller, parsed, prediction, fleet)
         sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
         try:
             found = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms).candidates[0].target
@@ -124,16 +139,11 @@ class Routing:
         parsed: ParsedRequest,
         prediction: Prediction | None,
         fleet: Fleet,
-        *,
-        downgraded: bool,
     ) -> Rooms:
-        """What is known now of the rooms of our own pools, for a request whose target is chosen by price.
-
-        A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
-        """
-        if prediction is None or downgraded:
-            return NO_ROOMS
+        """What is known now of the rooms of our own pools, for a request whose target is chosen by price."""
         config, request, deadline = context.config, parsed.request, parsed.deadline
+        if prediction is None or not config.policy.pools:
+            return NO_ROOMS
         work = Work(
             team_id=caller.team_id,
             weight=caller.settings.weight,
@@ -154,13 +164,11 @@ class Routing:
                     found[target_id] = room
         return Rooms(found, place_of(context.request_id), caller.settings.spill_over) if found else NO_ROOMS
 
-    def _tell_overflow(self, routed: RoutedRequest) -> None:
+    def _tell_overflow(self, route: RoutePlan, facts: Facts) -> None:
         """Tells the autoscalers of what goes elsewhere for want of room, as dispatch does of what it passes over."""
-        if routed.plan.candidates[0].reason != "spill-over":
-            return
-        for candidate in routed.plan.candidates:
+        for candidate in route.candidates:
             if candidate.margin_why == "own-full":
-                self._dispatcher.turned_away(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
+                self._dispatcher.turned_away(candidate.target, facts.input_tokens + candidate.output_tokens)
 
     def _starts_in_s(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> float | None:
         """Seconds after which a replica of a pool that nobody is in may be there; None where that is not known."""
