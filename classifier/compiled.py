@@ -114,10 +114,11 @@ class CompiledWords:
         distinct, terms, meant, number, unit = out[:_FACTS_AT].tolist()
         buckets, counts, sublinear = self._buckets_at, self._buckets_at + 2 * size, self._buckets_at + 4 * size
         # Copies: whoever keeps features would keep the room for the longest otherwise.
+        rising = out[buckets : buckets + distinct].argsort()
         return (
-            out[buckets : buckets + distinct].copy(),
-            out[counts : counts + distinct].astype(np.intp),
-            floats[sublinear : sublinear + distinct].copy(),
+            out[buckets : buckets + distinct][rising],
+            out[counts : counts + distinct][rising].astype(np.intp),
+            floats[sublinear : sublinear + distinct][rising],
             floats[_FACTS_AT:_SKETCH_AT].copy(),
             terms,
             out[self._meanings_at : self._meanings_at + meant].copy(),

@@ -14,7 +14,9 @@
 #endif
 const char weighbridge_source[65] = WORDS_SOURCE;
 
-enum { MOST_BYTES = 37 * 64, CUE_GROUPS = 5, BUCKET_BITS = 17, LOW_BITS = 9, HIGH_BITS = 8, BLOCK_BYTES = 64, MARK_BYTES = 5, LONG_CODE = 12, PLACE_SHIFT = 25 };
+enum { MOST_BYTES = 37 * 64, CUE_GROUPS = 5, BUCKET_BITS = 17, BLOCK_BYTES = 64, IDEOGRAPH_BYTES = 3, MARK_BYTES = 5, LONG_CODE = 12, PLACE_SHIFT = 25 };
+/* More than there can be terms, which are words and pairs of them. */
+enum { PLACE_BITS = 13, MOST_TERMS = 1 << PLACE_BITS };
 
 /* What kind of byte each byte is; the order is that of classifier/features.py. */
 enum { LOWER, UPPER, DIGIT, UNDERSCORE, LEAD, REST, SPACE, NEWLINE, MATH, BRACKET, BACKSLASH, DOLLAR, QUESTION, COMMA, STOP, OTHER, KINDS };
@@ -46,60 +48,95 @@ static uint64_t mixed(uint64_t hash, uint64_t finish) { return (hash ^ (hash >> 
 
 static double log_more(int64_t count) { return log1p((double)(count > 0 ? count : 0)); }
 
-static uint64_t power_of(const uint64_t *powers, int32_t exponent) {
+static uint64_t power_of(const uint64_t *powers, uint32_t exponent) {
     return powers[exponent & (BLOCK_BYTES - 1)] * powers[BLOCK_BYTES + exponent / BLOCK_BYTES];
+}
+
+/* Eight bytes that begin at `text`. */
+static uint64_t eight_of(const uint8_t *text) {
+    uint64_t found;
+    memcpy(&found, text, sizeof found);
+    return found;
+}
+
+enum { EIGHT = sizeof(uint64_t) };
+#define EACH(byte) (0x0101010101010101u * (uint64_t)(byte))
+
+/* For each of eight bytes below 0x80 its highest bit, where the byte lies from `first` to `last`. */
+static uint64_t between(uint64_t eight, uint8_t first, uint8_t last) {
+    return (eight + EACH(0x80 - first)) & ~(eight + EACH(0x7F - last)) & EACH(0x80);
+}
+
+/* Which of a block's bytes are of a word, as bits; `beyond` is not 0 where there are bytes beyond ASCII. */
+static uint64_t word_bits(const uint8_t *block, uint64_t *beyond) {
+    uint64_t bits = 0;
+    *beyond = 0;
+    for (int32_t at = 0; at < BLOCK_BYTES; at += EIGHT) {
+        uint64_t eight = eight_of(block + at), high = eight & EACH(0x80), low = eight & EACH(0x7F);
+        uint64_t word = between(low | EACH(0x20), 'a', 'z') | between(low, '0', '9') | between(low, '_', '_') | high;
+        *beyond |= high;
+        /* The product has each byte's bit in its highest byte, in their order. */
+        bits |= (word >> 7) * 0x0102040810204080u >> 56 << at;
+    }
+    return bits;
+}
+
+/* Where characters begin that are words of their own, as bits. */
+static uint64_t ideograph_bits(const struct tables *t, const uint8_t *block) {
+    uint64_t bits = 0;
+    for (int32_t at = 0; at < BLOCK_BYTES; at++) bits |= (uint64_t)t->ideograph[block[at]] << at;
+    return bits;
 }
 
 /* Finds the words of a text; returns their number. A hash is a polynomial over the word's bytes: what the sum over the text grows by
    from where the word begins to where the next one does, brought back to the word's first byte. Nothing is decided by a byte, for
-   the processor cannot foretell where words end. */
-static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t size, uint64_t *hashes, int32_t *starts,
-                        int32_t *in_words) {
-    int32_t words = 0, inside = 0, previous = 0;
-    uint32_t alone = 0; /* by bit, of this byte and those before: whether a character that is a word of its own begins */
-    uint64_t sum = 0, before[MOST_BYTES + 1];
-    for (int32_t block = 0; block < size; block += BLOCK_BYTES) {
-        uint64_t within = 0, power = t->power[BLOCK_BYTES + block / BLOCK_BYTES];
-        int32_t here = size - block < BLOCK_BYTES ? size - block : BLOCK_BYTES;
-        for (int32_t at = block, place = 0; place < here; at++, place++) {
-            uint64_t value = t->value[text[at]];
-            int32_t word = value != 0;
-            alone = alone << 1 | t->ideograph[text[at]];
-            starts[words] = at;
-            before[words] = sum + power * within;
-            words += word & (int32_t)((uint32_t)!previous | alone | alone >> 3) & 1;
-            previous = word;
-            inside += word;
-            within += value * t->power[place];
+   the processor cannot foretell where words end. There is room for one hash more. */
+static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t size, uint64_t *hashes, int32_t *starts) {
+    int32_t words = 0;
+    uint64_t sum = 0, word_before = 0, alone_before = 0, before[BLOCK_BYTES], beyond;
+    uint8_t last[BLOCK_BYTES] = {0};
+    for (int32_t begin = 0; begin < size; begin += BLOCK_BYTES) {
+        const uint8_t *block = text + begin;
+        if (size - begin < BLOCK_BYTES) block = memcpy(last, block, (size_t)(size - begin));
+        uint64_t within = 0, power = t->power[BLOCK_BYTES + begin / BLOCK_BYTES];
+#pragma GCC unroll 8
+        for (int32_t at = 0; at < BLOCK_BYTES; at++) {
+            before[at] = within;
+            within += t->value[block[at]] * t->power[at];
+        }
+        uint64_t word = word_bits(block, &beyond), alone = beyond ? ideograph_bits(t, block) : 0;
+        uint64_t begins = word & (~(word << 1 | word_before >> 63) | alone | alone << IDEOGRAPH_BYTES | alone_before >> (64 - IDEOGRAPH_BYTES));
+        for (; begins; begins &= begins - 1) {
+            int32_t at = __builtin_ctzll(begins);
+            starts[words] = begin + at;
+            hashes[words++] = sum + power * before[at];
         }
         sum += power * within;
+        word_before = word;
+        alone_before = alone;
     }
-    before[words] = sum;
-    for (int32_t word = 0; word < words; word++) hashes[word] = (before[word + 1] - before[word]) * power_of(t->inverse, starts[word]);
-    *in_words = inside;
+    hashes[words] = sum;
+    for (int32_t word = 0; word < words; word++) hashes[word] = (hashes[word + 1] - hashes[word]) * power_of(t->inverse, (uint32_t)starts[word]);
     return words;
 }
 
-/* Sorts bucket numbers by their low bits, then by their high ones; keeps each once, and says how often it was there. */
-static int32_t counted(uint32_t *buckets, uint32_t *other, int32_t size, int32_t *distinct, int32_t *counts) {
-    uint32_t low[(1 << LOW_BITS) + 1] = {0}, high[(1 << HIGH_BITS) + 1] = {0};
+/* Which bucket numbers there are, in the order in which they come, and how often each is there. A table finds what was there before:
+   of each number its place in that order, counted from 1. */
+static int32_t counted(const uint32_t *buckets, int32_t size, int32_t *distinct, int32_t *counts) {
+    uint32_t table[2 * MOST_TERMS], mask = 15;
+    int32_t found = 0;
+    while (mask < 2 * (uint32_t)size) mask = 2 * mask + 1;
+    memset(table, 0, (mask + 1) * sizeof *table);
     for (int32_t at = 0; at < size; at++) {
-        low[(buckets[at] & ((1 << LOW_BITS) - 1)) + 1]++;
-        high[(buckets[at] >> LOW_BITS) + 1]++;
+        uint32_t bucket = buckets[at], slot = bucket & mask;
+        while (table[slot] && table[slot] >> PLACE_BITS != bucket) slot = (slot + 1) & mask;
+        uint32_t known = table[slot] & (MOST_TERMS - 1), is_new = !known, place = is_new ? (uint32_t)found : known - 1;
+        found += (int32_t)is_new;
+        table[slot] = bucket << PLACE_BITS | (place + 1);
+        distinct[place] = (int32_t)bucket;
+        counts[place] = is_new ? 1 : counts[place] + 1;
     }
-    for (int32_t at = 1; at <= 1 << LOW_BITS; at++) low[at] += low[at - 1];
-    for (int32_t at = 1; at <= 1 << HIGH_BITS; at++) high[at] += high[at - 1];
-    for (int32_t at = 0; at < size; at++) other[low[buckets[at] & ((1 << LOW_BITS) - 1)]++] = buckets[at];
-    for (int32_t at = 0; at < size; at++) buckets[high[other[at] >> LOW_BITS]++] = other[at];
-    int32_t last = 0, since = 0;
-    for (int32_t at = 0; at < size; at++) {
-        int differs = buckets[at] != buckets[since];
-        last += differs;
-        since = differs ? at : since;
-        distinct[last] = (int32_t)buckets[at];
-        counts[last] = at - since + 1;
-    }
-    return size ? last + 1 : 0;
+    return found;
 }
 
 /* Lines that begin like a choice ("A." or "A)"), and as a list's ("- ", "* ", "1. ", "2. "). */
@@ -136,13 +173,15 @@ static void asked(const uint8_t *text, int32_t size, int32_t *number, int32_t *u
     const uint8_t *end = text + size;
     *number = *unit = 0;
     for (const uint8_t *at = text; at < end; at++) {
+        while (end - at >= EIGHT && !between(eight_of(at) & EACH(0x7F), '0', '9')) at += EIGHT;
+        if (at == end) return;
         if ((uint8_t)(*at - '0') >= 10) continue;
         const uint8_t *first = at;
         while (at + 1 < end && (uint8_t)(at[1] - '0') < 10) at++;
         const uint8_t *next = at + 1;
-        int32_t between = 0, length;
-        while (between < 4 && (length = parts(next, end - next))) next += length, between++;
-        if (between < 1 || between > 3) continue;
+        int32_t blanks = 0, length;
+        while (blanks < 4 && (length = parts(next, end - next))) next += length, blanks++;
+        if (blanks < 1 || blanks > 3) continue;
         for (int32_t each = 0; each < 5; each++) {
             const uint8_t *letter = next;
             const char *name = units[each];
@@ -157,31 +196,30 @@ static void asked(const uint8_t *text, int32_t size, int32_t *number, int32_t *u
     }
 }
 
-/* How many bytes are of each kind. Sixteen counters of a byte are added to at once, and read before one can be full. */
+/* Sixteen counters of a byte each. */
+typedef uint8_t counters __attribute__((vector_size(16), aligned(1)));
+
+/* How many bytes are of each kind. All counters are added to at once, and read before one can be full. */
 static void tallied(const struct tables *t, const uint8_t *text, int32_t size, int32_t *kinds) {
+    const counters *tally = (const counters *)t->tally;
     for (int32_t begin = 0; begin < size; begin += 255) {
         int32_t end = size - begin < 255 ? size : begin + 255;
-        uint64_t each[2], sums[2] = {0, 0};
-        uint8_t counts[KINDS];
-        for (int32_t at = begin; at < end; at++) {
-            memcpy(each, t->tally + KINDS * text[at], sizeof each);
-            sums[0] += each[0];
-            sums[1] += each[1];
-        }
-        memcpy(counts, sums, sizeof counts);
+        counters counts = {0};
+#pragma GCC unroll 8
+        for (int32_t at = begin; at < end; at++) counts += tally[text[at]];
         for (int32_t kind = 0; kind < KINDS; kind++) kinds[kind] += counts[kind];
     }
 }
 
 static void facts(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
-                  const int32_t *starts, int32_t words, int32_t in_words, const int32_t *cues, float *out) {
+                  const int32_t *starts, int32_t words, const int32_t *cues, float *out) {
     int32_t kinds[KINDS] = {0}, numbers = 0, choices, items;
     tallied(t, text, size, kinds);
     for (int32_t word = 0; word < words; word++) numbers += (uint8_t)(text[starts[word]] - '0') < 10;
     line_starts(text, size, &choices, &items);
     double whole = size > 1 ? size : 1, each = (double)size / (words > 1 ? words : 1);
     int32_t beyond_ascii = kinds[LEAD] + kinds[REST];
-    int32_t letters = in_words - kinds[DIGIT] - kinds[UNDERSCORE] - beyond_ascii;
+    int32_t letters = kinds[LOWER] + kinds[UPPER];
     *out++ = (float)log_more(size);
     *out++ = (float)log_more(words);
     *out++ = (float)(each < 16.0 ? each : 16.0);
@@ -222,29 +260,29 @@ static void sketched(const struct tables *t, const int32_t *buckets, const int32
 }
 
 /* The features of one text: the numbers of distinct buckets, of terms, and of meanings; the length asked for; 29 facts and the sketch, as floats; and
-   with room for head_words + tail_words, 2 * size, 2 * size and 2 * size numbers the meanings, the buckets, their counts, and
-   what these count as floats. Returns 0, or -1 for a text that is longer than a text that is read can be. */
+   with room for head_words + tail_words, 2 * size, 2 * size and 2 * size numbers the meanings, the buckets in no order, their counts,
+   and what these count as floats. Returns 0, or -1 for a text that is longer than a text that is read can be. */
 int32_t weighbridge_features(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
                              int32_t *out) {
     static const int32_t bucket_shift = 64 - BUCKET_BITS;
-    uint64_t hashes[MOST_BYTES], joined[MOST_BYTES];
-    uint32_t sorted[2 * MOST_BYTES], other[2 * MOST_BYTES];
-    int32_t starts[MOST_BYTES + 1], cues[256] = {0}, in_words, pairs = 0;
+    uint64_t hashes[MOST_BYTES + 1], joined[MOST_BYTES];
+    uint32_t all_terms[2 * MOST_BYTES];
+    int32_t starts[MOST_BYTES], cues[256] = {0}, pairs = 0;
     if (size < 0 || size > MOST_BYTES) return -1;
     int32_t *meanings = out + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
     int32_t *counts = buckets + 2 * size;
     float *sublinear = (float *)(counts + 2 * size);
-    int32_t words = words_in(t, text, size, hashes, starts, &in_words);
+    int32_t words = words_in(t, text, size, hashes, starts);
     int32_t terms = words ? 2 * words - 1 : 0;
     for (int32_t word = 0; word + 1 < words; word++) {
         uint64_t pair = mixed(hashes[word] * t->pair + hashes[word + 1], t->finish);
-        sorted[words + word] = (uint32_t)(pair >> bucket_shift);
-        if (starts[word + 1] - starts[word] == 3 && t->ideograph[text[starts[word]]] && t->ideograph[text[starts[word + 1]]])
+        all_terms[words + word] = (uint32_t)(pair >> bucket_shift);
+        if (starts[word + 1] - starts[word] == IDEOGRAPH_BYTES && t->ideograph[text[starts[word]]] && t->ideograph[text[starts[word + 1]]])
             joined[pairs++] = pair;
     }
     for (int32_t word = 0; word < words; word++) {
         hashes[word] = mixed(hashes[word], t->finish);
-        sorted[word] = (uint32_t)(hashes[word] >> bucket_shift);
+        all_terms[word] = (uint32_t)(hashes[word] >> bucket_shift);
         uint32_t cue = (uint32_t)(hashes[word] >> 48);
         if (t->is_cue[cue >> 3] >> (cue & 7) & 1) cues[t->cue[cue]]++;
     }
@@ -255,22 +293,22 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
         int32_t from = all > most && at >= t->head_words ? all - most + at : at;
         meanings[at] = (int32_t)((from < words ? hashes[from] : joined[from - words]) >> (64 - t->word_bits));
     }
-    out[0] = counted(sorted, other, terms, buckets, counts);
+    out[0] = counted(all_terms, terms, buckets, counts);
     out[1] = terms;
     out[2] = meant;
     asked(text, size < t->searched ? size : t->searched, out + 3, out + 4);
     for (int32_t at = 0; at < out[0]; at++) sublinear[at] = t->sublinear[counts[at]];
     sketched(t, buckets, counts, out[0], (float *)(out + SKETCH_AT));
-    facts(t, request, text, size, starts, words, in_words, cues, (float *)(out + FACTS_AT));
+    facts(t, request, text, size, starts, words, cues, (float *)(out + FACTS_AT));
     return 0;
 }
 
 /* The words of a text by meaning, `most` at most; returns their number, or -1 as above. */
 int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t size, int32_t most, int32_t *meanings) {
-    uint64_t hashes[MOST_BYTES];
-    int32_t starts[MOST_BYTES + 1], in_words;
+    uint64_t hashes[MOST_BYTES + 1];
+    int32_t starts[MOST_BYTES];
     if (size < 0 || size > MOST_BYTES) return -1;
-    int32_t words = words_in(t, text, size, hashes, starts, &in_words);
+    int32_t words = words_in(t, text, size, hashes, starts);
     if (words > most) words = most;
     for (int32_t word = 0; word < words; word++)
         meanings[word] = (int32_t)(mixed(hashes[word], t->finish) >> (64 - t->word_bits));
@@ -281,6 +319,8 @@ int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t s
 static int32_t with_plain_marks(const struct tables *t, uint8_t *text, int32_t size) {
     int32_t kept = 0, at = 0;
     while (at < size) {
+        for (; size - at >= EIGHT && !(eight_of(text + at) & EACH(0x80)); at += EIGHT, kept += EIGHT) memmove(text + kept, text + at, EIGHT);
+        if (at == size) break;
         if (text[at] < 0x80) {
             text[kept++] = text[at++];
             continue;
@@ -417,8 +457,9 @@ static int32_t ask_in(const struct tables *t, const uint8_t *text, int32_t size,
 
 /* The question of what is asked: where it begins, and its size. */
 static int32_t question_in(const struct tables *t, const uint8_t *ask, int32_t size, int32_t *question_size) {
-    int32_t mark = size - 1, begin, any = 0;
-    while (mark >= 0 && (ask[mark] != '?' || !ends_sentence(ask, mark, size))) mark--;
+    int32_t mark = -1, begin, any = 0;
+    for (int32_t at = next_of(ask, 0, size, '?'); at < size; at = next_of(ask, at + 1, size, '?'))
+        if (ends_sentence(ask, at, size)) mark = at;
     if (mark >= 0) {
         int32_t first = mark > t->long_sentence ? mark - t->long_sentence : 0;
         for (begin = mark; begin > first && !ends_sentence(ask, begin - 1, mark + 1); begin--) {}
@@ -462,32 +503,33 @@ struct model {
     double half_read;
 };
 
-enum { BLOCK = 16, WIDEST = 256, MOST_MEANT = 256, AHEAD = 16, READINGS = 5, PART_READINGS = 3, FLAGS = 3, FACTS = SKETCH_AT - FACTS_AT };
+enum { BLOCK = 16, WIDEST = 256, MOST_MEANT = 256, READINGS = 5, PART_READINGS = 3, FLAGS = 3, FACTS = SKETCH_AT - FACTS_AT };
+
+/* A row of a table, which is on its way to the cache until it is read. */
+static const int8_t *row_of(const int8_t *table, int32_t width, int32_t row) {
+    const int8_t *found = table + (int64_t)row * width;
+    __builtin_prefetch(found);
+    return found;
+}
 
 /* The weighed sum of rows. The columns of one block are added up where the processor keeps them at hand. */
-static void weighed(const int8_t *table, int32_t width, const int32_t *rows, const float *weights, int32_t size, float *out) {
+static void weighed(const int8_t *const *rows, int32_t width, const float *weights, int32_t size, float *out) {
     for (int32_t block = 0; block < width; block += BLOCK) {
         float sums[BLOCK] = {0};
-        for (int32_t at = 0; at < size; at++) {
-            const int8_t *row = table + (int64_t)rows[at] * width + block;
-            if (at + AHEAD < size) __builtin_prefetch(table + (int64_t)rows[at + AHEAD] * width + block);
-            for (int32_t column = 0; column < BLOCK; column++) sums[column] += weights[at] * (float)row[column];
-        }
+        for (int32_t at = 0; at < size; at++)
+            for (int32_t column = 0; column < BLOCK; column++) sums[column] += weights[at] * (float)rows[at][block + column];
         memcpy(out + block, sums, sizeof sums);
     }
 }
 
 /* The sum of the meanings of MOST_MEANT words at most, in whole numbers: of 8 bits each, so 16 hold the sum. */
 static void meant(const struct model *m, const int32_t *words, int32_t size, float *out) {
-    int32_t rows[MOST_MEANT];
-    for (int32_t at = 0; at < size; at++) rows[at] = m->meaning_at[words[at]];
+    const int8_t *rows[MOST_MEANT];
+    for (int32_t at = 0; at < size; at++) rows[at] = row_of(m->meanings, m->meanings_width, m->meaning_at[words[at]]);
     for (int32_t block = 0; block < m->meanings_width; block += BLOCK) {
         int16_t sums[BLOCK] = {0};
-        for (int32_t at = 0; at < size; at++) {
-            const int8_t *row = m->meanings + (int64_t)rows[at] * m->meanings_width + block;
-            if (at + AHEAD < size) __builtin_prefetch(m->meanings + (int64_t)rows[at + AHEAD] * m->meanings_width + block);
-            for (int32_t column = 0; column < BLOCK; column++) sums[column] = (int16_t)(sums[column] + row[column]);
-        }
+        for (int32_t at = 0; at < size; at++)
+            for (int32_t column = 0; column < BLOCK; column++) sums[column] = (int16_t)(sums[column] + rows[at][block + column]);
         for (int32_t column = 0; column < BLOCK; column++) out[block + column] = (float)sums[column];
     }
 }
@@ -550,24 +592,25 @@ static void gist_of(const struct model *m, const struct found parts[3], const in
 
 /* The terms' weights, whose squares add up to 1, and the weighed sum of their rows. */
 static void terms_of(const struct model *m, const struct found *part, float *weights, float *sums) {
+    const int8_t *rows[2 * MOST_BYTES];
     int32_t width = m->terms_width, size = part->distinct;
-    const int32_t *buckets = part->buckets;
     double square = 0;
+    for (int32_t at = 0; at < size; at++) rows[at] = row_of(m->terms, width, part->buckets[at]);
     for (int32_t at = 0; at < size; at++) {
-        if (at + AHEAD < size) __builtin_prefetch(m->terms + (int64_t)buckets[at + AHEAD] * width);
-        weights[at] = part->sublinear[at] * (float)m->terms[(int64_t)buckets[at] * width + width - 1];
+        weights[at] = part->sublinear[at] * (float)rows[at][width - 1];
         square += (double)weights[at] * weights[at];
     }
     float unit = square > 0 ? (float)(1 / sqrt(square)) : 0;
     for (int32_t at = 0; at < size; at++) weights[at] *= unit;
-    weighed(m->terms, width, buckets, weights, size, sums);
+    weighed(rows, width, weights, size, sums);
 }
 
 /* What the rest is linear in: sums of the terms' rows, those of the tiers of what is asked alone, facts, whether there are tools,
    and in the place of the likeliest kind its own sums, facts and a constant, as far as the gate is sure of it. */
 static void sums_of(const struct model *m, const struct found parts[3], float *out) {
     float weights[2 * MOST_BYTES], found[WIDEST], of_ask[WIDEST], scores[WIDEST];
-    int32_t rows[2 * MOST_BYTES], best = 0, size = parts[0].distinct, each = m->loads + FACTS + 1;
+    const int8_t *rows[2 * MOST_BYTES];
+    int32_t best = 0, size = parts[0].distinct, each = m->loads + FACTS + 1;
     const int32_t *buckets = parts[0].buckets;
     const float *facts = parts[0].facts;
     double all = 0;
@@ -590,8 +633,8 @@ static void sums_of(const struct model *m, const struct found parts[3], float *o
     float sure = (float)(1 / all);
     memset(out, 0, (size_t)(m->kinds * each) * sizeof(float));
     out += best * each;
-    for (int32_t at = 0; at < size; at++) rows[at] = m->own_first[best] + (buckets[at] >> m->own_shift[best]);
-    weighed(m->own, m->own_width, rows, weights, size, found);
+    for (int32_t at = 0; at < size; at++) rows[at] = row_of(m->own, m->own_width, m->own_first[best] + (buckets[at] >> m->own_shift[best]));
+    weighed(rows, m->own_width, weights, size, found);
     for (int32_t at = 0; at < m->loads; at++) out[at] = sure * found[at];
     for (int32_t at = 0; at < FACTS; at++) out[m->loads + at] = sure * bounded[at];
     out[m->loads + FACTS] = sure;
