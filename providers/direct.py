@@ -7,7 +7,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 import msgspec
@@ -121,10 +121,13 @@ class DirectUpstream:
             reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
             connection = await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers))
         else:
-            connection = await self._json_sent(call)
+            body = upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
+            connection = await self._sent(call, body, _JSON_TYPE)
         try:
             await connection.reply_begins()
-            return await self._opened(connection, call, reader)
+            if connection.status != HTTPStatus.OK:
+                await _refuse(connection, call)
+            return self._stream_of(connection, call, reader)
         except ReplyTimeout as error:
             self._pool.release(connection)
             raise took_too_long(call) from error
@@ -164,10 +167,6 @@ class DirectUpstream:
     async def aclose(self) -> None:
         """Closes the pool's connections."""
         await self._pool.aclose()
-
-    async def _json_sent(self, call: UpstreamCall) -> Connection:
-        body = upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
-        return await self._sent(call, body, _JSON_TYPE)
 
     async def _form_sent(self, call: UpstreamCall, upload: Upload) -> Connection:
         """Sends a file in pieces, as the upstream takes them, until it is whole or the upstream answers before that."""
@@ -212,11 +211,6 @@ class DirectUpstream:
                 self._heads.clear()
             head = self._heads[key] = _head_of(deployment, url)
         return head
-
-    async def _opened(self, connection: Connection, call: UpstreamCall, reader: ReplyReader | None) -> UpstreamStream:
-        if connection.status != HTTPStatus.OK:
-            raise await _error_of(connection, call)
-        return self._stream_of(connection, call, reader)
 
     def _stream_of(self, connection: Connection, call: UpstreamCall, reader: ReplyReader | None) -> UpstreamStream:
         deployment_id = call.deployment.deployment_id
@@ -290,8 +284,8 @@ _KEY_HEADERS: Final = {"azure": "api-key", "litellm": "x-api-key"}
 """Behind litellm, only Anthropic is called from here."""
 
 
-async def _error_of(connection: Connection, call: UpstreamCall) -> UpstreamError:
-    """The error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
+async def _refuse(connection: Connection, call: UpstreamCall) -> NoReturn:
+    """Raises the error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
     deployment = call.deployment
     try:
         async with asyncio.timeout(_ERROR_BODY_S):
@@ -307,7 +301,7 @@ async def _error_of(connection: Connection, call: UpstreamCall) -> UpstreamError
     )
     if path_of(call.request, deployment) == "messages":
         error.original = original_of([body or b""], deployment.api_key)
-    return error
+    raise error
 
 
 async def _read_bounded(connection: Connection, limit: int) -> bytes | None:
@@ -331,6 +325,19 @@ def _decoder_of(operation: Operation) -> Callable[[bytes, str, str | None], Even
 
 class _Body:
     """A whole reply, as one event. Closing it cuts the connection unless the reply was read to its end."""
+
+    __slots__ = (
+        "_as_chunk",
+        "_call",
+        "_connection",
+        "_decode",
+        "_deployment",
+        "_ended",
+        "_is_text",
+        "_limits",
+        "_pool",
+        "_reader",
+    )
 
     def __init__(
         self,

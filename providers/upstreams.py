@@ -1,6 +1,7 @@
 """All upstream clients behind one: the deployment's kind selects the client."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from providers.direct import DirectUpstream
 from providers.errors import UpstreamRefusedUs
@@ -19,7 +20,7 @@ class Upstreams:
     def __init__(self, by_kind: Mapping[DeploymentKind, Upstream]) -> None:
         self._by_kind = dict(by_kind)
 
-    async def open(self, call: UpstreamCall) -> UpstreamStream:
+    def open(self, call: UpstreamCall) -> Coroutine[Any, Any, UpstreamStream]:
         """Opens the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
         # What is passed on as its caller wrote it, and Anthropic's own dialect, need no litellm.
         direct = call.request.as_written is not None or speaks_messages(call.deployment)
@@ -30,7 +31,7 @@ class Upstreams:
                 f"This gateway was started without an upstream of kind {call.deployment.kind}.",
                 deployment_id=call.deployment.deployment_id,
             )
-        return await upstream.open(call)
+        return upstream.open(call)
 
     async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
         """Puts the question as `TokenCounter.count_tokens` does."""

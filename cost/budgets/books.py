@@ -1,5 +1,8 @@
 """Ledger books that enforce hard budgets: hold an attempt's money, then reserve; settle the hold with the attempt."""
 
+from collections.abc import Coroutine
+from typing import Any
+
 import msgspec
 
 from cost.budgets.holds import Holds
@@ -19,11 +22,16 @@ class BudgetedBooks:
         """Id of this gateway process, as in its entries."""
         return self._books.boot_id
 
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+    def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> Coroutine[Any, Any, None]:
         """Hold the money, then write the reserve. Raises what either raises; nothing is held then.
 
         `hold_nanousd` is the most that the attempt may cost; None takes the entry's own `cost_nanousd`.
         """
+        if self._holds.none_needed:
+            return self._books.reserve(entry, hold_nanousd)
+        return self._reserve_held(entry, hold_nanousd)
+
+    async def _reserve_held(self, entry: Entry, hold_nanousd: int | None) -> None:
         if await self._holds.hold(entry, hold_nanousd):
             # The hold may have waited past midnight, and counts in the period that the entry is dated in.
             entry = msgspec.structs.replace(entry, at_us=max(entry.at_us, self._holds.now_us()))

@@ -198,6 +198,11 @@ class Holds:
             hard=any(local.budget.hard for local in applicable),
         )
 
+    @property
+    def none_needed(self) -> bool:
+        """True while there is no budget at all, as of the last poll."""
+        return self._learned and not self._index
+
     async def hold(self, entry: Entry, hold_nanousd: int | None) -> bool:
         """Hold money for an attempt on every hard budget that it falls under; return whether it had to wait.
 

@@ -29,7 +29,7 @@ def fields(headers: Iterable[tuple[str, str]]) -> bytes:
     """Header fields as bytes. Raises ValueError for one that would end its line."""
     text = ""
     for name, value in headers:
-        if _ENDS_A_LINE.search(value):
+        if not value.isprintable() and _ENDS_A_LINE.search(value):
             raise ValueError(f"the header field {name} may have no line ends")
         text += f"{name}: {value}\r\n"
     return text.encode("latin-1", "replace")
