@@ -2,7 +2,7 @@
 
 import math
 
-import msgspec
+from msgspec.structs import replace
 
 from accounts.caller import Caller
 from classifier.prediction import Prediction
@@ -81,7 +81,8 @@ class Routing:
         if request.as_written is None:
             compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
             keep_bytes = kept_bytes(caller, prediction, in_flight, compared=compared)
-        return RoutedRequest(
+        # In two steps of few names, as with facts.
+        routed = RoutedRequest(
             request_id=context.request_id,
             caller=caller,
             request=request,
@@ -94,15 +95,12 @@ class Routing:
             upstream_headers={} if context.trace is None else context.trace.headers(),
             alias=request.alias or request.model,
             pools=config.pools,
-            arm=arm,
-            downgraded=downgraded,
-            hold=hold_of(config, caller, parsed, facts, route, in_flight),
             deadline=parsed.deadline,
             keep_bytes=keep_bytes,
             conversation=conversation,
-            reuse=reuse,
-            turn=turn,
         )
+        hold = hold_of(config, caller, parsed, facts, route, in_flight)
+        return replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
 
     def first_choice(
         self, context: RequestContext, caller: Caller, parsed: ParsedRequest, prediction: Prediction | None
@@ -188,4 +186,4 @@ def _with_names(config: PipelineConfig, name: str) -> PipelineConfig:
     if not config.catalog.wildcards.entries:
         return config
     catalog = config.catalog.including(names_behind(name, config.policy))
-    return config if catalog is config.catalog else msgspec.structs.replace(config, catalog=catalog)
+    return config if catalog is config.catalog else replace(config, catalog=catalog)
