@@ -65,7 +65,6 @@ from selfhosted.messages import FROM_PROCESS, FromProcess, ToHost
 from selfhosted.prefixes.store import PrefixStore, keep_pruned
 from selfhosted.scale.reports import FleetReport
 
-_COUNT_S = 1.0
 _LOOK_S = 0.5
 _INCIDENTS_S = 30.0
 _PURGE_S = 300.0
@@ -174,7 +173,7 @@ class ControlPlane:
                 boot_id=boot_id,
                 drain=drain,
                 reprice=self._reprice,
-                write_down=self._write_down,
+                write_down=partial(self._write_down, drain),
                 usage=UsageReader(engine),
                 metrics=metrics.requests,
                 learning_metrics=metrics.learning,
@@ -226,7 +225,7 @@ class ControlPlane:
                 stack=stack,
             )
             self.hub.handlers.when_told(ResponseQueued, lambda _from, _queued: look())
-            self._keep_house(engine, drain, gateway, stack)
+            self._keep_house(engine, gateway, stack)
             # So that an incident's beginning is known that nobody looked at.
             background(stack, every(_INCIDENTS_S, lambda: operations_snapshot(gateway)))
             keep_counts(
@@ -258,7 +257,8 @@ class ControlPlane:
 
     async def _look_at_workers(self, own_count: ToldProcesses, counted: CountedProcesses) -> None:
         own_count.live = counted.live + 1
-        self._reports = await self._ask_reports()
+        if self.live.gate.queues.names:
+            self._reports = await self._ask_reports()
 
     async def _ask_reports(self) -> tuple[WorkerReport, ...]:
         return tuple((await self.hub.ask_all(ReadReport())).values())
@@ -279,21 +279,16 @@ class ControlPlane:
         await self.live.prices.refresh()
         await self.hub.ask_all(Reprice())
 
-    async def _write_down(self) -> None:
+    async def _write_down(self, drain: Drain) -> None:
         self.live.write_down()
+        self._metrics.ledger.set_drain(drain.counts)
         await self.hub.ask_all(WriteDown())
 
-    def _keep_house(
-        self, engine: AsyncEngine, drain: Drain, gateway: Gateway, stack: contextlib.AsyncExitStack
-    ) -> None:
+    def _keep_house(self, engine: AsyncEngine, gateway: Gateway, stack: contextlib.AsyncExitStack) -> None:
         async def forget() -> None:
             keep_days = self.live.config.classifier.learning.keep_days
             await forget_what_may_not_stay(gateway.learning, gateway.accounts, keep_days=keep_days, now_us=wall_us())
 
-        async def count() -> None:
-            self._metrics.ledger.set_drain(drain.counts)
-
-        background(stack, every(_COUNT_S, count))
         background(stack, every(_RETENTION_S, forget))
         background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, every(_PURGE_S, gateway.responses.purge))

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from proxy.errors import ErrorReply, Overloaded
 from proxy.http.exchange import Exchange
 
-_TICK_S: Final = 0.025
+TICK_S: Final = 0.025
 _REPORT_S: Final = 1.0
 _SUSTAINED_S: Final = 1.0
 _SUSTAINED_SAMPLES: Final = 3
@@ -140,7 +140,9 @@ class OverloadGuard:
         lag_seen: Callable[[float], None] = lambda _lag_s: None,
         own_time: Callable[[], float] = time.thread_time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        tick_s: float = TICK_S,
     ) -> None:
+        """`tick_s` passes between two measurements; three in a row that are late begin the guarding."""
         self._window = InFlightWindow(max_lag_s)
         self._in_flight = in_flight
         self._clock = clock
@@ -149,6 +151,7 @@ class OverloadGuard:
         self._count_refusal = refused
         self._lag_seen = lag_seen
         self._sleep = sleep
+        self._tick_s = tick_s
         self._refused = False
         self._refused_share = 0.0
         self._doors: list[AcceptBacklog] = []
@@ -212,8 +215,8 @@ class OverloadGuard:
         worst_s = 0.0
         told_at = self._clock()
         while True:
-            due_at, own_before = self._clock() + _TICK_S, self._own_time()
-            await self._sleep(_TICK_S)
+            due_at, own_before = self._clock() + self._tick_s, self._own_time()
+            await self._sleep(self._tick_s)
             now = self._clock()
             lag_s = max(0.0, now - due_at)
             if self._window.guarding:
@@ -231,7 +234,7 @@ class OverloadGuard:
         """
         began, own_began = self._clock(), self._own_time()
         turns, took_s = 0, 0.0
-        while turns < _TURNS and took_s < _TICK_S:
+        while turns < _TURNS and took_s < self._tick_s:
             await self._sleep(0)
             turns, took_s = turns + 1, self._clock() - began
         return took_s / turns, (self._own_time() - own_began) / turns

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Row, func, insert, select, update
+from sqlalchemy import Row, bindparam, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
@@ -141,14 +141,15 @@ class MeasurementStore:
 
     async def claim(self, holder: str) -> Measurement | None:
         """Takes a running measurement that nobody works on; None where there is none."""
-        stale = self._now_us() - int(HELD_S * 1_000_000)
-        is_free = (col(MeasurementRow.state) == "running") & (col(MeasurementRow.touched_us) < stale)
-        for each in reversed(await self._select(is_free)):
-            taken = update(MeasurementRow).where(col(MeasurementRow.measurement_id) == each.measurement_id, is_free)
+        stale = {"stale_us": self._now_us() - int(HELD_S * 1_000_000)}
+        async with self._engine.connect() as connection:
+            found = (await connection.scalars(_FREE, stale)).all()
+        for each in found:
+            taken = update(MeasurementRow).where(col(MeasurementRow.measurement_id) == each, _IS_FREE)
             async with self._engine.begin() as connection:
-                mine = await connection.execute(taken.values(holder=holder, touched_us=self._now_us()))
+                mine = await connection.execute(taken.values(holder=holder, touched_us=self._now_us()), stale)
             if mine.rowcount:
-                return await self.find(each.measurement_id)
+                return await self.find(each)
         return None
 
     async def touch(self, measurement_id: str, holder: str) -> bool:
@@ -243,6 +244,14 @@ class MeasurementStore:
             await connection.execute(changed.values(**values))
 
 
+_IS_FREE: Final = (col(MeasurementRow.state) == "running") & (col(MeasurementRow.touched_us) < bindparam("stale_us"))
+_FREE: Final = (
+    select(col(MeasurementRow.measurement_id))
+    .where(_IS_FREE)
+    .order_by(col(MeasurementRow.ordered_us), col(MeasurementRow.measurement_id).desc())
+    .limit(MAX_LISTED)
+)
+"""Made once: it is asked every few seconds."""
 _ANSWER_KEY: Final[Sequence[str]] = ("measurement_id", "question_id")
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     ColumnElement,
     ScalarSelect,
     and_,
+    bindparam,
     case,
     delete,
     exists,
@@ -27,7 +28,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from cost.budgets.budget import Budget, BudgetStatus
-from cost.budgets.periods import end_us, start_us
+from cost.budgets.periods import Period, end_us, start_us
 from cost.ledger.entries import TERMINAL
 from cost.tables import Boot, BudgetGrant, BudgetRow, LedgerEntry, SpendDay
 
@@ -36,6 +37,7 @@ MAX_BUDGETS: Final = 10_000
 _AHEAD: Final = 8
 """Multiple of the need that is granted ahead, and divisor that caps it: at most this fraction of what is left."""
 _MAX_BOOTS: Final = 1_000
+_PERIODS: Final[tuple[Period, ...]] = ("day", "week", "month")
 
 
 class GrantNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,10 +201,8 @@ class GrantStore:
 
 async def standings(connection: AsyncConnection, at_us: int, *where: ColumnElement[bool]) -> list[BudgetStatus]:
     """Return the status of the budgets that match `where`, by scope, scope id and id; at most `MAX_BUDGETS`."""
-    held = _granted_subquery()
-    query = select(*_COLUMNS, _spent_subquery(at_us), held).where(*where).limit(MAX_BUDGETS)
-    query = query.order_by(col(BudgetRow.scope), col(BudgetRow.scope_id), col(BudgetRow.budget_id))
-    rows = (await connection.execute(query)).all()
+    query = _STANDINGS.where(*where) if where else _STANDINGS
+    rows = (await connection.execute(query, _bounds(at_us))).all()
     return [
         BudgetStatus(budget=budget_of(row), at_us=at_us, spent_nanousd=int(row[-2]), held_nanousd=int(row[-1]))
         for row in rows
@@ -220,8 +220,8 @@ async def _read_rooms(
     others, mine = col(BudgetGrant.boot_id) != boot_id, col(BudgetGrant.boot_id) == boot_id
     query = select(
         *_COLUMNS,
-        _spent_subquery(at_us),
-        _spent_subquery(at_us, later=True),
+        _spent_subquery(),
+        _spent_subquery(later=True),
         _granted_subquery(others),
         _granted_subquery(mine),
     ).where(col(BudgetRow.budget_id).in_(ids), col(BudgetRow.kind) == "hard")
@@ -233,7 +233,7 @@ async def _read_rooms(
             others_nanousd=int(row[-2]),
             mine_nanousd=int(row[-1]),
         )
-        for row in await connection.execute(query)
+        for row in await connection.execute(query, _bounds(at_us))
     }
 
 
@@ -255,19 +255,21 @@ async def _write_grants(connection: AsyncConnection, boot_id: str, given: Mappin
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
 
 
-def _spent_subquery(at_us: int, *, later: bool = False) -> ScalarSelect[int]:
-    """Build the subquery of what was booked in the budget's period at `at_us`, or with `later` after that period."""
+def _bounds(at_us: int) -> dict[str, int]:
+    """Return the parameters of `_spent_subquery`: where the periods at a moment begin and end."""
+    bounds = {f"{period}_start": start_us(period, at_us) for period in _PERIODS}
+    return bounds | {f"{period}_end": end_us(period, at_us) for period in _PERIODS}
+
+
+def _bound(name: str) -> ColumnElement[int]:
+    day, week, month = (bindparam(f"{period}_{name}", type_=BigInteger) for period in _PERIODS)
     period = col(BudgetRow.period)
-    start = case(
-        (period == "day", literal(start_us("day", at_us), BigInteger)),
-        (period == "week", literal(start_us("week", at_us), BigInteger)),
-        else_=literal(start_us("month", at_us), BigInteger),
-    )
-    end = case(
-        (period == "day", literal(end_us("day", at_us), BigInteger)),
-        (period == "week", literal(end_us("week", at_us), BigInteger)),
-        else_=literal(end_us("month", at_us), BigInteger),
-    )
+    return case((period == "day", day), (period == "week", week), else_=month)
+
+
+def _spent_subquery(*, later: bool = False) -> ScalarSelect[int]:
+    """Build the subquery of what was booked in the budget's period, or with `later` after that period; see `_bounds`."""
+    start, end = _bound("start"), _bound("end")
     day = col(SpendDay.day_us)
     when = day >= end if later else and_(day >= start, day < end)
     return (
@@ -300,3 +302,11 @@ def _has_open_reserve(boot_id: ColumnElement[str]) -> ColumnElement[bool]:
         col(reserve.entry) == literal("reserve", literal_execute=True),
         ~closed,
     )
+
+
+_STANDINGS: Final = (
+    select(*_COLUMNS, _spent_subquery(), _granted_subquery())
+    .order_by(col(BudgetRow.scope), col(BudgetRow.scope_id), col(BudgetRow.budget_id))
+    .limit(MAX_BUDGETS)
+)
+"""Made once: every process asks it every few seconds, and making it took longer than its answer."""

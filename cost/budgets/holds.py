@@ -321,7 +321,9 @@ class Holds:
         clock = asyncio.get_running_loop().time
         due = {duty: clock() + every_s for duty, every_s in duties.items()}
         while True:
-            await asyncio.sleep(_TICK_S)
+            # Without a budget there is nothing to give back, and the poll finds the first one.
+            idle_s = 0.0 if self._budgets else due[self._poll_quietly] - clock()
+            await asyncio.sleep(max(_TICK_S, idle_s))
             for duty, every_s in duties.items():
                 began = clock()
                 if began < due[duty]:

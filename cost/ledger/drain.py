@@ -44,7 +44,7 @@ _EXPIRE_EVERY_S: Final = 60.0
 _OTHERS_S: Final = 1.0
 _SOON_S: Final = 0.02
 _MANY_LINES: Final = 100
-"""Lines of a round at which the next one gathers for longer."""
+"""Lines of a round from which on the next one gathers for longer."""
 _GATHERED_ROUNDS: Final = 4
 """How many intervals that is."""
 _SPARE_BATCH: Final = 400
@@ -159,7 +159,7 @@ class Drain:
         spare: SpareTime | None = None,
     ) -> None:
         """`boot_id` is this process's own, if it has no journal and is to be shown all the same. `interval_s` passes between
-        two rounds, and some times as long while much comes: a row of a large batch costs half of one in a small batch.
+        two rounds, and some times as long while nothing comes, or much: a row of a large batch costs half of one in a small batch.
         """
         self.directory = directory
         self._store = store
@@ -247,7 +247,8 @@ class Drain:
             await asyncio.sleep(pause_s)
             try:
                 lines = await self._drain_all() if self._hold() else 0
-                pause_s = self._interval_s * (_GATHERED_ROUNDS if lines >= _MANY_LINES else 1)
+                few = 0 < lines < _MANY_LINES
+                pause_s = self._interval_s * (1 if few else _GATHERED_ROUNDS)
             except StoreUnreachable:
                 pause_s = min(pause_s * 2, _MAX_BACKOFF_S)
             except Exception:  # noqa: BLE001  Without this loop nothing would reach the database any more.

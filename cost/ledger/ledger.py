@@ -15,6 +15,8 @@ from cost.ledger.journal import Journal, JournalState
 
 _log: Final = logging.getLogger(__name__)
 _SOON_S: Final = 0.02
+_IDLE_LOOKS: Final = 4
+"""How many times as seldom it is looked how far a journal is drained of which nothing waits."""
 
 
 class Books(Protocol):
@@ -110,10 +112,14 @@ class Ledger:
         await self._journal.aclose()
 
     async def _look_on(self) -> None:
+        pause_s = self._look_every_s
         while True:
-            await asyncio.sleep(self._look_every_s)
+            await asyncio.sleep(pause_s)
+            pause_s = self._look_every_s
             try:
-                if not self._journal.is_drained:
+                if self._journal.is_drained:
+                    pause_s *= _IDLE_LOOKS
+                else:
                     self._journal.look()
             except Exception:  # noqa: BLE001  Without this loop the journal would fill for ever.
                 _log.exception("looking how far the journal is drained failed")

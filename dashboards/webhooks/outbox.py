@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -73,6 +73,18 @@ class DestinationState(msgspec.Struct, frozen=True, kw_only=True):
     last_status: int | None = None
 
 
+_DUE: Final = (
+    select(*(col(getattr(WebhookMessage, name)) for name in DueMessage.__struct_fields__))
+    .where(
+        col(WebhookMessage.destination) == bindparam("destination"),
+        col(WebhookMessage.next_try_us) <= bindparam("now_us"),
+    )
+    .order_by(col(WebhookMessage.next_try_us), col(WebhookMessage.message_id))
+    .limit(bindparam("most"))
+)
+"""Made once: it is asked every second."""
+
+
 class Outbox:
     """Stores messages until they are delivered or given up. Only `dashboards.webhooks.sender` sends them."""
 
@@ -136,14 +148,9 @@ class Outbox:
 
     async def due(self, destination: str, limit: int) -> list[DueMessage]:
         """Messages whose next attempt is due, the longest overdue first."""
-        query = (
-            select(*(col(getattr(WebhookMessage, name)) for name in DueMessage.__struct_fields__))
-            .where(col(WebhookMessage.destination) == destination, col(WebhookMessage.next_try_us) <= self._now_us())
-            .order_by(col(WebhookMessage.next_try_us), col(WebhookMessage.message_id))
-            .limit(limit)
-        )
+        asked = {"destination": destination, "now_us": self._now_us(), "most": limit}
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(query)).mappings()
+            rows = (await connection.execute(_DUE, asked)).mappings()
             return [_due(dict(row)) for row in rows]
 
     async def claim(self, message: DueMessage, lease_us: int) -> DueMessage | None:

@@ -15,12 +15,15 @@ from proxy.idempotency.store import IdempotencyStore
 from proxy.latency import LatencyTracker
 from proxy.limits.book import LimitBook, LimitWatch
 from proxy.limits.limiter import BucketLimiter
-from proxy.overload import OverloadGuard
+from proxy.overload import TICK_S, OverloadGuard
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues, ShutFor
 from proxy.queues.queues_config import QueueConfig
 from proxy.redis.live_processes import ProcessCount
 from proxy.redis.redis_link import RedisLink
+
+_SELDOM_S = 0.25
+"""Between two looks at the lateness of a loop whose requests nobody waits for."""
 
 
 def adopt(gate: Gate, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
@@ -47,8 +50,8 @@ async def open_gate(
     shares: bool,
     shut_s: ShutFor,
 ) -> Gate:
-    """Builds the gate; all of it is usable on return, whether or not Redis answers. One that `shares` counts through Redis
-    with those of other processes.
+    """Builds the gate; all of it is usable on return, whether or not Redis answers. One that `shares` lets callers in, and counts
+    through Redis with those of other processes.
     """
     url = environment.redis(config.redis) if shares else None
     link = None if url is None else RedisLink(url, config.redis, process.boot_id, observer=metrics.redis)
@@ -84,6 +87,7 @@ async def open_gate(
         in_flight=in_flight,
         refused=metrics.overload.count_refusal,
         lag_seen=metrics.overload.set_loop_lag,
+        tick_s=TICK_S if shares else _SELDOM_S,
     )
     background(stack, guard.follow())
     return Gate(limiter, book, queues, guard, LatencyTracker(time.monotonic), once, lambda: sharers.live, link)

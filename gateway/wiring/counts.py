@@ -79,9 +79,13 @@ def keep_counts(
         await traffic.roll_up(now_us)
 
     keeper = CountKeeper(hub, refusals, traffic)
-    for keep in (keep_own, keeper.keep):
-        stack.push_async_callback(_keep_last, keep)
-        background(stack, every(_ASK_S, keep))
+
+    async def keep_all() -> None:
+        await keep_own()
+        await keeper.keep()
+
+    stack.push_async_callback(_keep_last, keep_all)
+    background(stack, every(_ASK_S, keep_all))
     background(stack, every(_ROLL_UP_S, roll_up))
 
 

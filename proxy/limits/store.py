@@ -22,6 +22,12 @@ _PLACE: Final = Place.__struct_fields__
 _LIMITS: Final = Limits.__struct_fields__
 _COLUMNS: Final = tuple(col(getattr(LimitRule, name)) for name in (*_PLACE, *_LIMITS, "updated_us"))
 _FOLD: Final = 1_000_000_007
+_MARK: Final = select(
+    func.count(),
+    func.coalesce(func.max(col(LimitRule.updated_us)), 0),
+    func.coalesce(func.sum(col(LimitRule.updated_us) % _FOLD), 0),
+).select_from(LimitRule)
+"""Made once: every process asks it every few seconds."""
 
 
 class TableVersion(msgspec.Struct, frozen=True):
@@ -171,9 +177,7 @@ async def _find(connection: AsyncConnection, place: Place) -> Rule | None:
 
 
 async def _mark(connection: AsyncConnection) -> TableVersion:
-    moment = col(LimitRule.updated_us)
-    question = select(func.count(), func.coalesce(func.max(moment), 0), func.coalesce(func.sum(moment % _FOLD), 0))
-    return TableVersion(*map(int, (await connection.execute(question.select_from(LimitRule))).one()))
+    return TableVersion(*map(int, (await connection.execute(_MARK)).one()))
 
 
 def _rule(row: tuple[object, ...]) -> Rule:

@@ -515,7 +515,8 @@ class Queues:
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
+                # Without a queue there is nothing to divide.
+                async with asyncio.timeout(BEAT_S if self._queues else None):
                     await self._beat_requested.wait()
             self._beat_requested.clear()
             try:

@@ -9,10 +9,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
-from sqlalchemy import Table, delete, select, update
+from sqlalchemy import Table, bindparam, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
@@ -31,6 +31,12 @@ _FORGET_S: Final = 1.0
 """The time-out of removing this process at its end; other processes notice its absence anyway."""
 _MOST: Final = 10_000
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+
+# Made once: both are asked every other second.
+_SEEN: Final = select(col(LiveProcess.seen_us)).limit(_MOST)
+_SHOW: Final = (
+    update(LiveProcess).where(col(LiveProcess.boot_id) == bindparam("boot")).values(seen_us=bindparam("now_us"))
+)
 
 
 class CountedProcesses(Protocol):
@@ -84,7 +90,7 @@ class LiveProcesses:
             async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
                 now_us = await self._shared_us(connection)
                 await self._show(connection, now_us)
-                seen = (await connection.scalars(select(col(LiveProcess.seen_us)).limit(_MOST))).all()
+                seen = (await connection.scalars(_SEEN)).all()
                 # A clock that was set back leaves rows in the future.
                 if any(abs(now_us - seen_us) > _OLD_US for seen_us in seen):
                     old = (col(LiveProcess.seen_us) < now_us - _OLD_US) | (col(LiveProcess.seen_us) > now_us + _OLD_US)
@@ -105,13 +111,11 @@ class LiveProcesses:
                 await connection.execute(delete(LiveProcess).where(col(LiveProcess.boot_id) == boot_id))
 
     async def _show(self, connection: AsyncConnection, now_us: int) -> None:
-        values: dict[str, Any] = {"seen_us": now_us}
         table: Table = LiveProcess.__table__  # type: ignore[attr-defined]
         # In their order, so that two hosts never wait for each other.
         for boot_id in sorted(self._boots()):
-            shown = update(LiveProcess).where(col(LiveProcess.boot_id) == boot_id).values(**values)
-            if (await connection.execute(shown)).rowcount == 0:
-                await connection.execute(table.insert().values(boot_id=boot_id, **values))
+            if (await connection.execute(_SHOW, {"boot": boot_id, "now_us": now_us})).rowcount == 0:
+                await connection.execute(table.insert().values(boot_id=boot_id, seen_us=now_us))
 
     async def _shared_us(self, connection: AsyncConnection) -> int:
         """Microseconds of the clock that all processes share: the database's, or with SQLite this machine's."""
