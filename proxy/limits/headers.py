@@ -37,12 +37,14 @@ def duration(seconds: float) -> str:
 
 def rate_headers(figures: Figures) -> list[tuple[bytes, bytes]]:
     """Returns limit, remaining and reset headers for requests and for tokens, where such limits are set."""
-    headers: list[tuple[bytes, bytes]] = []
-    for (limit, remaining, reset), left in ((_REQUESTS, figures.requests), (_TOKENS, figures.tokens)):
-        if left is not None:
-            headers += [
-                (limit, b"%d" % left.limit),
-                (remaining, b"%d" % left.remaining),
-                (reset, duration(left.reset_s).encode()),
-            ]
-    return headers
+    headers = [] if figures.requests is None else _headers(_REQUESTS, figures.requests)
+    return headers if figures.tokens is None else headers + _headers(_TOKENS, figures.tokens)
+
+
+def _headers(names: tuple[bytes, bytes, bytes], left: Remaining) -> list[tuple[bytes, bytes]]:
+    limit, remaining, reset = names
+    return [
+        (limit, b"%d" % left.limit),
+        (remaining, b"%d" % left.remaining),
+        (reset, duration(left.reset_s).encode()),
+    ]

@@ -1,14 +1,16 @@
 """Limit sets: the buckets of a request with their script keys and arguments, prepared once per combination of limits."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from proxy.limits.limit import Limit
 
 _MOST_DRAWS: Final = 10_000
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True):
     """The buckets' answer to one request. `figures` follow `LimitSet.limits`: bucket levels, then totals in flight.
 
     They are those after the request where it was admitted, and untouched ones where it was not.
@@ -36,6 +38,7 @@ class LimitSet:
         "requests",
         "settle_args",
         "settle_keys",
+        "tokens",
     )
 
     def __init__(self, given: tuple[Limit, ...], prefix: str) -> None:
@@ -44,6 +47,7 @@ class LimitSet:
         counted = tuple(limit for limit in given if limit.kind == "concurrency")
         self.given = given
         self.requests = len(requests)
+        self.tokens = tokens
         self.rated = requests + tokens
         self.counted = counted
         self.limits = self.rated + counted

@@ -60,27 +60,20 @@ _UNLIMITED: Final = _Unlimited()
 class _BucketAdmission:
     """An admission by buckets; see Admission."""
 
-    __slots__ = ("_draw", "_figures", "_limiter", "_open", "_tokens")
+    __slots__ = ("_draw", "_limiter", "_open", "_taken", "requests", "tokens")
 
-    def __init__(self, limiter: "BucketLimiter", draw: LimitSet, tokens: int, told: Figures) -> None:
+    def __init__(self, limiter: "BucketLimiter", draw: LimitSet, taken: int, told: Figures) -> None:
+        self.requests: Remaining | None = told.requests
+        self.tokens: Remaining | None = told.tokens
         self._limiter = limiter
         self._draw = draw
-        self._tokens = tokens
-        self._figures = told
+        self._taken = taken
         self._open = True
-
-    @property
-    def requests(self) -> Remaining | None:
-        return self._figures.requests
-
-    @property
-    def tokens(self) -> Remaining | None:
-        return self._figures.tokens
 
     def settle(self, used_tokens: int) -> None:
         if self._open:
             self._open = False
-            self._limiter.settle(self._draw, self._tokens, used_tokens)
+            self._limiter.settle(self._draw, self._taken, used_tokens)
 
 
 class BucketLimiter:
@@ -140,11 +133,12 @@ class BucketLimiter:
             return _UNLIMITED
         draw = self._draws.of(limits)
         tokens = max(0, tokens)
-        if draw.largest is not None and tokens > draw.largest.burst:
-            tokens = max(tokens - guessed, draw.largest.burst)
-        if draw.largest is not None and tokens > draw.largest.burst:
-            self._observer.count_rate_refusal(draw.largest.scope, draw.largest.kind)
-            raise too_large(draw.largest, tokens, caller, model)
+        largest = draw.largest
+        if largest is not None and tokens > largest.burst:
+            tokens = max(tokens - guessed, largest.burst)
+            if tokens > largest.burst:
+                self._observer.count_rate_refusal(largest.scope, largest.kind)
+                raise too_large(largest, tokens, caller, model)
         outcome = await self._admit_shared(draw, tokens) if self._sharing is not None else None
         live = 1
         if outcome is None:
@@ -180,9 +174,10 @@ class BucketLimiter:
         self._local.end(draw)
         if self._sharing is not None and self._sharing.settle(draw, correction):
             return
-        self._switch_to_share()
-        self._leave_uncounted(draw, -1)
-        if correction and draw.has_tokens:
+        if self._link is not None:
+            self._switch_to_share()
+            self._leave_uncounted(draw, -1)
+        if correction and draw.tokens:
             self._local.settle(draw, correction, self._now_us(), self.live)
 
     def close(self) -> None:
@@ -212,7 +207,7 @@ class BucketLimiter:
         if self._link is not None or live > 1:
             self._observer.count_local_admission()
         outcome = self._local.admit(draw, tokens, self._now_us(), live)
-        if outcome.admitted:
+        if outcome.admitted and self._link is not None:
             self._leave_uncounted(draw, 1)
         return outcome
 
@@ -226,8 +221,6 @@ class BucketLimiter:
         self._shared.settle(draw, tokens, holder)
 
     def _leave_uncounted(self, draw: LimitSet, more: int) -> None:
-        if self._link is None:
-            return
         for limit in draw.counted:
             self._uncounted[limit.key] = self._uncounted.get(limit.key, 0) + more
 

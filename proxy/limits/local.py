@@ -36,13 +36,12 @@ class _Bucket:
     __slots__ = (
         "active",
         "at_us",
-        "burst",
         "known",
         "known_us",
         "level",
+        "limit",
         "live",
         "owed",
-        "rate",
         "share_burst",
         "share_rate",
         "told_us",
@@ -50,8 +49,7 @@ class _Bucket:
     )
 
     def __init__(self, limit: Limit) -> None:
-        self.rate = limit.rate
-        self.burst = limit.burst
+        self.limit = limit
         self.live = 1
         self.share_rate = float(limit.rate)
         self.share_burst = float(limit.burst)
@@ -63,11 +61,9 @@ class _Bucket:
 
     def fit(self, limit: Limit, live: int) -> None:
         """Adopts a changed limit or number of processes; the level stays."""
-        if self.rate == limit.rate and self.burst == limit.burst and self.live == live:
-            return
         self.owed += self.untouched - self.level
         self.untouched = self.level
-        self.rate, self.burst, self.live = limit.rate, limit.burst, live
+        self.limit, self.live = limit, live
         self.share_rate, self.share_burst = share(float(limit.rate), float(limit.burst), live)
 
     def level_at(self, now_us: float) -> float:
@@ -76,13 +72,15 @@ class _Bucket:
         if self.known_us < 0:
             return self.share_burst
         # The processes that share the limit have each heard of about the same level, and each begins with its part of it.
-        left = refilled(self.known, self.known_us, now_us, float(self.rate), float(self.burst))
+        left = refilled(self.known, self.known_us, now_us, float(self.limit.rate), float(self.limit.burst))
         return min(left / self.live, self.share_burst)
 
     def move(self, level: float, now_us: float) -> None:
         """Sets the level after a take or a refund."""
         if self.active:
-            self.untouched = refilled(self.untouched, self.at_us, now_us, self.share_rate, self.share_burst)
+            # A full one stays full.
+            if self.untouched != self.share_burst:
+                self.untouched = refilled(self.untouched, self.at_us, now_us, self.share_rate, self.share_burst)
         else:
             self.untouched = self.level_at(now_us)
             self.active = True
@@ -133,35 +131,43 @@ class LocalBuckets:
 
     def admit(self, draw: LimitSet, tokens: int, now_us: float, live: int) -> Outcome:
         """Takes from all buckets, or from none."""
-        buckets, figures = self._read_levels(draw, now_us, live)
+        buckets: list[_Bucket] = []
+        figures: list[float] = []
         fits = True
-        for index, bucket in enumerate(buckets):
-            amount = 1.0 if index < draw.requests else float(tokens)
+        for limit in draw.rated:
+            bucket = self._bucket(limit, live)
+            level = bucket.level_at(now_us)
+            buckets.append(bucket)
+            figures.append(level)
             # Above a share's burst, but not above the limit's: admitted by a share that is full, which then is in debt.
-            if figures[index] < min(amount, bucket.share_burst):
+            if level < bucket.share_burst and level < (tokens if limit.kind == "tokens" else 1):
                 fits = False
-        for limit, count in zip(draw.counted, figures[len(buckets) :], strict=True):
+        for limit in draw.counted:
+            count = self.in_flight.get(limit.key, 0)
+            figures.append(count)
             if count >= places(limit.burst, live):
                 fits = False
-        if fits:
-            for index, bucket in enumerate(buckets):
-                figures[index] -= 1.0 if index < draw.requests else float(tokens)
-                self._move(draw.rated[index], bucket, figures[index], now_us)
-            self.begin(draw)
-            for index in range(len(buckets), len(figures)):
-                figures[index] += 1
-        else:
+        if not fits:
             for bucket in buckets:
                 bucket.set_back(now_us)
-        return Outcome(fits, now_us, figures)
+            return Outcome(False, now_us, figures)
+        for index, bucket in enumerate(buckets):
+            figures[index] -= 1.0 if index < draw.requests else float(tokens)
+            self._move(draw.rated[index], bucket, figures[index], now_us)
+        self.begin(draw)
+        for index in range(len(buckets), len(figures)):
+            figures[index] += 1
+        return Outcome(True, now_us, figures)
 
     def peek(self, draw: LimitSet, now_us: float, live: int) -> Outcome:
         """Returns the figures without taking anything."""
-        return Outcome(False, now_us, self._read_levels(draw, now_us, live)[1])
+        figures = [self._bucket(limit, live).level_at(now_us) for limit in draw.rated]
+        figures += [self.in_flight.get(limit.key, 0) for limit in draw.counted]
+        return Outcome(False, now_us, figures)
 
     def settle(self, draw: LimitSet, correction: float, now_us: float, live: int) -> None:
         """Refunds `correction` to the token buckets, or charges them where it is negative."""
-        for limit in draw.rated[draw.requests :]:
+        for limit in draw.tokens:
             bucket = self._bucket(limit, live)
             level = corrected(bucket.level_at(now_us), correction, bucket.share_burst)
             self._move(limit, bucket, level, now_us)
@@ -203,7 +209,12 @@ class LocalBuckets:
                 told_us = bucket.told_us if forgotten else -1.0
                 bucket.pay(now_us)
                 yield UnsentTake(
-                    key=key, rate=bucket.rate, burst=bucket.burst, amount=amount, known=bucket.known, told_us=told_us
+                    key=key,
+                    rate=bucket.limit.rate,
+                    burst=bucket.limit.burst,
+                    amount=amount,
+                    known=bucket.known,
+                    told_us=told_us,
                 )
 
     def take_back(self, untold: Sequence[UnsentTake]) -> None:
@@ -219,12 +230,6 @@ class LocalBuckets:
             bucket.rest(now_us)
         self._active.clear()
 
-    def _read_levels(self, draw: LimitSet, now_us: float, live: int) -> tuple[list[_Bucket], list[float]]:
-        buckets = [self._bucket(limit, live) for limit in draw.rated]
-        figures = [bucket.level_at(now_us) for bucket in buckets]
-        figures += [self.in_flight.get(limit.key, 0) for limit in draw.counted]
-        return buckets, figures
-
     def _move(self, limit: Limit, bucket: _Bucket, level: float, now_us: float) -> None:
         if not bucket.active:
             self._active[limit.key] = bucket
@@ -232,7 +237,8 @@ class LocalBuckets:
 
     def _bucket(self, limit: Limit, live: int) -> _Bucket:
         bucket = self._find_or_add(limit)
-        bucket.fit(limit, live)
+        if bucket.live != live or bucket.limit != limit:
+            bucket.fit(limit, live)
         return bucket
 
     def _find_or_add(self, limit: Limit) -> _Bucket:

@@ -49,9 +49,10 @@ def remaining(limit: Limit, figure: float, live: int) -> Remaining:
     if limit.kind == "concurrency":
         most = places(limit.burst, live)
         return Remaining(most, max(0, most - int(figure)), 0.0)
-    rate, burst = share(float(limit.rate), float(limit.burst), live)
+    rate, burst = share(limit.rate, limit.burst, live)
     # Truncation is rounding down here, since a debt remains as nothing.
-    return Remaining(int(burst), max(0, int(figure)), wait_us(figure, burst, rate) / _US_PER_S)
+    left = int(figure) if figure > 0 else 0
+    return Remaining(int(burst), left, wait_us(figure, burst, rate) / _US_PER_S)
 
 
 def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:

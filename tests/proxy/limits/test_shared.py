@@ -277,7 +277,7 @@ def test_no_limit_of_a_request_is_read_where_it_has_no_concurrency(link: DirectL
 
 def test_replies_are_doubles() -> None:
     """Nothing is rounded on the way."""
-    assert outcome_of(struct.pack("<4d", 1.0, 5.0, 0.1 + 0.2, -1e-17)) == (True, 5.0, [0.1 + 0.2, -1e-17])
+    assert outcome_of(struct.pack("<4d", 1.0, 5.0, 0.1 + 0.2, -1e-17)) == Outcome(True, 5.0, [0.1 + 0.2, -1e-17])
 
 
 @pytest.fixture
