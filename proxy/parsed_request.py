@@ -7,7 +7,7 @@ from classifier.prediction import Prompt
 from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest
 from proxy.context import RequestContext
-from proxy.deadlines.deadline import CLIENT_HEADERS, Deadline, client_timeout, deadline_of, own_timeout_s
+from proxy.deadlines.deadline import Deadline, client_timeout, deadline_of, own_timeout_s
 from proxy.errors import BadRequest, WrongTeam
 from proxy.policy import AUTO, refuse_unrun_tools
 from proxy.request import (
@@ -70,7 +70,7 @@ def parsed_request(
         request.tier,
         context.config.deadlines,
         context.started_at,
-        client_timeout(zip(CLIENT_HEADERS, (headers.read_timeout, headers.client_timeout), strict=True)),
+        client_timeout(headers.read_timeout, headers.client_timeout),
     )
     prompt = prompt_of(request)
     return ParsedRequest(

@@ -61,6 +61,7 @@ ENGINE_FIELDS = {
     **dict.fromkeys(("vllm_xargs", "custom_logit_processor", "chat_template"), _PROGRAMS),
 }
 STEERING_PREFIXES = ("aws_", "vertex_", "litellm_")
+_STEERING: Final = STEERING_FIELDS | ENGINE_FIELDS.keys()
 # Some engines embed chats too, and fetch what these link to. Here nobody would count them or look at their links.
 CHAT_FIELDS = ("messages", "stream")
 _NULL = b"null"
@@ -86,6 +87,7 @@ MAX_EMBEDDED = 2_048
 """The most texts in one embeddings request, as with OpenAI."""
 MAX_ID_CHARS = 256
 
+_DEFINITIONS: Final = ("tools", "functions", "response_format")
 _DIGESTED_BYTES = 128 * 1024
 _ASKED: Final = ("messages", "input", "documents", "prompt")
 _TIERS: frozenset[str] = frozenset(get_args(Tier))
@@ -194,7 +196,7 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
 
 def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
     """Returns True when the headers alone select the tier batch; the body may still do so."""
-    return any(name == b"x-tier" and value == b"batch" for name, value in raw)
+    return (b"x-tier", b"batch") in raw
 
 
 def key_of(headers: RequestHeaders) -> str | None:
@@ -222,10 +224,16 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
     """Parses a chat completion request. Raises BadRequest."""
     fields, typed = decoded(body, _body_decoder)
     refuse_steering(fields)
-    for name in OWN_FIELDS:
-        fields.pop(name, None)
+    drop_own_fields(fields)
     tools = len(typed.tools or ()) + len(typed.functions or ())
     return request_of(fields, typed, typed.messages, headers, tools=tools)
+
+
+def drop_own_fields(fields: dict[str, msgspec.Raw]) -> None:
+    """Takes the gateway's own fields away, which are never sent upstream."""
+    if not _OWN_FIELDS.isdisjoint(fields):
+        for name in OWN_FIELDS:
+            fields.pop(name, None)
 
 
 class PlainMessage(Message, frozen=True, forbid_unknown_fields=True):
@@ -267,6 +275,7 @@ def request_of(
     messages: list[Message],
     headers: RequestHeaders,
     *,
+    tools: int = 0,
     times: int = 1,
     session: str | None = None,
     **more: Any,
@@ -276,25 +285,42 @@ def request_of(
     ChatRequest. Raises BadRequest.
     """
     _check_limits(asked, messages)
-    return ChatRequest(
+    options, form = asked.stream_options, asked.response_format
+    request = ChatRequest(
         fields=fields,
         model=asked.model,
         messages=messages,
         stream=bool(asked.stream),
-        include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
+        include_usage=options is not None and bool(options.include_usage),
         # Both go upstream as they are, and which of them counts there is not known here.
         max_output_tokens=max(asked.max_completion_tokens or 0, asked.max_tokens or 0) or None,
         n=(asked.n or 1) * times,
+        tools=tools,
         images=_count_images(messages),
-        json_mode=bool(asked.response_format and asked.response_format.type != "text"),
-        tier=_tier(headers.tier, asked.tier, asked.service_tier),
-        team_id=_agreed("x-team-id", headers.team_id, asked.team_id),
-        session_id=_session(headers, asked.session_id) or session,
-        tag=_tag(headers.tag, asked.tag),
-        priority=_priority(headers.priority, asked.priority, asked.service_tier),
+        json_mode=form is not None and form.type != "text",
+        session_id=session,
         cache_key=asked.prompt_cache_key,
-        service_tier=_SOLD.get(asked.service_tier or ""),
-        **more,
+    )
+    request = _with_own_fields(request, headers, asked)
+    return msgspec.structs.replace(request, **more) if more else request
+
+
+def _with_own_fields(request: ChatRequest, headers: RequestHeaders, said: OwnFields) -> ChatRequest:
+    """The request with what headers and body say in the gateway's own fields, mostly nothing. Raises BadRequest."""
+    if (
+        headers.tier is headers.team_id is headers.session_id is headers.tag is headers.priority is None
+        and headers.claude_session is headers.codex_session is headers.codex_session_id is None
+        and said.tier is said.team_id is said.session_id is said.tag is said.priority is said.service_tier is None
+    ):
+        return request
+    return msgspec.structs.replace(
+        request,
+        tier=_tier(headers.tier, said.tier, said.service_tier),
+        team_id=_agreed("x-team-id", headers.team_id, said.team_id),
+        session_id=_session(headers, said.session_id) or request.session_id,
+        tag=_tag(headers.tag, said.tag),
+        priority=_priority(headers.priority, said.priority, said.service_tier),
+        service_tier=_SOLD.get(said.service_tier or ""),
     )
 
 
@@ -344,8 +370,7 @@ def request_without_messages(
             "`model` must name a model from GET /v1/models that serves this route; `auto` never chooses one here.",
             param="model",
         )
-    for name in OWN_FIELDS:
-        fields.pop(name, None)
+    drop_own_fields(fields)
     return msgspec.structs.replace(
         request,
         fields=fields,
@@ -411,22 +436,23 @@ def not_json(body: bytes, error: Exception) -> BadRequest:
 
 def steers(name: str) -> bool:
     """True for a field that would choose upstream addresses, keys or a place in an engine."""
-    return name in ENGINE_FIELDS or name in STEERING_FIELDS or name.startswith(STEERING_PREFIXES)
+    return name in _STEERING or name.startswith(STEERING_PREFIXES)
 
 
 def refuse_steering(fields: Mapping[str, Any]) -> None:
     """Rejects fields that would choose upstream addresses, keys or a place in an engine. Raises BadRequest."""
     for name in fields:
+        if name not in _STEERING and not name.startswith(STEERING_PREFIXES):
+            continue
         if name in ENGINE_FIELDS:
             raise BadRequest(
                 f"The field `{name}` is not accepted: {ENGINE_FIELDS[name]}.", param=name, code="field_not_allowed"
             )
-        if name in STEERING_FIELDS or name.startswith(STEERING_PREFIXES):
-            raise BadRequest(
-                f"The field `{name}` is not accepted: upstream addresses and keys come from the gateway's configuration.",
-                param=name,
-                code="field_not_allowed",
-            )
+        raise BadRequest(
+            f"The field `{name}` is not accepted: upstream addresses and keys come from the gateway's configuration.",
+            param=name,
+            code="field_not_allowed",
+        )
 
 
 def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
@@ -440,9 +466,8 @@ def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
         )
     if body.n is not None and not 1 <= body.n <= MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
-    for name in ("max_tokens", "max_completion_tokens"):
-        value = getattr(body, name)
-        if value is not None and value < 1:
+    for name, most in (("max_tokens", body.max_tokens), ("max_completion_tokens", body.max_completion_tokens)):
+        if most is not None and most < 1:
             raise BadRequest(f"`{name}` must be at least 1.", param=name)
 
 
@@ -517,12 +542,12 @@ def _priority(header: str | None, field: str | None, service_tier: str | None) -
 
 
 def _count_images(messages: Sequence[Message]) -> int:
-    return sum(
-        part.type in _IMAGE_PARTS
-        for message in messages
-        if isinstance(message.content, list)
-        for part in message.content
-    )
+    images = 0
+    for message in messages:
+        if isinstance(message.content, list):
+            for part in message.content:
+                images += part.type in _IMAGE_PARTS
+    return images
 
 
 def needs(request: ChatRequest) -> frozenset[Capability]:
@@ -585,10 +610,16 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     """Estimates the prompt's tokens, with framing, tool definitions and images."""
     if request.operation != "chat":
         return request.given_texts_tokens
-    framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
-    texts = sum(map(estimate_tokens, (prompt.text, prompt.system, prompt.history, prompt.since)))
-    raw = sum(estimate_tokens(bytes(each).decode()) for each in _definitions(request))
-    return framing + texts + raw + request.given_tokens + sum(_beside_text(message) for message in request.messages)
+    tokens = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
+    tokens += request.given_tokens
+    for text in (prompt.text, prompt.system, prompt.history, prompt.since):
+        tokens += estimate_tokens(text)
+    for name in _DEFINITIONS:
+        if name in request.fields:
+            tokens += estimate_tokens(bytes(request.fields[name]).decode())
+    for message in request.messages:
+        tokens += _beside_text(message)
+    return tokens
 
 
 def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:
@@ -618,19 +649,12 @@ def _beside_text(message: Message) -> int:
     """The estimated tokens of tool calls in the history, and of audio and files."""
     tokens = 0
     for calls in (message.tool_calls, message.function_call):
-        if text := bytes(calls):
-            tokens += estimate_tokens(text.decode())
+        if calls:
+            tokens += estimate_tokens(bytes(calls).decode())
     if isinstance(message.content, list):
         media = sum(len(bytes(part.input_audio)) + len(bytes(part.file)) for part in message.content)
         tokens += media // CHARS_PER_MEDIA_TOKEN
     return tokens
-
-
-def _definitions(request: ChatRequest) -> Iterable[msgspec.Raw]:
-    for name in ("tools", "functions", "response_format"):
-        raw = request.fields.get(name)
-        if raw is not None:
-            yield raw
 
 
 def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:

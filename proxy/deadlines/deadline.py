@@ -6,8 +6,8 @@ tier's first token is an aim that bounds the wait in our queues.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, get_args
 
 import msgspec
 
@@ -20,6 +20,7 @@ TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 CLIENT_HEADERS: Final = ("x-stainless-read-timeout", "x-stainless-timeout")
 """What the clients of OpenAI and others made alike say, in seconds: how long they wait for a reply to begin."""
 _MOST_CLIENT_CHARS: Final = 16
+_SET_BY_TIER: Final[Mapping[Tier, str]] = {tier: f"deadlines.{tier}.answer_s" for tier in get_args(Tier)}
 MOST_TIMEOUT_MS: Final = 3_600_000
 _MAX_DIGITS: Final = 7
 _LEAST_TIMEOUT_S: Final = 0.001
@@ -132,11 +133,11 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
 NO_DEADLINE: Final = Deadline(arrived_at=0.0, first_token_at=math.inf, answer_at=math.inf, own=False)
 
 
-def client_timeout(values: Iterable[tuple[str, str | None]]) -> tuple[float, str] | None:
-    """Parses what a client says of its patience, as (header, value) pairs, to seconds and the header; None where it says
-    nothing that makes sense.
+def client_timeout(*said: str | None) -> tuple[float, str] | None:
+    """Parses what a client says of its patience, the values of CLIENT_HEADERS, to seconds and the header; None where it
+    says nothing that makes sense.
     """
-    for header, value in values:
+    for header, value in zip(CLIENT_HEADERS, said, strict=True):
         if value is None or len(value) > _MOST_CLIENT_CHARS or not value.replace(".", "", 1).isdecimal():
             continue
         seconds = float(value) if value.isascii() else 0.0
@@ -168,7 +169,7 @@ def deadline_of(
     longer; what its client waits (seconds, and the header that said so) only shortens it.
     """
     tiers = section.of(tier)
-    answer_s, set_by = tiers.answer_s, f"deadlines.{tier}.answer_s"
+    answer_s, set_by = tiers.answer_s, _SET_BY_TIER[tier]
     if own_s is not None:
         answer_s, set_by = own_s, TIMEOUT_HEADER
     elif client is not None and (answer_s is None or client[0] < answer_s):
