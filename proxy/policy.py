@@ -413,7 +413,7 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
         found = ("unavailable", _EJECTED if target.pool is None else _NOBODY_READY)
-    elif auto and facts.max_output_tokens is not None and _is_too_long(facts.max_output_tokens, target):
+    elif auto and facts.max_output_tokens is not None and longest_answer(target, facts) != facts.max_output_tokens:
         # Last, since it is no obstacle where everybody has it.
         found = (
             "output",
@@ -458,10 +458,6 @@ def _missing_capability(target: Target, needed: frozenset[Capability]) -> str | 
     if needed.isdisjoint(NOT_CHAT) and (instead := target.capabilities & NOT_CHAT):
         return f"makes {', '.join(sorted(instead))}, and answers nothing"
     return None
-
-
-def _is_too_long(wanted_tokens: int, target: Target) -> bool:
-    return wanted_tokens > target.max_output_tokens and "max_output_tokens" not in target.assumed
 
 
 def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
@@ -558,7 +554,20 @@ class _TargetComparison(msgspec.Struct, eq=False):
         expected = compared = _expected(target, facts.input_tokens, output, sticky)
         if facts.opening_tokens is not None:
             compared = self.compared(target, outlook, sticky)
-        return _Option(target, outlook, output, expected, compared)
+        return self.priced(_Option(target, outlook, output, expected, compared))
+
+    def priced(self, option: _Option) -> _Option:
+        """Sets what one more request costs by the price, and the rank that follows from it and the routing weight: unpriced
+        last.
+        """
+        target, cost = option.target, option.compared
+        if cost is None:
+            option.rank = (math.inf, False, target.target_id)
+            return option
+        option.margin_nanousd = cost
+        option.margin_why = "average" if is_own(target, self.policy.pooled) else "bought"
+        option.rank = (cost / target.routing_weight, False, target.target_id)
+        return option
 
     def compared(self, target: Target, outlook: TargetPrediction | None, sticky: Sticky | None) -> int | None:
         """The expected cost that a target is compared by."""
@@ -632,12 +641,12 @@ def _auto(
         option = scales.option(target, sticky)
         stays = kept is not None and kept.target_id == target.target_id and scales.may_stay(option)
         (capable if stays or scales.capable(option) else weak).append(option)
-    if weak:
-        _rank_all(weak, policy, rooms)
-        if len(weak) > 1:
-            weak.sort(key=lambda option: (-scales.strength(option), option.rank))
+    if rooms is not NO_ROOMS:
+        _price_rooms(capable, rooms)
+        _price_rooms(weak, rooms)
+    if len(weak) > 1:
+        weak.sort(key=lambda option: (-scales.strength(option), option.rank))
     if capable:
-        _rank_all(capable, policy, rooms)
         capable.sort(key=_rank)
         capable[0].reason = _first_reason(capable, scales, sticky, rooms)
     else:
@@ -706,39 +715,25 @@ def is_more_capable(target: Target, adequate: float | None, than: Target, than_a
     return target.capability > than.capability
 
 
-def _rank_all(options: list[_Option], policy: Policy, rooms: Rooms) -> None:
-    """Sets what one more request costs at each of these targets, and their ranks: the margin divided by the routing
-    weight, unpriced last. What overflows comes right after the first that does not.
+def _price_rooms(options: list[_Option], rooms: Rooms) -> None:
+    """Sets what one more request costs at those of our own whose room is known, and their ranks. What overflows comes right
+    after the first that does not.
 
     What is not priced by its room is the alternative of what is.
     """
-    own: list[_Option] = []
-    alternative: int | None = None
-    first = math.inf
-    by_room = rooms.by_target
-    for option in options:
-        average, target = option.compared, option.target
-        target_id = target.target_id
-        if average is None:
-            option.rank = (math.inf, False, target_id)
-        elif target_id in by_room:
-            own.append(option)
-        else:
-            option.margin_nanousd = average
-            option.margin_why = "average" if is_own(target, policy.pooled) else "bought"
-            rank = average / target.routing_weight
-            option.rank = (rank, False, target_id)
-            first = min(first, rank)
-            alternative = average if alternative is None else min(alternative, average)
-    if not rooms.may_overflow:
-        alternative = None
+    own = [option for option in options if option.target.target_id in rooms.by_target]
+    others = [option for option in options if option.target.target_id not in rooms.by_target]
+    first = min((option.rank[0] for option in others), default=math.inf)
+    costs = [option.compared for option in others if option.compared is not None] if rooms.may_overflow else []
+    alternative = min(costs, default=None)
     for option in own:
-        assert option.compared is not None  # noqa: S101  # Those without a price were left out.
-        target_id = option.target.target_id
-        led = margin(option.compared, alternative, by_room[target_id], rooms.place)
+        if option.compared is None:
+            continue
+        target = option.target
+        led = margin(option.compared, alternative, rooms.by_target[target.target_id], rooms.place)
         option.margin_nanousd, option.margin_why, option.overflows = led.nanousd, led.why, led.overflows
-        rank = first if led.overflows else led.nanousd / option.target.routing_weight
-        option.rank = (rank, led.overflows, target_id)
+        rank = first if led.overflows else led.nanousd / target.routing_weight
+        option.rank = (rank, led.overflows, target.target_id)
 
 
 _Each = TypeVar("_Each")
@@ -807,10 +802,10 @@ def _first_reason(capable: list[_Option], scales: _TargetComparison, sticky: Sti
 def _first_without_cache(capable: list[_Option], scales: _TargetComparison, rooms: Rooms) -> _Option:
     """Returns the target that would come first if nobody had anything of the conversation cached."""
     cold = [
-        _Option(each.target, each.outlook, 0, None, scales.compared(each.target, each.outlook, None))
+        scales.priced(_Option(each.target, each.outlook, 0, None, scales.compared(each.target, each.outlook, None)))
         for each in capable
     ]
-    _rank_all(cold, scales.policy, rooms)
+    _price_rooms(cold, rooms)
     first = min(cold, key=_rank).target
     return next(each for each in capable if each.target is first)
 
@@ -948,10 +943,10 @@ def longest_answer(target: Target, facts: Facts) -> int | None:
     What the caller wants is cut to what the target can. Where the caller says nothing, a hard budget bounds it by what is
     held.
     """
-    wanted = facts.max_output_tokens
-    if wanted is not None:
-        return min(wanted, target.max_output_tokens) if _is_too_long(wanted, target) else wanted
-    return target.max_output_tokens if facts.bounded and facts.needs.isdisjoint(NOT_CHAT) else None
+    wanted, most = facts.max_output_tokens, target.max_output_tokens
+    if wanted is None:
+        return most if facts.bounded and facts.needs.isdisjoint(NOT_CHAT) else None
+    return most if wanted > most and "max_output_tokens" not in target.assumed else wanted
 
 
 def _most_output_tokens(target: Target, facts: Facts) -> int:
