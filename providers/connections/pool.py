@@ -125,7 +125,8 @@ class ConnectionPool:
         connection.rest(self._limits.keepalive_s)
         kept = self._origins[origin]
         kept.idle.append(connection)
-        kept.wake()
+        if kept.waiting:
+            kept.wake()
 
     async def aclose(self) -> None:
         """Cuts all connections."""

@@ -321,7 +321,6 @@ class Connection(asyncio.Protocol):
         self._last = (
             self._last
             or closes
-            or exchange.is_spoilt
             or (self._host.leaving and not self._pending)
             or (not exchange.whole and (self._continues or self._left > _DISCARDED_BYTES))
         )
@@ -446,7 +445,8 @@ class Connection(asyncio.Protocol):
     def _next(self) -> None:
         """Goes on to the next request."""
         self._state = _HEAD
-        self._resume()
+        if self._paused:
+            self._resume()
         self._be_idle()
         if self._pending:
             data, self._pending = self._pending, b""

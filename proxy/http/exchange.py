@@ -370,8 +370,8 @@ class Exchange:
     def _begin(self, status: int, headers: Sequence[Header], framing: bytes) -> bytes:
         if self.started:
             raise RuntimeError("a reply starts once")
-        # Only an error is its connection's last reply.
-        closes = status >= _FIRST_ERROR and _CLOSE in headers
+        # Where the rest of the body will never come, and where an error says so.
+        closes = self._failure is not None or (status >= _FIRST_ERROR and _CLOSE in headers)
         head = reply_head(status, headers, framing + self._wire.tail(self, closes=closes))
         self.started = True
         self.status = status
@@ -412,13 +412,10 @@ class Exchange:
             if isinstance(self._pieces, bytes):
                 self._pieces = bytearray(self._pieces)
             self._pieces += data
-        if self._limit is not None:
-            if self._arrived <= self._limit:
-                return True
-            self._wake()
-            return False
+        if self._limit is not None and self._arrived <= self._limit:
+            return True
         self._wake()
-        return len(self._pieces) <= _PAUSE_BYTES
+        return self._limit is None and len(self._pieces) <= _PAUSE_BYTES
 
     def came_whole(self) -> None:
         """The body has come to its end."""
@@ -430,11 +427,6 @@ class Exchange:
         if self._failure is None:
             self._failure = error
             self._wake()
-
-    @property
-    def is_spoilt(self) -> bool:
-        """Whether the body will never be whole."""
-        return self._failure is not None
 
     def lost(self, why: Gone) -> None:
         """The caller is gone."""

@@ -234,26 +234,27 @@ class HttpServer:
 
     def dispatch(self, exchange: Exchange) -> None:
         """Begins to answer, in a task of its own."""
-        methods = self._routes.get(exchange.path)
-        if exchange.is_encoded:
-            self._start(exchange, _refusing(UnsupportedEncoding("Send the body without a `content-encoding`.")))
-        elif self._cors is not None and self._cors.is_preflight(exchange):
-            self._start(exchange, self._cors.answer_preflight)
-        elif methods is None:
-            self._start(exchange, self._otherwise)
-        elif (route := methods.get(exchange.method)) is not None:
-            self._start(exchange, route)
-        else:
-            self._start(exchange, _refusing(MethodNotAllowed(", ".join(methods))))
-
-    def _start(self, exchange: Exchange, route: Route) -> None:
         # Refusals, too: thousands that were sent ahead must not be answered in one turn of the loop.
-        exchange.task = self._loop.create_task(self._answer(exchange, route))
+        exchange.task = self._loop.create_task(self._answer(exchange))
         self.tasks.add(exchange.task)
 
-    async def _answer(self, exchange: Exchange, route: Route) -> None:
+    def _route_of(self, exchange: Exchange) -> Route:
+        """Who answers it. Raises UnsupportedEncoding or MethodNotAllowed."""
+        if exchange.is_encoded:
+            raise UnsupportedEncoding("Send the body without a `content-encoding`.")
+        if self._cors is not None and self._cors.is_preflight(exchange):
+            return self._cors.answer_preflight
+        methods = self._routes.get(exchange.path)
+        if methods is None:
+            return self._otherwise
+        route = methods.get(exchange.method)
+        if route is None:
+            raise MethodNotAllowed(", ".join(methods))
+        return route
+
+    async def _answer(self, exchange: Exchange) -> None:
         try:
-            await route(exchange)
+            await self._route_of(exchange)(exchange)
             if not exchange.ended and exchange.gone is None:
                 _log.error("a request was not answered to its end")
                 exchange.abort()
@@ -271,13 +272,6 @@ class HttpServer:
             exchange.release()
             assert exchange.task is not None  # noqa: S101 - It was set before this coroutine ran.
             self.tasks.discard(exchange.task)
-
-
-def _refusing(refused: Refused) -> Route:
-    async def answer(_exchange: Exchange) -> None:
-        raise refused
-
-    return answer
 
 
 def refuse(exchange: Exchange, error: Exception) -> None:
