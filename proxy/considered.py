@@ -62,12 +62,11 @@ def written(plan: RoutePlan) -> str:
 def compared(plan: RoutePlan) -> Considered:
     """Returns the plan's comparison."""
     candidates, rejected = plan.candidates[:MOST], plan.rejected
-    targets = [_candidate(each) for each in candidates]
-    targets += [_rejection(each) for each in rejected[: MOST - len(candidates)]]
+    targets = (*map(_candidate, candidates), *map(_rejection, rejected[: MOST - len(candidates)]))
     return Considered(
         tolerance=_rounded(plan.tolerance),
         reference_adequate=_rounded(plan.reference_adequate),
-        targets=tuple(targets),
+        targets=targets,
         left_out=len(plan.candidates) + len(rejected) - len(targets),
     )
 
@@ -87,7 +86,7 @@ def _candidate(candidate: Candidate) -> ConsideredTarget:
         target_id=candidate.target.target_id,
         why=candidate.reason,
         may_be_asked=True,
-        capability=_rounded(candidate.target.capability),
+        capability=candidate.target.capability,
         adequate=_rounded(candidate.adequate),
         expected_nanousd=candidate.expected_nanousd,
         margin_nanousd=candidate.margin_nanousd,

@@ -110,15 +110,18 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, headers: 
     tally = _tally(settled.usage, settled.cost_nanousd, settled.baseline_nanousd)
     served = _served(answer, lambda: tally)
     last = events[-1]
-    await _keep(context, last.payload, served)
-    body = _dialect_of(context).whole(last.native or last.payload, served)
+    dialect = _dialect_of(context)
+    if dialect.keeps or context.memory is not None:
+        await _keep(context, dialect, last.payload, served)
+    body = dialect.whole(last.native or last.payload, served)
     await context.reply.whole(200, body, headers + money_headers(tally))
 
 
 async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
     reply, deadline = context.reply, answer.attempt.routed.deadline
     served = _served(answer, lambda: _tally(*answer.attempt.preview()))
-    writer = context.writer = _dialect_of(context).events(served)
+    dialect = _dialect_of(context)
+    writer = context.writer = dialect.events(served)
     reply.begin_events(headers)
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
@@ -133,7 +136,8 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers:
         await reply.end(writer.failed(error_reply(exceeded)))
         raise exceeded from None
     await _book(answer.attempt)
-    await _keep(context, None, served)
+    if dialect.keeps or context.memory is not None:
+        await _keep(context, dialect, None, served)
     await reply.end(writer.last_words())
 
 
@@ -178,11 +182,8 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
             batch = answer.heard(batch)
 
 
-async def _keep(context: RequestContext, payload: bytes | None, served: Served) -> None:
+async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None, served: Served) -> None:
     """Keeps and remembers the answer, as its caller wants it, before it learns that the answer is whole."""
-    dialect = _dialect_of(context)
-    if not dialect.keeps and context.memory is None:
-        return
     kept = dialect.to_keep(payload, served)
     if kept is not None and context.memory is not None:
         context.memory.remember(kept)

@@ -1,10 +1,11 @@
 """The gateway's own fields in the bodies and events of its replies."""
 
-from typing import Any
+from typing import Any, Final
 
-from cost.prices import NANO_PER_USD
 from cost.usage import UNPRICED_CALLS
 from proxy.wires.wire import Served, Tally
+
+_PLACES: Final = 9
 
 
 def own_fields(served: Served, tally: Tally) -> dict[str, Any]:
@@ -25,5 +26,5 @@ def dollars(amount_nanousd: int | None) -> str | None:
     """Formats nano-dollars as exact decimal text of nine places, as a JSON number would lose digits."""
     if amount_nanousd is None:
         return None
-    whole, rest = divmod(amount_nanousd, NANO_PER_USD)
-    return f"{whole}.{rest:09d}"
+    digits = str(amount_nanousd).zfill(_PLACES + 1)
+    return f"{digits[:-_PLACES]}.{digits[-_PLACES:]}"

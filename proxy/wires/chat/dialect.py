@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from cost.usage import Usage
-from providers.wire import ChatRequest, Event, fields_of
+from providers.wire import EMPTY_OBJECT, ChatRequest, Event, fields_of
 from proxy.errors import ErrorReply
 from proxy.request import RequestHeaders, parse_chat, parse_embeddings
 from proxy.wires.openai_errors import as_told, error_event
@@ -81,9 +81,8 @@ class _EventWriter:
 
 
 def _splice(fields: bytes, payload: bytes) -> bytes:
-    """Inserts our fields in front of an upstream object's own. Both are JSON objects."""
-    rest = payload[payload.index(b"{") + 1 :].lstrip()
-    return fields[:-1] + (b"," if rest != b"}" else b"") + rest
+    """Inserts our fields in front of an upstream object's own, which is a JSON object as an `Event` has it."""
+    return fields[:-1] + (b"," if payload != EMPTY_OBJECT else b"") + payload[1:]
 
 
 def _without_usage(payload: bytes) -> bytes:
