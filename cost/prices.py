@@ -166,21 +166,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
-        return (self._total(usage, batch=batch) + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-
-    def _total(self, usage: Usage, *, batch: bool) -> int:
-        """Return the cost in nano-dollars times tokens of a price."""
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
-        units = price._units_total(usage) if usage.unit else 0  # noqa: SLF001  Its own class.
-        if not (usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens):
-            return (
-                usage.input_tokens * price.input_nanousd
-                + usage.output_tokens * price.output_nanousd
-                + price.request_nanousd * _TOKENS_PER_PRICE
-                + units
-            )
-        total: int = sum(map(operator.mul, meters(usage), price.figures()))
-        return total + units
+        if usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens:
+            total: int = sum(map(operator.mul, meters(usage), price.figures()))
+        else:
+            read, written = usage.input_tokens * price.input_nanousd, usage.output_tokens * price.output_nanousd
+            total = read + written + price.request_nanousd * _TOKENS_PER_PRICE
+        if usage.unit:
+            total += price._units_total(usage)  # noqa: SLF001  Its own class.
+        return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
 
     def tokens_nanousd(self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0) -> int:
         """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""

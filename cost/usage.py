@@ -8,7 +8,6 @@ whole report absurd; it is then replaced by our own estimate and flagged. An exp
 and is not the same as a missing one.
 """
 
-from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -113,10 +112,20 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
 
     `raw` is an object with all names that are looked at. The same as that finds, in a fifth of its time.
     """
-    prompt, completion, details, told = _PLAIN_FIELDS(raw)
-    if type(prompt) is not int or type(completion) is not int or _BESIDE_PLAIN(raw) != (prompt + completion, *_NOTHING):
+    prompt, completion = raw.prompt_tokens, raw.completion_tokens
+    is_odd = (
+        type(prompt) is not int
+        or type(completion) is not int
+        or raw.total_tokens != prompt + completion
+        or raw.cache_creation_input_tokens is not None
+        or raw.cache_read_input_tokens is not None
+        or raw.cache_creation is not None
+        or raw.server_tool_use is not None
+    )
+    if is_odd:
         return None
     cached = reasoning = 0
+    details, told = raw.prompt_tokens_details, raw.completion_tokens_details
     if details is not None:
         if type(details) is not dict or not _CACHE_WRITES.isdisjoint(details):
             return None
@@ -139,13 +148,6 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
     )
 
 
-_PLAIN_FIELDS: Final = attrgetter(
-    "prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"
-)
-_BESIDE_PLAIN: Final = attrgetter(
-    "total_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation", "server_tool_use"
-)
-_NOTHING: Final = (None, None, None, None)
 _CACHE_WRITES: Final = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_token_details"})
 
 

@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from cost.claim.comparators import Comparator
 from cost.prices import Price, ServiceTier
 
 Tier = Literal["interactive", "batch"]
@@ -109,12 +110,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """True when it runs on our own engines rather than at a commercial provider; follows from the fields above."""
     chats: bool = True
     """True when it answers chats; follows from its capabilities."""
+    comparator: Comparator | None = None
+    """Itself at its price, for others to be compared with; None without a price. Follows from the fields above."""
 
     def __post_init__(self) -> None:
         # They are asked for several times a request.
         own = self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)
         msgspec.structs.force_setattr(self, "own", own)
         msgspec.structs.force_setattr(self, "chats", self.capabilities.isdisjoint(NOT_CHAT))
+        comparator = None
+        if self.price is not None:
+            comparator = Comparator(target_id=self.target_id, price=self.price, tokenizer_ppm=self.tokenizer_ppm)
+        msgspec.structs.force_setattr(self, "comparator", comparator)
 
     @property
     def entry(self) -> str:

@@ -10,7 +10,6 @@ from cost.prices import Meters, Price, ServiceTier
 from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
 from providers.target import NOT_CHAT, Target
 from providers.wire import METERED, UsedUnits, WireUsage
-from proxy.comparisons import comparator_of
 from proxy.metered_usage import metered_usage
 from proxy.policy import Facts, is_own, longest_answer
 from proxy.routed_request import RoutedRequest
@@ -49,9 +48,11 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     """Prices the usage at the target's current price and computes its baselines. `served_tier` is the provider's service
     tier as the upstream told it, which may be another than was asked for.
     """
-    usual = target.price
-    price = None if usual is None else usual.of_tier(_tier(routed, target, served_tier))
-    if usual is None or price is None or not price.covers(usage):
+    usual, asked = target.price, routed.facts.service_tier
+    if usual is None:
+        return Money(usage, None, None, NO_BASELINES)
+    price = usual if asked is None else usual.of_tier(_tier(asked, target, served_tier))
+    if not price.covers(usage):
         return Money(usage, None, None, NO_BASELINES)
     costs = price.costs_nanousd(usage, batch=routed.at_batch_price)
     cost = sum(costs)
@@ -100,11 +101,8 @@ def _most_output(target: Target, facts: Facts, plausible: int) -> int:
     return (longest + (0 if facts.bounded else _MARKS)) * facts.choices
 
 
-def _tier(routed: RoutedRequest, target: Target, served: str | None) -> ServiceTier | None:
-    asked = routed.facts.service_tier
-    if asked is None or asked not in target.service_tiers:
-        return None
-    return asked if served is None or served == asked else None
+def _tier(asked: ServiceTier, target: Target, served: str | None) -> ServiceTier | None:
+    return asked if asked in target.service_tiers and served in {None, asked} else None
 
 
 def usage_of(
@@ -156,18 +154,15 @@ def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
 
 
 def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int) -> Baselines:
-    if routed.comparators is None:
-        return NO_BASELINES
-    if routed.facts.dialect is not None:
-        # Whoever it is compared with need not have the tool, nor its price.
+    # Where a tool was needed, whoever it is compared with need not have it, nor its price.
+    if target.comparator is None or routed.comparators is None or routed.facts.dialect is not None:
         return NO_BASELINES
     work = Work(
         usage=usage,
-        target_id=target.target_id,
+        by=target.comparator,
         own=is_own(target, routed.pools),
         cost_nanousd=cost_nanousd,
-        price_version=target.price.version if target.price is not None else "",
-        tokenizer_ppm=target.tokenizer_ppm,
         batch=routed.facts.tier == "batch",
     )
-    return routed.comparators.baselines(work, comparator_of(routed.plan.cheapest_commercial))
+    cheapest = routed.plan.cheapest_commercial
+    return routed.comparators.baselines(work, None if cheapest is None else cheapest.comparator)

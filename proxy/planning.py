@@ -11,7 +11,6 @@ from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
 from providers.wire import ChatRequest
-from proxy.comparisons import comparator_of
 from proxy.context import RequestContext
 from proxy.escalation import may_escalate
 from proxy.kept_answer import portion_bytes
@@ -133,7 +132,7 @@ def comparators_of(comparators: Comparators, request: ChatRequest, route: RouteP
     """
     if comparators.reference is None or is_replaceable(request):
         return comparators
-    return replace(comparators, reference=comparator_of(route.candidates[0].target))
+    return replace(comparators, reference=route.candidates[0].target.comparator)
 
 
 def hold_of(

@@ -62,12 +62,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """One answer that its caller got, as it is booked."""
 
     usage: Usage
-    target_id: str
+    by: Comparator
+    """The target that made it."""
     own: bool
     """True if it was made on our own GPUs."""
-    cost_nanousd: int | None
-    price_version: str
-    tokenizer_ppm: int | None
+    cost_nanousd: int
     batch: bool
 
 
@@ -83,11 +82,11 @@ class Comparators(msgspec.Struct, frozen=True, kw_only=True):
 
         `cheapest` is the cheapest commercial target good enough for the prompt, if any.
         """
-        hosted = self.hosted.get(work.target_id)
-        if hosted is None and not work.own and work.cost_nanousd is not None:
+        hosted = self.hosted.get(work.by.target_id)
+        if hosted is None and not work.own:
             # A bought target is the hosted one itself, so its own cost is the baseline.
             hosted_nanousd: int | None = work.cost_nanousd
-            hosted_price = f"{work.target_id}@{work.price_version}"
+            hosted_price = work.by.label
         else:
             hosted_nanousd, hosted_price = _cost_at(hosted, work)
         reference_nanousd, reference_price = _cost_at(self.reference, work)
@@ -105,4 +104,4 @@ class Comparators(msgspec.Struct, frozen=True, kw_only=True):
 def _cost_at(comparator: Comparator | None, work: Work) -> tuple[int | None, str]:
     if comparator is None or not comparator.price.covers(work.usage):
         return None, ""
-    return comparator.worth_nanousd(work.usage, batch=work.batch, counted_ppm=work.tokenizer_ppm), comparator.label
+    return comparator.worth_nanousd(work.usage, batch=work.batch, counted_ppm=work.by.tokenizer_ppm), comparator.label

@@ -17,11 +17,9 @@ LLAMA = price_from_usd(version="june", input_usd="0.88", output_usd="0.88")
 def work(usage: Usage, **changes: object) -> Work:
     fields: dict[str, object] = {
         "usage": usage,
-        "target_id": "llama-3-70b",
+        "by": Comparator(target_id="llama-3-70b", price=LLAMA),
         "own": True,
         "cost_nanousd": 5,
-        "price_version": "planned",
-        "tokenizer_ppm": None,
         "batch": False,
     }
     return Work(**{**fields, **changes})  # type: ignore[arg-type]
@@ -60,11 +58,10 @@ def test_what_was_bought_is_hosted_by_others_already() -> None:
     comparators = Comparators(hosted={"llama-3-70b": Comparator(target_id="together", price=LLAMA)})
     own = comparators.baselines(work(usage), None)
     assert (own.hosted_nanousd, own.hosted_price) == (2_000 * 880, "together@june")
-    bought = comparators.baselines(work(usage, target_id="mini", own=False), None)
-    assert (bought.hosted_nanousd, bought.hosted_price) == (5, "mini@planned")
-    unpriced = comparators.baselines(work(usage, target_id="mini", own=False, cost_nanousd=None), None)
-    assert (unpriced.hosted_nanousd, unpriced.hosted_price) == (None, "")
-    assert comparators.baselines(work(usage, target_id="other"), None).hosted_nanousd is None
+    bought = comparators.baselines(work(usage, by=Comparator(target_id="mini", price=LLAMA), own=False), None)
+    assert (bought.hosted_nanousd, bought.hosted_price) == (5, "mini@june")
+    other = Comparator(target_id="other", price=LLAMA)
+    assert comparators.baselines(work(usage, by=other), None).hosted_nanousd is None
 
 
 @given(
