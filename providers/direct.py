@@ -59,6 +59,7 @@ from providers.wire import (
     text_as_chat,
     upstream_body,
 )
+from providers.word_runs import WordRuns
 
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
@@ -403,9 +404,11 @@ class _Stream:
         "_finished",
         "_is_text",
         "_left",
+        "_max_event_bytes",
         "_parser",
         "_pool",
         "_reader",
+        "_runs",
         "_secret",
     )
 
@@ -425,6 +428,8 @@ class _Stream:
         self._is_text = completes_text(call.request, call.deployment)
         self._reader = reader
         self._parser = SseParser(limits.max_event_bytes)
+        self._max_event_bytes = limits.max_event_bytes
+        self._runs = WordRuns() if reader is None and not self._is_text else None
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
         self._finished = False
@@ -439,7 +444,7 @@ class _Stream:
                 data = await self._connection.read()
             except READ_ERRORS as error:
                 raise read_error(error, self._call) from error
-            events = self._events(self._payloads(data))
+            events = self._heard(data)
             if not data:
                 self._end_at_eof()
             if events:
@@ -454,14 +459,27 @@ class _Stream:
             return []
         try:
             data = self._connection.take()
-            return self._events(self._payloads(data)) if data else []
+            return self._heard(data) if data else []
         except (*READ_ERRORS, MalformedReply):
             return []
 
-    def _payloads(self, data: bytes) -> list[bytes]:
+    def _heard(self, data: bytes) -> list[Event]:
+        """What a read says; an empty one is the stream's end."""
         self._left -= len(data)
         if self._left < 0:
             raise MalformedReply("The upstream's stream is too long.", deployment_id=self._deployment_id)
+        found = self._runs.find(data) if self._runs is not None and len(data) <= self._max_event_bytes else None
+        if found is None:
+            return self._events(self._payloads(data))
+        events = self._events(self._payloads(data[: found.start])) if found.start else []
+        if self._ended or self._failure is not None:
+            return events
+        if not self._parser.is_between_events:
+            return events + self._events(self._payloads(data[found.start :]))
+        events.append(found.event)
+        return events + self._events(self._payloads(data[found.end :])) if found.end < len(data) else events
+
+    def _payloads(self, data: bytes) -> list[bytes]:
         try:
             return self._parser.feed(data) if data else self._parser.finish()
         except EventTooLarge as error:

@@ -47,6 +47,11 @@ class SseParser:
                 return payloads
         return self._lines(read)
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether an event may begin with the next byte: nothing of one is held, not even a line without data."""
+        return not (self._rest or self._event_bytes or self._after_cr)
+
     def finish(self) -> list[bytes]:
         """The data of a last event without its final empty line, for servers that omit it. Raises EventTooLarge."""
         return self._lines(b"\n\n") if self._rest or self._data else []

@@ -165,6 +165,19 @@ class UsedUnits(msgspec.Struct, frozen=True):
     milli: int
 
 
+class Run(msgspec.Struct, frozen=True):
+    """Events in a row that differ in nothing but the piece of text that each says."""
+
+    before: bytes
+    """The payload of each up to its piece."""
+    pieces: bytes
+    """The pieces, as JSON writes them between quotation marks, with a line end between each two."""
+    after: bytes
+    """The payload of each behind its piece."""
+    tokens: int
+    """How many of them have text."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """One JSON payload of a reply: an SSE event's data, or the whole body when not streaming."""
 
@@ -197,6 +210,8 @@ class Event(msgspec.Struct, frozen=True):
     units: UsedUnits | None = None
     media_type: str = ""
     """What a payload that passes as it is is a piece of; empty for JSON."""
+    run: Run | None = None
+    """The upstream's events that this one stands for, where it says what several said."""
 
 
 class _Function(msgspec.Struct):

@@ -219,7 +219,7 @@ class Attempt:
             self.retained.add(events)
         for event in events:
             if event.token:
-                self.token_events += 1
+                self.token_events += 1 if event.run is None else event.run.tokens
                 self.chars += event.text_chars
                 # What was reported before no longer tells the whole.
                 self._stale = True

@@ -100,7 +100,8 @@ class Seam:
                     delta["content"] = text
         if isinstance(fields.get("usage"), dict):
             fields["usage"] = self._of_whole(fields["usage"])
-        return msgspec.structs.replace(event, payload=json.dumps(fields).encode(), words=text if event.words else "")
+        words = text if event.words else ""
+        return msgspec.structs.replace(event, payload=json.dumps(fields).encode(), words=words, run=None)
 
     def _of_whole(self, told: dict[str, Any]) -> dict[str, Any]:
         """The engine's usage with the prompt and the first part as they were before the cut."""

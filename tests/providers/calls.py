@@ -76,6 +76,11 @@ async def talk(upstream: Upstream, call: UpstreamCall) -> list[Event]:
     return await read_all(await upstream.open(call))
 
 
+def tokens_of(events: list[Event]) -> int:
+    """The upstream's events with generated content."""
+    return sum(event.token if event.run is None else event.run.tokens for event in events)
+
+
 def text_of(events: list[Event]) -> str:
     """The generated text, of chunks or of a whole answer."""
     found = ""

@@ -17,7 +17,7 @@ from providers.errors import (
 from providers.target import DeploymentKind
 from providers.wire import ChatRequest, Event, upstream_body
 from selfhosted.engines.dialects import read_stats
-from tests.providers.calls import chat_request, deployment, read_all, talk, text_of, upstream_call
+from tests.providers.calls import chat_request, deployment, read_all, talk, text_of, tokens_of, upstream_call
 from tests.recordings.replies import FOLDER, body_of, replying
 
 KINDS: Final[dict[str, DeploymentKind]] = {
@@ -66,7 +66,7 @@ async def test_a_stream(upstream: DirectUpstream, engine: str) -> None:
     """The role alone is no token; text comes in pieces, the finish once, and the usage where the engine tells it."""
     events = await read(upstream, engine, "chat_stream", chat_request(stream=True))
     assert text_of(events)
-    assert sum(event.token for event in events) > 1
+    assert tokens_of(events) > 1
     assert sum(event.finished for event in events) == 1
     told = [event.usage for event in events if event.usage is not None]
     if engine == "deepspeed_mii":

@@ -5,20 +5,23 @@ from typing import Any
 
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
+from providers.word_runs import WordRuns
 from tests.scenarios.test_rules import House, said
 
 
 class Playing:
-    """An upstream whose stream is these payloads, one a read, and then its end."""
+    """An upstream whose stream is these payloads, one a read, and then its end. `first` comes before them."""
 
-    def __init__(self, *payloads: dict[str, Any]) -> None:
-        self.payloads = [json.dumps(payload).encode() for payload in payloads]
+    def __init__(self, *payloads: dict[str, Any], first: Event | None = None) -> None:
+        self.events = [decode_event(json.dumps(payload).encode(), "t0/a") for payload in payloads]
+        if first is not None:
+            self.events.insert(0, first)
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         return self
 
     async def read(self) -> list[Event] | None:
-        return [decode_event(self.payloads.pop(0), "t0/a")] if self.payloads else None
+        return [self.events.pop(0)] if self.events else None
 
     def unread(self) -> list[Event]:
         return []
@@ -51,6 +54,19 @@ async def test_events_keep_every_field_and_gain_one() -> None:
     assert {name: first[name] for name in first if name != "model_used"} == content(
         "a", system_fingerprint="fp", tomorrow=[1]
     )
+
+
+async def test_events_that_came_together_stay_apart() -> None:
+    """A caller gets them as they came, and without the upstream's usage each of them counts as a token."""
+    payloads = [content(text) for text in ("a", ' "b"', "", "c\n")]
+    found = WordRuns().find(b"".join(b"data: %b\n\n" % json.dumps(payload).encode() for payload in payloads))
+    assert found is not None
+    together, singly = (
+        House("ok", upstream=Playing(END, first=found.event)),
+        House("ok", upstream=Playing(*payloads, END)),
+    )
+    assert said(await together.ask(stream=True)) == said(await singly.ask(stream=True))
+    assert [house.books.entries[-1].output_tokens for house in (together, singly)] == [3, 3]
 
 
 async def test_usage_on_every_event_was_our_wish_and_is_taken_out() -> None:

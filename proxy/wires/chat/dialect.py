@@ -17,6 +17,7 @@ from proxy.wires.own_fields import own_fields
 from proxy.wires.wire import EventWriter, IsModel, Served, Understood, Wire
 
 _DONE: Final = b"data: [DONE]\n\n"
+_END: Final = b"\n\n"
 
 
 class ChatDialect:
@@ -59,7 +60,12 @@ class _EventWriter:
                 payload = _without_usage(payload)
             if self._template is None:
                 self._template = payload
-            parts += (self._prefix, payload[1:], b"\n\n")
+            run = event.run
+            if run is None:
+                parts += (self._prefix, payload[1:], _END)
+            else:
+                before = self._prefix + run.before[1:]
+                parts += (before, run.pieces.replace(b"\n", run.after + _END + before), run.after, _END)
         return b"".join(parts)
 
     def last_words(self) -> bytes:
