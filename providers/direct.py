@@ -63,6 +63,8 @@ from providers.word_runs import WordRuns
 
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
+_MANY_BYTES: Final = 512
+"""A shorter read is one event, or nearly: decoding it is quicker than looking for a run."""
 # After the end marker an upstream closes its last HTTP chunk; that is all that may still come.
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
@@ -468,29 +470,30 @@ class _Stream:
         self._left -= len(data)
         if self._left < 0:
             raise MalformedReply("The upstream's stream is too long.", deployment_id=self._deployment_id)
-        found = self._runs.find(data) if self._runs is not None and len(data) <= self._max_event_bytes else None
-        if found is None:
-            return self._events(self._payloads(data))
-        events = self._events(self._payloads(data[: found.start])) if found.start else []
-        if self._ended or self._failure is not None:
-            return events
-        if not self._parser.is_between_events:
-            return events + self._events(self._payloads(data[found.start :]))
-        events.append(found.event)
-        return events + self._events(self._payloads(data[found.end :])) if found.end < len(data) else events
-
-    def _payloads(self, data: bytes) -> list[bytes]:
         try:
-            return self._parser.feed(data) if data else self._parser.finish()
+            return self._events(data) if len(data) < _MANY_BYTES else self._many(data)
         except EventTooLarge as error:
             raise MalformedReply(
                 "The upstream sent an event that is too large.", deployment_id=self._deployment_id
             ) from error
 
-    def _events(self, payloads: list[bytes]) -> list[Event]:
+    def _many(self, data: bytes) -> list[Event]:
+        """What a read says that may hold a run of words."""
+        found = self._runs.find(data) if self._runs is not None and len(data) <= self._max_event_bytes else None
+        if found is None:
+            return self._events(data)
+        events = self._events(data[: found.start]) if found.start else []
+        if self._ended or self._failure is not None:
+            return events
+        if not self._parser.is_between_events:
+            return events + self._events(data[found.start :])
+        events.append(found.event)
+        return events + self._events(data[found.end :]) if found.end < len(data) else events
+
+    def _events(self, data: bytes) -> list[Event]:
         """Events up to the end marker, or up to a broken one: what came before it was generated and counts."""
         events: list[Event] = []
-        for payload in payloads:
+        for payload in self._parser.feed(data) if data else self._parser.finish():
             if payload[:1] != b"{":
                 payload = payload.strip()  # noqa: PLW2901  # Blanks around the end marker do not hide it.
                 if payload == DONE:
