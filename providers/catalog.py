@@ -14,7 +14,7 @@ from cost.prices import SERVICE_TIERS, Price
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.model_facts import Known, bundled_table, facts_of, names_under
 from providers.parameters import lacking
-from providers.provider_tools import common_dialect, known_tools, speaks_messages
+from providers.provider_tools import common_dialect, known_tools
 from providers.target import (
     ASSUMED_OUTPUT_TOKENS,
     CHAT_CAPABILITIES,
@@ -168,7 +168,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_litellm(self) -> bool:
         """True when any deployment is called through litellm."""
-        return any(each.kind == "litellm" and not speaks_messages(each) for each in self.deployments)
+        return any(each.kind == "litellm" and not each.speaks_messages for each in self.deployments)
 
 
 def build_catalog(

@@ -38,7 +38,7 @@ from providers.forms import form_of
 from providers.media_links import refuse_media_links
 from providers.metered_replies import decode_metered
 from providers.passed_stream import PassedStream
-from providers.provider_tools import address_of_dialect, speaks_messages
+from providers.provider_tools import address_of_dialect
 from providers.replies_as_written import ReplyReader, reader_of
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
@@ -119,7 +119,7 @@ class DirectUpstream:
         deployment_id, reader = call.deployment.deployment_id, reader_of(call)
         if call.request.upload:
             connection = await self._form_sent(call, call.request.upload)
-        elif reader is None and speaks_messages(call.deployment):
+        elif reader is None and call.deployment.speaks_messages:
             asked = claude_body(call)
             reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
             connection = await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers))

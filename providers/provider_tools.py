@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from providers.target import Deployment, Dialect
+from providers.target import ANTHROPIC, Deployment, Dialect
 
-_ANTHROPIC: Final = "anthropic/"
 _ANTHROPIC_HOST: Final = "https://api.anthropic.com"
 _HOSTS: Final[Mapping[str, Dialect]] = {"api.openai.com": "responses", "api.anthropic.com": "messages"}
 _DATE: Final = re.compile(r"_(?:\d{8}|\d{4}_\d{2}_\d{2})$")
@@ -63,16 +62,9 @@ def dialect_of(deployment: Deployment) -> Dialect | None:
     """The dialect, beside chat, that a deployment is asked in; None for none."""
     if deployment.kind == "openai" or (deployment.kind == "azure" and not deployment.api_version):
         return "responses"
-    if deployment.kind == "litellm" and deployment.upstream_model.startswith(_ANTHROPIC):
+    if deployment.kind == "litellm" and deployment.upstream_model.startswith(ANTHROPIC):
         return "messages"
     return None
-
-
-def speaks_messages(deployment: Deployment) -> bool:
-    """True for a model of Anthropic's own API, which is called without litellm, whatever wire a request came by. What only
-    litellm's options can say is called through it.
-    """
-    return dialect_of(deployment) == "messages" and not deployment.options
 
 
 def common_dialect(deployments: Iterable[Deployment]) -> Dialect | None:
@@ -94,9 +86,7 @@ def known_tools(deployments: Iterable[Deployment]) -> frozenset[str]:
 def model_of_dialect(deployment: Deployment) -> str:
     """The model's name where it is asked in its own dialect."""
     return (
-        deployment.upstream_model.removeprefix(_ANTHROPIC)
-        if deployment.kind == "litellm"
-        else deployment.upstream_model
+        deployment.upstream_model.removeprefix(ANTHROPIC) if deployment.kind == "litellm" else deployment.upstream_model
     )
 
 

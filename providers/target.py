@@ -30,6 +30,8 @@ OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
 DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
 BatchApiKind = Literal["openai", "anthropic"]
 
+ANTHROPIC = "anthropic/"
+"""How litellm's names of Anthropic's models begin."""
 OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
 """Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
 
@@ -61,6 +63,15 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     priority_scheduling: bool = False
     """The engine schedules requests of lower `priority` values first."""
     cache_isolation: CacheIsolation = "none"
+    speaks_messages: bool = False
+    """True for a model of Anthropic's own API, which is called without litellm, whatever wire a request came by; what only
+    litellm's options can say is called through it. Follows from the fields above.
+    """
+
+    def __post_init__(self) -> None:
+        # Each request asks several times.
+        anthropic = self.kind == "litellm" and self.upstream_model.startswith(ANTHROPIC)
+        msgspec.structs.force_setattr(self, "speaks_messages", anthropic and not self.options)
 
     def __repr__(self) -> str:
         return f"Deployment({self.deployment_id!r}, kind={self.kind!r})"
@@ -110,6 +121,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """True when it runs on our own engines rather than at a commercial provider; follows from the fields above."""
     chats: bool = True
     """True when it answers chats; follows from its capabilities."""
+    entry: str = ""
+    """The `model_id` of its entry in the configuration: the wildcard's, or its own; follows from `pattern`."""
     comparator: Comparator | None = None
     """Itself at its price, for others to be compared with; None without a price. Follows from the fields above."""
 
@@ -118,15 +131,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         own = self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)
         msgspec.structs.force_setattr(self, "own", own)
         msgspec.structs.force_setattr(self, "chats", self.capabilities.isdisjoint(NOT_CHAT))
+        msgspec.structs.force_setattr(self, "entry", self.pattern or self.target_id)
         comparator = None
         if self.price is not None:
             comparator = Comparator(target_id=self.target_id, price=self.price, tokenizer_ppm=self.tokenizer_ppm)
         msgspec.structs.force_setattr(self, "comparator", comparator)
-
-    @property
-    def entry(self) -> str:
-        """The `model_id` of its entry in the configuration: the wildcard's, or its own."""
-        return self.pattern or self.target_id
 
     def known(self, fact: Fact) -> int | frozenset[Capability] | None:
         """A fact, or None where it is assumed."""

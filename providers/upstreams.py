@@ -5,7 +5,6 @@ from typing import Any
 
 from providers.direct import DirectUpstream
 from providers.errors import UpstreamRefusedUs
-from providers.provider_tools import speaks_messages
 from providers.target import Deployment, DeploymentKind
 from providers.token_counts import Question
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -23,7 +22,7 @@ class Upstreams:
     def open(self, call: UpstreamCall) -> Coroutine[Any, Any, UpstreamStream]:
         """Opens the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
         # What is passed on as its caller wrote it, and Anthropic's own dialect, need no litellm.
-        direct = call.request.as_written is not None or speaks_messages(call.deployment)
+        direct = call.request.as_written is not None or call.deployment.speaks_messages
         kind = "openai" if direct else call.deployment.kind
         upstream = self._by_kind.get(kind)
         if upstream is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
-from providers.provider_tools import AsWritten, model_of_dialect, speaks_messages
+from providers.provider_tools import AsWritten, model_of_dialect
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
@@ -296,7 +296,7 @@ def path_of(request: ChatRequest, deployment: Deployment) -> str:
     """URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
     if request.as_written is not None:
         return request.as_written.dialect
-    if speaks_messages(deployment):
+    if deployment.speaks_messages:
         return "messages"
     return _TEXT_PATH if completes_text(request, deployment) else PATHS[request.operation]
 
@@ -597,7 +597,7 @@ def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
     """What a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
     if not request.translated or request.as_written is not None:
         return ()
-    if request.in_messages is not None and speaks_messages(deployment):
+    if request.in_messages is not None and deployment.speaks_messages:
         return ()
     if speaks_anthropic(deployment):
         return request.left_out + tuple(sorted({"verbosity"} & request.for_reasoners.keys()))

@@ -12,7 +12,6 @@ from typing import Final
 
 from accounts.caller import Caller
 from providers.parameters import MINOR, is_said
-from providers.provider_tools import speaks_messages
 from providers.target import Deployment, Target
 from proxy.deadlines.deadline import MOST_TIMEOUT_MS, TIMEOUT_HEADER
 from proxy.policy import longest_answer
@@ -46,10 +45,10 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
     facts = routed.facts
     tier = facts.service_tier if facts.service_tier in target.service_tiers else None
     longest = longest_answer(target, facts)
-    if longest is None and speaks_messages(deployment):
+    if longest is None and deployment.speaks_messages:
         # Anthropic wants to be told, and has room for the longest that there is.
         longest = target.max_output_tokens
-    elif longest == facts.max_output_tokens and _OLD not in left_out_fields(target, routed):
+    elif longest == facts.max_output_tokens and not (_OLD in target.lacks and _OLD in routed.request.fields):
         longest = None
     if tier is None and longest is None:
         return fields

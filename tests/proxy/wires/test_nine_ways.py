@@ -11,7 +11,6 @@ from providers.claude.reply import chat_of_message
 from providers.claude.request import claude_body
 from providers.litellm_door import litellm_arguments
 from providers.parameters import MINOR, lacking
-from providers.provider_tools import speaks_messages
 from providers.target import Deployment
 from providers.wire import decode_event, untaken, upstream_body
 from proxy.wires.chat.dialect import CHAT
@@ -121,7 +120,7 @@ def sent_to(target: Deployment, wire: Wire, body: dict[str, Any]) -> tuple[Sent,
     dropped = tuple(lacking([target]) & request.fields.keys())
     noted: list[str] = []
     call = upstream_call(target, request, dropped=dropped, drops=noted.append)
-    if speaks_messages(target):
+    if target.speaks_messages:
         found = msgspec.json.decode(claude_body(call).body)
     elif target.kind == "litellm":
         found = litellm_arguments(call)
