@@ -270,14 +270,15 @@ class Journal:
         except OSError as failure:
             self._handle_write_failure(lines, failure)
             return
-        refusal = self._write_all(segment, b"".join([line for _, line, _ in lines]))
+        data = b"".join([line for _, line, _ in lines])
+        refusal = self._write_all(segment, data)
         if refusal is None:
             self._stop_retrying()
-            self._took(segment, lines)
+            self._took(segment, lines, len(data))
             return
         why, written = refusal
-        whole = self._cut_torn(segment, lines, written)
-        self._took(segment, lines[:whole])
+        whole, size = self._cut_torn(segment, lines, written)
+        self._took(segment, lines[:whole], size)
         self._handle_write_failure(lines[whole:], why)
 
     def look(self) -> bool:
@@ -393,8 +394,8 @@ class Journal:
             return failure, len(data) - len(rest)
         return None
 
-    def _cut_torn(self, segment: _Segment, lines: Sequence[_Line], written: int) -> int:
-        """Return how many lines a failed write left whole, and truncate the rest of it.
+    def _cut_torn(self, segment: _Segment, lines: Sequence[_Line], written: int) -> tuple[int, int]:
+        """Return how many lines a failed write left whole, and their bytes; truncate the rest of it.
 
         The drain may have read the whole ones already, so they stand. Half a line it leaves alone.
         """
@@ -409,13 +410,12 @@ class Journal:
         except OSError:
             # The next line must not continue half of another.
             self._torn = True
-        return whole
+        return whole, size
 
-    def _took(self, segment: _Segment, lines: list[_Line]) -> None:
-        """Note lines that the kernel has."""
+    def _took(self, segment: _Segment, lines: list[_Line], size: int) -> None:
+        """Note lines that the kernel has, of so many bytes together."""
         if not lines:
             return
-        size = sum([len(line) for _, line, _ in lines])
         segment.bytes += size
         segment.lines += len(lines)
         self._bytes += size

@@ -35,12 +35,13 @@ def fields(headers: Iterable[tuple[str, str]]) -> bytes:
     return text.encode("latin-1", "replace")
 
 
-class _Origin:
+class _Kept:
     """The connections of one origin."""
 
-    __slots__ = ("idle", "open", "waiting")
+    __slots__ = ("idle", "open", "origin", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
         self.idle: list[Connection] = []
         """The most recently used comes last, and is taken first, so that those not needed grow old."""
         self.open = 0
@@ -70,8 +71,8 @@ class ConnectionPool:
         self._proxy = proxy
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
-        self._origins: dict[Origin, _Origin] = {}
-        self._of: dict[Connection, Origin] = {}
+        self._origins: dict[Origin, _Kept] = {}
+        self._of: dict[Connection, _Kept] = {}
         self._open = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -117,13 +118,12 @@ class ConnectionPool:
         """Takes a connection back: it is kept where its reply was read to the end, else cut. Idempotent."""
         if not connection.busy:
             return
-        origin = self._of.get(connection)
-        if origin is None or self._closed or not connection.reusable:
+        kept = self._of.get(connection)
+        if kept is None or self._closed or not connection.reusable:
             connection.busy = False
             connection.cut()
             return
         connection.rest(self._limits.keepalive_s)
-        kept = self._origins[origin]
         kept.idle.append(connection)
         if kept.waiting:
             kept.wake()
@@ -148,11 +148,11 @@ class ConnectionPool:
     async def _another(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
         """A connection that became idle meanwhile, or a new one as soon as there is room for it."""
         while True:
-            kept = self._origins.setdefault(origin, _Origin())
+            kept = self._origins.setdefault(origin, _Kept(origin))
             if (idle := self._idle_one(origin)) is not None:
                 return idle
             if kept.open < self._limits.max_connections_per_origin and self._has_room():
-                return await self._new_one(origin, kept, loop)
+                return await self._new_one(kept, loop)
             waiter = loop.create_future()
             kept.waiting.append(waiter)
             try:
@@ -173,11 +173,12 @@ class ConnectionPool:
                 break
         return False
 
-    async def _new_one(self, origin: Origin, kept: _Origin, loop: asyncio.AbstractEventLoop) -> Connection:
+    async def _new_one(self, kept: _Kept, loop: asyncio.AbstractEventLoop) -> Connection:
+        origin = kept.origin
         kept.open += 1
         self._open += 1
         connection = Connection(loop, self._lost)
-        self._of[connection] = origin
+        self._of[connection] = kept
         try:
             if origin.tls and self._tls is None:
                 self._tls = await asyncio.to_thread(self._make_tls)
@@ -199,21 +200,20 @@ class ConnectionPool:
         return connection
 
     def _lost(self, connection: Connection) -> None:
-        origin = self._of.pop(connection, None)
-        if origin is None:
+        kept = self._of.pop(connection, None)
+        if kept is None:
             return
-        kept = self._origins[origin]
         if connection in kept.idle:
             kept.idle.remove(connection)
-        self._count_out(origin, kept)
+        self._count_out(kept)
 
-    def _count_out(self, origin: Origin, kept: _Origin) -> None:
+    def _count_out(self, kept: _Kept) -> None:
         kept.open -= 1
         self._open -= 1
         self._tell_room()
         if not kept.open and not kept.waiting:
             # Replicas come and go for months, each at an address of its own.
-            self._origins.pop(origin, None)
+            self._origins.pop(kept.origin, None)
 
     def _tell_room(self) -> None:
         for kept in self._origins.values():
