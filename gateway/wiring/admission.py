@@ -60,11 +60,11 @@ async def open_gate(
     watch = LimitWatch(process.sources.limits, book)
     await watch.refresh()
     background(stack, watch.follow())
-    limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics.limits)
+    limiter = BucketLimiter(book.limits_of, sharers.live, link=link, observer=metrics.limits)
     stack.callback(limiter.close)
     queues = Queues(
         queues_of,
-        Capacity(lambda: sharers.live, link, clock=time.monotonic),
+        Capacity(sharers.live, link, clock=time.monotonic),
         time.monotonic,
         observer=metrics.queues,
         shut_s=shut_s,
@@ -90,4 +90,4 @@ async def open_gate(
         tick_s=TICK_S if shares else _SELDOM_S,
     )
     background(stack, guard.follow())
-    return Gate(limiter, book, queues, guard, LatencyTracker(time.monotonic), once, lambda: sharers.live, link)
+    return Gate(limiter, book, queues, guard, LatencyTracker(time.monotonic), once, sharers.live, link)

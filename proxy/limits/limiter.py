@@ -90,7 +90,7 @@ class BucketLimiter:
         rejoin_s: float = REJOIN_S,
         redis_clock_us: Callable[[], bytes] = bytes,
     ) -> None:
-        """`live` returns the number of processes. `redis_clock_us` replaces Redis's clock in tests."""
+        """`live` returns the number of processes, at least 1. `redis_clock_us` replaces Redis's clock in tests."""
         self._limits_of = limits_of
         self._live = live
         self._link = link
@@ -118,7 +118,7 @@ class BucketLimiter:
     @property
     def live(self) -> int:
         """The number of processes that share each limit."""
-        return self._live_apart or max(1, self._live())
+        return self._live_apart or self._live()
 
     @property
     def mode(self) -> Mode:

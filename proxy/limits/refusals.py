@@ -6,7 +6,7 @@ import msgspec
 
 from accounts.caller import Caller
 from proxy.limits.bucket import places, share, wait_us
-from proxy.limits.limit import Limit, Remaining
+from proxy.limits.limit import PERIOD_S, Limit, Remaining
 from proxy.limits.limit_set import LimitSet, Outcome
 from proxy.limits.rate_limited import RateLimited
 
@@ -52,7 +52,7 @@ def remaining(limit: Limit, figure: float, live: int) -> Remaining:
     rate, burst = share(limit.rate, limit.burst, live)
     # Truncation is rounding down here, since a debt remains as nothing.
     left = int(figure) if figure > 0 else 0
-    return Remaining(int(burst), left, wait_us(figure, burst, rate) / _US_PER_S)
+    return Remaining(int(burst), left, 0.0 if figure >= burst else (burst - figure) * PERIOD_S / rate)
 
 
 def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:

@@ -131,7 +131,6 @@ class ProcessCount:
         self._replicas = replicas
         self._link = link
 
-    @property
     def live(self) -> int:
         """The number of processes, at least 1."""
         link = self._link

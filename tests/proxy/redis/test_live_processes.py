@@ -108,7 +108,7 @@ async def test_the_last_count_holds_while_the_database_is_down(engine: AsyncEngi
 async def test_redis_is_believed_while_it_answers(engine: AsyncEngine, empty_redis: RedisServer) -> None:
     """The link's count while it is healthy, else the table's; and the link's last one when the table never answered."""
     replicas = LiveProcesses(engine, lambda: ("a",))
-    assert ProcessCount(replicas, None).live == 1
+    assert ProcessCount(replicas, None).live() == 1
     await LiveProcesses(engine, lambda: ("b",)).refresh()
     await LiveProcesses(engine, lambda: ("c",)).refresh()
     links = [RedisLink(empty_redis.url, RedisSection(probe_s=0.05), name, heartbeat_s=0.02) for name in ("a", "b")]
@@ -116,11 +116,11 @@ async def test_redis_is_believed_while_it_answers(engine: AsyncEngine, empty_red
         await link.start()
     await until(lambda: links[0].live == 2)
     sharers = ProcessCount(replicas, links[0])
-    assert sharers.live == 2
+    assert sharers.live() == 2
     await links[1].aclose()
     empty_redis.kill()
     await until(lambda: not links[0].healthy)
-    assert sharers.live == links[0].live
+    assert sharers.live() == links[0].live
     await replicas.refresh()
-    assert sharers.live == 3
+    assert sharers.live() == 3
     await links[0].aclose()
