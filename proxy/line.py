@@ -246,9 +246,9 @@ class RequestPipeline:
             body, told = wire.answer(parsed.request, parsed.input_tokens)
         await context.reply.whole(200, body, told)
 
-    async def authenticate(self, headers: RequestHeaders) -> Caller:
+    def authenticate(self, headers: RequestHeaders) -> Awaitable[Caller]:
         """The key's owner. Raises NotAuthenticated or an accounts error."""
-        return await caller_by_key(self._directory, headers)
+        return caller_by_key(self._directory, headers)
 
     async def parse(
         self, context: RequestContext, caller: Caller, headers: RequestHeaders, exchange: Exchange

@@ -613,7 +613,8 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     tokens = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
     tokens += request.given_tokens
     for text in (prompt.text, prompt.system, prompt.history, prompt.since):
-        tokens += estimate_tokens(text)
+        if text:
+            tokens += estimate_tokens(text)
     for name in _DEFINITIONS:
         if name in request.fields:
             tokens += estimate_tokens(bytes(request.fields[name]).decode())

@@ -101,15 +101,12 @@ class _Answer(msgspec.Struct):
         return "".join(self.texts)
 
 
-class _RequestedForm:
+class _RequestedForm(msgspec.Struct):
     """The form that the request asks for: response format and tools, parsed only when an answer needs them."""
 
-    __slots__ = ("_definitions", "_max_steps", "request")
-
-    def __init__(self, request: ChatRequest, max_steps: int) -> None:
-        self.request = request
-        self._max_steps = max_steps
-        self._definitions: tuple[dict[str, Any], bool] | None = None
+    request: ChatRequest
+    max_steps: int
+    definitions: tuple[dict[str, Any], bool] | None = None
 
     def response_schema(self) -> Any:
         """The schema of a `json_schema` response format, or None."""
@@ -123,7 +120,7 @@ class _RequestedForm:
 
     def tools(self) -> tuple[dict[str, Any], bool]:
         """Returns each function's parameter schema by name, and True when no other kind of tool was offered."""
-        if self._definitions is None:
+        if self.definitions is None:
             tools, functions = self._field("tools") or [], self._field("functions") or []
             named = [tool.get("function") if isinstance(tool, dict) else None for tool in tools]
             known = {
@@ -131,12 +128,12 @@ class _RequestedForm:
                 for each in (*named, *functions)
                 if isinstance(each, dict) and isinstance(each.get("name"), str)
             }
-            self._definitions = known, len(known) == len(tools) + len(functions)
-        return self._definitions
+            self.definitions = known, len(known) == len(tools) + len(functions)
+        return self.definitions
 
     def follows(self, value: Any, schema: Any) -> bool:
         """Returns True when `value` follows `schema`, or when there is no schema."""
-        return schema is None or follows(value, schema, max_steps=self._max_steps)
+        return schema is None or follows(value, schema, max_steps=self.max_steps)
 
     def _field(self, name: str) -> Any:
         raw = self.request.fields.get(name)

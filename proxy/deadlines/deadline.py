@@ -17,7 +17,9 @@ from proxy.errors import BadRequest, DeadlineExceeded
 from proxy.latency import TargetLatency
 
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
-CLIENT_HEADERS: Final = ("x-stainless-read-timeout", "x-stainless-timeout")
+READ_HEADER: Final = "x-stainless-read-timeout"
+GENERAL_HEADER: Final = "x-stainless-timeout"
+CLIENT_HEADERS: Final = (READ_HEADER, GENERAL_HEADER)
 """What the clients of OpenAI and others made alike say, in seconds: how long they wait for a reply to begin."""
 _MOST_CLIENT_CHARS: Final = 16
 _SET_BY_TIER: Final[Mapping[Tier, str]] = {tier: f"deadlines.{tier}.answer_s" for tier in get_args(Tier)}
@@ -133,17 +135,22 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
 NO_DEADLINE: Final = Deadline(arrived_at=0.0, first_token_at=math.inf, answer_at=math.inf, own=False)
 
 
-def client_timeout(*said: str | None) -> tuple[float, str] | None:
+def client_timeout(read: str | None, general: str | None) -> tuple[float, str] | None:
     """Parses what a client says of its patience, the values of CLIENT_HEADERS, to seconds and the header; None where it
     says nothing that makes sense.
     """
-    for header, value in zip(CLIENT_HEADERS, said, strict=True):
-        if value is None or len(value) > _MOST_CLIENT_CHARS or not value.replace(".", "", 1).isdecimal():
-            continue
-        seconds = float(value) if value.isascii() else 0.0
-        if _LEAST_TIMEOUT_S <= seconds <= MOST_TIMEOUT_MS / 1000:
-            return seconds, header
-    return None
+    seconds = _client_seconds(read) if read else None
+    if seconds is not None:
+        return seconds, READ_HEADER
+    seconds = _client_seconds(general) if general else None
+    return None if seconds is None else (seconds, GENERAL_HEADER)
+
+
+def _client_seconds(value: str) -> float | None:
+    if len(value) > _MOST_CLIENT_CHARS or not value.isascii() or not value.replace(".", "", 1).isdecimal():
+        return None
+    seconds = float(value)
+    return seconds if _LEAST_TIMEOUT_S <= seconds <= MOST_TIMEOUT_MS / 1000 else None
 
 
 def own_timeout_s(value: str | None) -> float | None:
