@@ -125,8 +125,7 @@ class _Turn(Exchange):
         super().__init__(post_of(body, headers, RESPONSES.path), _SocketWire(outer), HeldBytes(len(body)))
         self._socket = socket
         self.has_failed = False
-        self.came(body)
-        self.came_whole()
+        self.came(body, whole=True)
         if not socket.is_open:
             self.lost("hung_up")
 

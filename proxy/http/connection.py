@@ -436,11 +436,10 @@ class Connection(asyncio.Protocol):
             self._await_until(math.inf)
         # The caller goes on before it was told to.
         self._continues = False
-        if piece and not exchange.came(piece):
-            self._pause()
         if whole:
             self._state = _FULL
-            exchange.came_whole()
+        if not exchange.came(piece, whole=whole):
+            self._pause()
 
     def _next(self) -> None:
         """Goes on to the next request."""

@@ -391,8 +391,11 @@ class Exchange:
 
     # The connection's side.
 
-    def came(self, data: bytes) -> bool:
-        """Takes a piece of the body. Returns False when no more should be read until somebody asks for it."""
+    def came(self, data: bytes, *, whole: bool) -> bool:
+        """Takes a piece of the body; `whole` with the last one. Returns False when no more should be read until somebody
+        asks for it.
+        """
+        self.whole = whole
         count = len(data)
         self._arrived += count
         if self.ended or self._failure is not None:
@@ -413,14 +416,12 @@ class Exchange:
                 self._pieces = bytearray(self._pieces)
             self._pieces += data
         if self._limit is not None and self._arrived <= self._limit:
+            # Whoever wants all of it waits for the end alone.
+            if whole:
+                self._wake()
             return True
         self._wake()
         return self._limit is None and len(self._pieces) <= _PAUSE_BYTES
-
-    def came_whole(self) -> None:
-        """The body has come to its end."""
-        self.whole = True
-        self._wake()
 
     def fail(self, error: Exception) -> None:
         """Lets whoever reads the body fail; the first failure counts."""

@@ -70,8 +70,7 @@ class InMemoryExchange(Exchange):
         self.reply_pieces: list[bytes] = []
         """The body of the reply as it was sent."""
         if body:
-            self.came(body)
-            self.came_whole()
+            self.came(body, whole=True)
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
         super().respond(status, headers, body)

@@ -235,7 +235,8 @@ class HttpServer:
     def dispatch(self, exchange: Exchange) -> None:
         """Begins to answer, in a task of its own."""
         # Refusals, too: thousands that were sent ahead must not be answered in one turn of the loop.
-        exchange.task = self._loop.create_task(self._answer(exchange))
+        # With a name, as one would be made for each.
+        exchange.task = asyncio.Task(self._answer(exchange), loop=self._loop, name="request")
         self.tasks.add(exchange.task)
 
     def _route_of(self, exchange: Exchange) -> Route:

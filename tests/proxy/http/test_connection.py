@@ -202,6 +202,26 @@ async def test_a_slow_body_is_refused(echo: Echo) -> None:
         assert await caller.rest() == b""
 
 
+async def test_a_chunk_that_only_begins_is_not_waited_for_long() -> None:
+    """Whoever reads piece by piece waits on when a read brings no byte of the body, and so does the clock."""
+    reading = asyncio.Event()
+
+    async def answer(exchange: Exchange) -> None:
+        reading.set()
+        while await exchange.read():
+            pass
+        exchange.respond(204, [])
+
+    async with serving(answer) as served:
+        caller = await served.call()
+        await caller.send(b"POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        await reading.wait()
+        await caller.send(b"4\r\n")
+        await until(lambda: any(each._chunks is not None and each._chunks._left for each in _connections(served)))
+        served.later(31)
+        assert (await caller.error())[:2] == (408, "request_timeout")
+
+
 async def test_a_request_under_way_may_take_its_time(echo: Echo) -> None:
     """No limit of the connection's is for the answer, and an empty line behind the request changes nothing."""
     async with serving(echo) as served:
