@@ -18,6 +18,7 @@ _HASH_CHARS: Final = 64
 _FACTS_AT: Final = 5
 _SKETCH_AT: Final = 34
 _TEXTS: Final = 3
+_CLASSES: Final = 16
 
 
 class Request(ctypes.Structure):
@@ -175,21 +176,32 @@ class CompiledInputs:
             raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
 
 
+class _Pairs(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("class_of", "weight", "weight_of_three")),
+        ("before", ctypes.c_uint8),
+    ]
+
+
 class CompiledPairs:
     """The sum of weights over a text's neighbouring bytes, with the tables of classifier/tokens.py."""
 
     def __init__(self, library: ctypes.PyDLL, class_of: bytes, weights: NDArray[np.int32], before: int) -> None:
+        pairs = weights.reshape(_CLASSES, _CLASSES)
+        threes = pairs[:, :, None] + pairs[None, :, :]
         # The library keeps addresses, so the tables have to stay.
-        self._kept = class_of, np.ascontiguousarray(weights)
-        self._before = before
-        self._weights = self._kept[1].ctypes.data
+        self._kept = tuple(
+            map(np.ascontiguousarray, (np.frombuffer(class_of, np.uint8), weights, threes.astype(np.int16)))
+        )
+        self._tables = ctypes.byref(_Pairs(*(table.ctypes.data for table in self._kept), before))
         self._sum = library.weighbridge_pairs
-        self._sum.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint8, ctypes.c_char_p, ctypes.c_int64]
+        self._sum.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
         self._sum.restype = ctypes.c_int64
 
     def sum(self, data: bytes) -> int:
         """What all pairs weigh together."""
-        return int(self._sum(self._kept[0], self._weights, self._before, data, len(data)))
+        found: int = self._sum(self._tables, data, len(data))
+        return found
 
 
 def load(library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> CompiledWords | None:
