@@ -335,11 +335,11 @@ class _Body:
         "_connection",
         "_decode",
         "_deployment",
-        "_ended",
         "_is_text",
         "_limits",
         "_pool",
         "_reader",
+        "ended",
     )
 
     def __init__(
@@ -361,10 +361,10 @@ class _Body:
         self._reader = reader
         self._decode = _decoder_of(call.request.operation)
         self._is_text = completes_text(call.request, call.deployment)
-        self._ended = False
+        self.ended = False
 
     async def read(self) -> list[Event] | None:
-        if self._ended:
+        if self.ended:
             return None
         deployment_id = self._deployment.deployment_id
         try:
@@ -373,7 +373,7 @@ class _Body:
             raise read_error(error, self._call) from error
         if body is None:
             raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
-        self._ended = True
+        self.ended = True
         if self._is_text:
             body = text_as_chat(body, stream=self._as_chunk)
         if self._reader is not None:
@@ -401,7 +401,6 @@ class _Stream:
         "_closed",
         "_connection",
         "_deployment_id",
-        "_ended",
         "_failure",
         "_finished",
         "_is_text",
@@ -412,6 +411,7 @@ class _Stream:
         "_reader",
         "_runs",
         "_secret",
+        "ended",
     )
 
     def __init__(
@@ -435,11 +435,11 @@ class _Stream:
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
         self._finished = False
-        self._ended = False
+        self.ended = False
         self._closed = False
 
     async def read(self) -> list[Event] | None:
-        while not self._ended:
+        while not self.ended:
             if self._failure is not None:
                 raise self._failure
             try:
@@ -457,7 +457,7 @@ class _Stream:
         self._connection.limit_silence(idle_s)
 
     def unread(self) -> list[Event]:
-        if self._ended or self._closed or self._failure is not None:
+        if self.ended or self._closed or self._failure is not None:
             return []
         try:
             data = self._connection.take()
@@ -483,7 +483,7 @@ class _Stream:
         if found is None:
             return self._events(data)
         events = self._events(data[: found.start]) if found.start else []
-        if self._ended or self._failure is not None:
+        if self.ended or self._failure is not None:
             return events
         if not self._parser.is_between_events:
             return events + self._events(data[found.start :])
@@ -497,7 +497,7 @@ class _Stream:
             if payload[:1] != b"{":
                 payload = payload.strip()  # noqa: PLW2901  # Blanks around the end marker do not hide it.
                 if payload == DONE:
-                    self._ended = True
+                    self.ended = True
                     break
                 if not payload:
                     continue
@@ -518,25 +518,25 @@ class _Stream:
             if event.payload != EMPTY_OBJECT or event.native:
                 events.append(event)
             if reader is not None and reader.ended:
-                self._ended = True
+                self.ended = True
                 break
         return events
 
     def _end_at_eof(self) -> None:
         """Ends the stream. Raises StreamCut unless a finish reason came: some upstreams never send [DONE] after it."""
-        if self._ended:
+        if self.ended:
             return
         if not self._finished:
             # A half event at the end is no malformed one: it was cut off.
             raise StreamCut("The upstream ended the stream before it was finished.", deployment_id=self._deployment_id)
-        self._ended = True
+        self.ended = True
 
     async def aclose(self) -> None:
         if self._closed:
             return
         self._closed = True
         try:
-            if self._ended:
+            if self.ended:
                 await self._drain_tail()
         finally:
             self._pool.release(self._connection)

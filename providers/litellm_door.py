@@ -407,12 +407,12 @@ class _LitellmBody:
     def __init__(self, reply: Any, call: UpstreamCall) -> None:
         self._reply = reply
         self._call = call
-        self._read = False
+        self.ended = False
 
     async def read(self) -> list[Event] | None:
-        if self._read:
+        if self.ended:
             return None
-        self._read = True
+        self.ended = True
         return [_event(self._reply, self._call)]
 
     def unread(self) -> list[Event]:
@@ -423,6 +423,8 @@ class _LitellmBody:
 
 
 class _LitellmStream:
+    ended = False
+
     def __init__(self, reply: Any, call: UpstreamCall, litellm: Any) -> None:
         self._reply = reply
         self._chunks: AsyncIterator[Any] = aiter(reply)

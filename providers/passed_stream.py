@@ -29,6 +29,8 @@ _decode: Final = msgspec.json.Decoder(_Told).decode
 class PassedStream:
     """An open reply, in pieces. Closing it cuts the connection unless the reply was read to its end."""
 
+    ended = False
+
     def __init__(
         self,
         pool: ConnectionPool,

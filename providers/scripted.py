@@ -356,16 +356,16 @@ class _ScriptedStream:
         self._script = script
         self._sleep = sleep
         self._played = 0
-        self._ended = False
+        self.ended = False
         self._closed = False
         self._payloads = self._stream() if call.request.stream else self._whole()
 
     async def read(self) -> list[Event] | None:
-        if self._ended:
+        if self.ended:
             return None
         payload = await anext(self._payloads, DONE)
         if payload == DONE:
-            self._ended = True
+            self.ended = True
             return None
         self._played += 1
         return [decode_event(payload, self._call.deployment.deployment_id)]
@@ -386,7 +386,7 @@ class _ScriptedStream:
                 stream=self._call.request.stream,
                 prompt_tokens=self._script.prompt_tokens,
                 completion_tokens=completion_tokens(self._script, played),
-                ended=self._ended,
+                ended=self.ended,
             )
         )
 

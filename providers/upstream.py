@@ -75,6 +75,11 @@ def read_error(error: Exception, call: UpstreamCall) -> UpstreamError:
 class UpstreamStream(Protocol):
     """An open reply, read the same way whether it is streamed or not."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether all of it was read, so that `read` returns None at once. False as long as that is not known."""
+        ...
+
     async def read(self) -> list[Event] | None:
         """The next events (at least one), or None after the end marker.
 

@@ -173,6 +173,8 @@ def _body(attempt: Attempt) -> bytes:
 class _Over:
     """A reply of which everything was read."""
 
+    ended = True
+
     async def read(self) -> list[Event] | None:
         return None
 

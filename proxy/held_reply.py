@@ -61,6 +61,10 @@ class HeldStream:
             self._events += batch
             size += sum(len(event.payload) for event in batch)
 
+    @property
+    def ended(self) -> bool:
+        return self.whole or (self._reading is None and self._late is None and self._stream.ended)
+
     async def read(self) -> list[Event] | None:
         if self.whole:
             return None

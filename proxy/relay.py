@@ -125,7 +125,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers:
     reply.begin_events(headers)
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
-            await _relay_events(context, answer, writer)
+            last = await _relay_events(context, answer, writer)
     except UpstreamError as error:
         await reply.end(writer.failed(error_reply(error)))
         raise
@@ -138,7 +138,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers:
     await _book(answer.attempt)
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, None, served)
-    await reply.end(writer.last_words())
+    await reply.end(last + writer.last_words())
 
 
 async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
@@ -168,10 +168,16 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, headers:
     await reply.end()
 
 
-async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter) -> None:
+async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter) -> bytes:
+    """Sends the events as they come. Returns the last of them, to be sent with the last words, where these wait for nothing
+    but the booking.
+    """
+    keeps = _dialect_of(context).keeps
     batch: list[Event] | None = answer.events
     while batch is not None:
         data = writer.render(batch)
+        if answer.ended and not keeps:
+            return data
         if data:
             await context.reply.events(data)
         try:
@@ -180,6 +186,7 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
             batch = await answer.continued(error)
         else:
             batch = answer.heard(batch)
+    return b""
 
 
 async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None, served: Served) -> None:

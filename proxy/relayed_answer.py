@@ -68,6 +68,8 @@ class _Said:
 class _Over:
     """A stream that has ended, in place of one whose further events are no part of the answer."""
 
+    ended = True
+
     async def read(self) -> list[Event] | None:
         return None
 
@@ -97,6 +99,11 @@ class RelayedAnswer:
             self._said.hear(committed.events)
             if committed.attempt.lease is not None:
                 committed.attempt.lease.watch(self._hurry)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of it was read. False as long as that is not known."""
+        return self._seam is None and self.stream.ended
 
     def heard(self, batch: list[Event] | None) -> list[Event] | None:
         """The events to write for those that were read, which may be none yet; None at the answer's end."""

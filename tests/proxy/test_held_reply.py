@@ -18,6 +18,8 @@ pytestmark = pytest.mark.usefixtures("leaping_time")
 class Late:
     """A stream that has an event ready, then waits for a word before each of the others, or before it breaks."""
 
+    ended = False
+
     def __init__(self, payloads: list[bytes], *, breaks: bool) -> None:
         self.payloads = payloads
         self.breaks = breaks

@@ -33,6 +33,8 @@ VECTORS = b'{"object":"list","data":[{"index":0,"embedding":[0.5]}],"usage":{"pr
 class Vectors:
     """An upstream that embeds, or fails first as it is told to; its own stream, too."""
 
+    ended = False
+
     def __init__(self, *failures: UpstreamError, cut: bool = False, payload: bytes = VECTORS) -> None:
         self.calls: list[UpstreamCall] = []
         self._failures = deque(failures)

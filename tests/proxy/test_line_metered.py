@@ -32,6 +32,8 @@ _MILLION: Final = 1_000_000
 class Replies:
     """An upstream that answers with one JSON body; its own stream, too."""
 
+    ended = False
+
     def __init__(self, operation: Operation, reply: dict[str, Any]) -> None:
         self.calls: list[UpstreamCall] = []
         self._operation = operation

@@ -12,6 +12,8 @@ from tests.scenarios.test_rules import House, said
 class Playing:
     """An upstream whose stream is these payloads, one a read, and then its end. `first` comes before them."""
 
+    ended = False
+
     def __init__(self, *payloads: dict[str, Any], first: Event | None = None) -> None:
         self.events = [decode_event(json.dumps(payload).encode(), "t0/a") for payload in payloads]
         if first is not None:

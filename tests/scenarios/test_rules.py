@@ -428,6 +428,8 @@ async def test_an_outcome_never_holds_content() -> None:
 class Stuck:
     """An upstream whose streams fail, and whose closing fails or never ends."""
 
+    ended = False
+
     def __init__(self, failure: Exception, closing: Exception | None) -> None:
         self.failure = failure
         self.closing = closing
@@ -465,6 +467,8 @@ async def test_a_close_that_fails_or_hangs_leaves_nothing_open(failure: Exceptio
 
 class Broken:
     """A stream of given events that then breaks off."""
+
+    ended = False
 
     def __init__(self, events: list[bytes]) -> None:
         self.events = events

@@ -62,6 +62,8 @@ def reply(text: str) -> bytes:
 class Said:
     """A stream of one whole answer."""
 
+    ended = False
+
     def __init__(self, text: str) -> None:
         self._events: list[Event] | None = [decode_event(reply(text), "d")]
 
