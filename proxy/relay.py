@@ -122,10 +122,11 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers:
     served = _served(answer, lambda: _tally(*answer.attempt.preview()))
     dialect = _dialect_of(context)
     writer = context.writer = dialect.events(served)
-    reply.begin_events(headers)
+    first = writer.render(answer.events)
+    reply.begin_events(headers, waits=bool(first))
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
-            last = await _relay_events(context, answer, writer)
+            last = await _relay_events(context, answer, writer, first)
     except UpstreamError as error:
         await reply.end(writer.failed(error_reply(error)))
         raise
@@ -168,16 +169,12 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, headers:
     await reply.end()
 
 
-async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter) -> bytes:
-    """Sends the events as they come. Returns the last of them, to be sent with the last words, where these wait for nothing
-    but the booking.
+async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter, first: bytes) -> bytes:
+    """Sends the events as they come, the first of which are rendered already. Returns the last of them, to be sent with the
+    last words, where these wait for nothing but the booking.
     """
-    keeps = _dialect_of(context).keeps
-    batch: list[Event] | None = answer.events
-    while batch is not None:
-        data = writer.render(batch)
-        if answer.ended and not keeps:
-            return data
+    keeps, data = _dialect_of(context).keeps, first
+    while keeps or not answer.ended:
         if data:
             await context.reply.events(data)
         try:
@@ -186,7 +183,10 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
             batch = await answer.continued(error)
         else:
             batch = answer.heard(batch)
-    return b""
+        if batch is None:
+            return b""
+        data = writer.render(batch)
+    return data
 
 
 async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None, served: Served) -> None:

@@ -56,8 +56,9 @@ class Reply:
     async def error(self, error: ErrorReply) -> None:
         await self.whole(error.status, error.body, error.headers)
 
-    def begin_events(self, headers: Iterable[Header] = ()) -> None:
-        self._exchange.start(200, self._start(200, [*_SSE, *self.headers, *headers]), probe=COMMENT)
+    def begin_events(self, headers: Iterable[Header] = (), *, waits: bool = False) -> None:
+        """Begins a stream. `waits`: its head goes out with the first events, which have to follow at once."""
+        self._exchange.start(200, self._start(200, [*_SSE, *self.headers, *headers]), probe=COMMENT, waits=waits)
 
     def begin_pieces(self, media_type: str, headers: Iterable[Header] = ()) -> None:
         """Begins a reply of another type than JSON, whose pieces `events` sends."""

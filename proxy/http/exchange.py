@@ -103,6 +103,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_ahead",
         "_arrived",
         "_chunked",
         "_failure",
@@ -152,6 +153,8 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
         self._limit: int | None = None
         self._chunked = False
+        self._ahead = b""
+        """The head that waits for the first piece."""
         self._left: int | None = None
 
     # The request.
@@ -307,9 +310,9 @@ class Exchange:
         self._held.give_back(count)
         self._holds -= count
 
-    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"") -> None:
+    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"", waits: bool = False) -> None:
         """Begins a reply. Without a `content-length` among `headers` the body goes in chunks, or, to HTTP/1.0, until the
-        connection closes. `probe`: see there.
+        connection closes. `probe`: see there. A head that `waits` goes out with the first piece, which has to follow at once.
         """
         length = next((value for name, value in headers if name == b"content-length"), None)
         framing = b""
@@ -325,18 +328,22 @@ class Exchange:
             framing = b"content-length: %b\r\n" % length
         head = self._begin(status, headers, framing)
         self.probe = probe
-        if self.gone is None:
+        if waits:
+            self._ahead = head
+        elif self.gone is None:
             self._wire.write(head)
 
     def write(self, data: bytes) -> None:
         """Sends a piece of the body. Wait for `drained` before more of it."""
         if self._chunked and not self.ended:
             if data and self.gone is None:
-                self._wire.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self._wire.write(b"%b%x\r\n%b\r\n" % (self._ahead, len(data), data))
+                self._ahead = b""
         elif data and not self._is_bodiless():
             self._count(len(data))
             if self.gone is None:
-                self._wire.write(data)
+                self._wire.write(self._ahead + data)
+                self._ahead = b""
 
     async def drained(self) -> None:
         """Waits while the caller does not take what was written."""
@@ -356,9 +363,9 @@ class Exchange:
         self.ended = True
         if self.gone is None:
             if self._chunked:
-                self._wire.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n")
-            elif data:
-                self._wire.write(data)
+                data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+            if self._ahead or data:
+                self._wire.write(self._ahead + data)
         self._wire.reply_ended()
 
     def abort(self) -> None:

@@ -77,8 +77,8 @@ class InMemoryExchange(Exchange):
         self.reply_headers = list(headers)
         self.reply_pieces.append(body)
 
-    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"") -> None:
-        super().start(status, headers, probe=probe)
+    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"", waits: bool = False) -> None:
+        super().start(status, headers, probe=probe, waits=waits)
         self.reply_headers = list(headers)
 
     def write(self, data: bytes) -> None:

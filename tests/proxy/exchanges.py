@@ -38,8 +38,8 @@ class HeardExchange(InMemoryExchange):
         self._say({"status": status, "headers": list(headers)})
         self._say({"body": body, "more": False})
 
-    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"") -> None:
-        super().start(status, headers, probe=probe)
+    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"", waits: bool = False) -> None:
+        super().start(status, headers, probe=probe, waits=waits)
         self._say({"status": status, "headers": list(headers)})
 
     def write(self, data: bytes) -> None:

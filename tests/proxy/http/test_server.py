@@ -53,7 +53,7 @@ async def test_what_a_request_says() -> None:
 
 
 async def _stream(exchange: Exchange) -> None:
-    exchange.start(200, [(b"x-a", b"b")])
+    exchange.start(200, [(b"x-a", b"b")], waits=exchange.path == "/waits")
     exchange.write(b"one")
     exchange.write(b"")
     exchange.write(b"two")
@@ -64,8 +64,8 @@ async def _stream(exchange: Exchange) -> None:
 async def test_a_stream_goes_in_chunks() -> None:
     async with serving(_stream) as served:
         caller = await served.call()
-        for _ in range(2):
-            await caller.send(_GET % (b"/", b""))
+        for path in (b"/", b"/waits"):
+            await caller.send(_GET % (path, b""))
             status, headers = await caller.head()
             assert (status, headers["transfer-encoding"], headers["x-a"]) == (200, "chunked", "b")
             assert "date" in headers
@@ -73,15 +73,35 @@ async def test_a_stream_goes_in_chunks() -> None:
             assert await caller.reader.readexactly(len(expected)) == expected
 
 
-async def test_http_1_0_gets_no_chunks() -> None:
+@pytest.mark.parametrize("path", [b"/", b"/waits"])
+async def test_http_1_0_gets_no_chunks(path: bytes) -> None:
     """Its stream ends with the connection, whatever it says of keeping it."""
     async with serving(_stream) as served:
         caller = await served.call()
-        await caller.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        await caller.send(b"GET %b HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" % path)
         _, headers = await caller.head()
         assert "transfer-encoding" not in headers
         assert headers["connection"] == "close"
         assert await caller.rest() == b"onetwothree"
+
+
+async def test_a_head_may_wait_for_its_first_piece() -> None:
+    """They are one write then; where there is no piece it goes with the end."""
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.start(200, [], waits=True)
+        await asyncio.sleep(0.01)
+        assert not caller.reader._buffer  # type: ignore[attr-defined]
+        exchange.end(b"one" if exchange.path == "/one" else b"")
+
+    async with serving(answer) as served:
+        caller = await served.call()
+        await caller.send(_GET % (b"/one", b""))
+        await caller.head()
+        assert await caller.reader.readexactly(13) == b"3\r\none\r\n0\r\n\r\n"
+        await caller.send(_GET % (b"/", b""))
+        await caller.head()
+        assert await caller.reader.readexactly(5) == b"0\r\n\r\n"
 
 
 async def test_http_1_0_is_not_told_to_go_on(echo: Echo) -> None:
@@ -106,7 +126,7 @@ async def test_head_gets_no_body() -> None:
 
     async with serving(answer) as served:
         caller = await served.call()
-        for path, length in ((b"/whole", "5"), (b"/long", "5"), (b"/stream", None)):
+        for path, length in ((b"/whole", "5"), (b"/long", "5"), (b"/stream", None), (b"/waits", None)):
             await caller.send(b"HEAD %b HTTP/1.1\r\nHost: a\r\n\r\n" % path)
             status, headers = await caller.head()
             assert (status, headers.get("content-length")) == (200, length)
