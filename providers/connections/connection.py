@@ -50,6 +50,7 @@ class Connection(asyncio.Protocol):
         "_waiter",
         "_write_paused",
         "busy",
+        "on_body",
         "status",
     )
 
@@ -70,6 +71,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self._chunks: list[bytes] = []
+        # The parser's for each piece of the reply, of which a stream has one a token.
+        self.on_body = self._chunks.append
         self._buffered = 0
         self._paused = False
         self._has_reply = False
@@ -253,7 +256,8 @@ class Connection(asyncio.Protocol):
             self._fail(NotHttp("the head of the upstream's reply is too large"))
             self.cut()
             return
-        if self._buffered > _PAUSE_BYTES and not self._paused and self._transport is not None:
+        self._buffered += len(data)
+        if self._buffered > _PAUSE_BYTES and self._chunks and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         if self._has_reply:
@@ -262,9 +266,9 @@ class Connection(asyncio.Protocol):
     # httptools' side.
 
     def on_message_begin(self) -> None:
-        """A reply, or an interim one before it. Behind a whole reply comes nothing that was asked for."""
+        """A reply, or an interim one before it."""
         if self._at_eof:
-            self._stays = False
+            raise NotHttp("behind a whole reply comes nothing that was asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head, or of trailers, which nobody reads."""
@@ -275,7 +279,7 @@ class Connection(asyncio.Protocol):
         """The head is whole; one of an interim reply is forgotten."""
         assert self._parser is not None  # noqa: S101
         status = self._parser.get_status_code()
-        if self._at_eof or status < _FIRST_FINAL:
+        if status < _FIRST_FINAL:
             self._headers = []
             return
         self.status = status
@@ -285,12 +289,6 @@ class Connection(asyncio.Protocol):
         self._fields = fields = {name.lower(): value for name, value in self._headers}
         self._bounded = b"content-length" in fields or b"transfer-encoding" in fields or status in _NO_CONTENT
         self._has_reply = self._head_bytes <= MAX_HEAD_BYTES
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of the reply."""
-        if not self._at_eof:
-            self._chunks.append(body)
-            self._buffered += len(body)
 
     def on_message_complete(self) -> None:
         """The whole reply came, unless it was an interim one."""
