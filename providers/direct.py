@@ -5,7 +5,7 @@ This is the hot path: one read returns all events of one network read.
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
@@ -117,15 +117,20 @@ class DirectUpstream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         refuse_media_links(call.request, call.deployment)
         deployment_id, reader = call.deployment.deployment_id, reader_of(call)
-        if call.request.upload:
-            connection = await self._form_sent(call, call.request.upload)
-        elif reader is None and call.deployment.speaks_messages:
-            asked = claude_body(call)
-            reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
-            connection = await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers))
-        else:
-            body = upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
-            connection = await self._sent(call, body, _JSON_TYPE)
+        try:
+            if call.request.upload:
+                connection = await self._form_sent(call, call.request.upload)
+            elif reader is None and call.deployment.speaks_messages:
+                asked = claude_body(call)
+                reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
+                connection = await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers))
+            else:
+                body = upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
+                connection = await self._sent(call, body, _JSON_TYPE)
+        except ConnectionTimeout as error:
+            raise ConnectFailed("Connecting to the upstream took too long.", deployment_id=deployment_id) from error
+        except ConnectionFailed as error:
+            raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
         try:
             await connection.reply_begins()
             if connection.status != HTTPStatus.OK:
@@ -184,26 +189,23 @@ class DirectUpstream:
             raise
         return connection
 
-    async def _sent(self, call: UpstreamCall, body: bytes, media_type: bytes, length: int | None = None) -> Connection:
-        deployment_id = call.deployment.deployment_id
+    def _sent(
+        self, call: UpstreamCall, body: bytes, media_type: bytes, length: int | None = None
+    ) -> Coroutine[Any, Any, Connection]:
+        """Sends the call over the pool, as `ConnectionPool.send` does."""
         call.reaches(False)
         head = self._head(call.deployment, _url_of(call.deployment, path_of(call.request, call.deployment)))
         dialect = call.request.as_written.headers if call.request.as_written is not None else ()
         own = media_type + fields([*call.headers.items(), *dialect, ("x-request-id", call.request_id)])
-        try:
-            return await self._pool.send(
-                head.address,
-                head.fields + own,
-                body,
-                connect_s=call.connect_timeout_s,
-                total_s=call.total_timeout_s,
-                connected=lambda: call.reaches(True),
-                length=length,
-            )
-        except ConnectionTimeout as error:
-            raise ConnectFailed("Connecting to the upstream took too long.", deployment_id=deployment_id) from error
-        except ConnectionFailed as error:
-            raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
+        return self._pool.send(
+            head.address,
+            head.fields + own,
+            body,
+            connect_s=call.connect_timeout_s,
+            total_s=call.total_timeout_s,
+            connected=lambda: call.reaches(True),
+            length=length,
+        )
 
     def _head(self, deployment: Deployment, url: str) -> _Head:
         key = url, deployment.kind, deployment.api_key

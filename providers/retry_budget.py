@@ -15,10 +15,10 @@ class RetryBudget:
 
     def __init__(self, share: float, floor: int, window_s: float, clock: Callable[[], float]) -> None:
         self._share = share
-        self._floor = floor
+        self._floor = float(floor)
         self._bucket_s = window_s / _BUCKETS
         self._clock = clock
-        self._balance = float(floor)
+        self._balance = self._floor
         # Requests by time, in coarse buckets: (number of the bucket, requests).
         self._recent: deque[list[int]] = deque()
         self._requests = 0
@@ -31,7 +31,7 @@ class RetryBudget:
             self._recent.append([number, 0])
         self._recent[-1][1] += 1
         self._requests += 1
-        self._balance = min(self._balance + self._share, self._cap())
+        self._balance = min(self._balance + self._share, max(self._floor, self._share * self._requests))
 
     def try_spend(self) -> bool:
         """Takes one retry from the budget; False when there is none left."""
@@ -48,11 +48,8 @@ class RetryBudget:
         self._expire(int(self._clock() // self._bucket_s))
         return self._balance
 
-    def _cap(self) -> float:
-        return max(float(self._floor), self._share * self._requests)
-
     def _expire(self, number: int) -> None:
         """Forgets what is too old, now that the bucket of this number is the present one."""
         while self._recent and self._recent[0][0] <= number - _BUCKETS:
             self._requests -= self._recent.popleft()[1]
-        self._balance = min(self._balance, self._cap())
+        self._balance = min(self._balance, max(self._floor, self._share * self._requests))

@@ -207,8 +207,9 @@ class Attempt:
         BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.
         """
         # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
+        most = most_nanousd(self.candidate.target, self.routed.facts) if self._books.holds_money else None
         entry = self._reserve_entry()
-        await self._books.reserve(entry, most_nanousd(self.candidate.target, self.routed.facts))
+        await self._books.reserve(entry, most)
         self._reserve = entry
 
     def observe(self, events: list[Event]) -> None:

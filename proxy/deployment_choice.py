@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -80,7 +80,7 @@ class ReplicaDoor(Protocol):
         ...
 
 
-class Chosen(NamedTuple):
+class Chosen(msgspec.Struct, frozen=True):
     """A deployment that may be called now, its breaker permit, and the lease where it is a replica chosen by load."""
 
     deployment: Deployment

@@ -67,7 +67,8 @@ class TargetRoom:
         if routed.deadline.cannot_make_it(now, expected, fewest, stream=stream):
             raise routed.deadline.unreachable(target_id)
         if self._queues is None or self._queues.queue_of(target_id) is None:
-            self._check_engines(candidate.target)
+            if candidate.target.pool is not None:
+                self._check_engines(candidate.target)
             return None
         settings, asked_for = routed.caller.settings, routed.origin == "caller"
         work = Work(
@@ -102,8 +103,8 @@ class TargetRoom:
         return Room(queue.expected_s + (0.0 if engines is None else engines.wait_s), min(aim_s, queue.most_s))
 
     def _check_engines(self, target: Target) -> None:
-        """Checks that a pool without a queue has a replica that takes work. Raises NoRoom."""
-        crowd = None if self._replicas is None or target.pool is None else self._replicas.crowd(target)
+        """Checks that the target's pool, which has no queue, has a replica that takes work. Raises NoRoom."""
+        crowd = None if self._replicas is None else self._replicas.crowd(target)
         if crowd is not None:
             raise _too_crowded(crowd)
 

@@ -22,6 +22,11 @@ class BudgetedBooks:
         """Id of this gateway process, as in its entries."""
         return self._books.boot_id
 
+    @property
+    def holds_money(self) -> bool:
+        """True where there is any budget, as far as this process knows."""
+        return not self._holds.none_needed
+
     def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> Coroutine[Any, Any, None]:
         """Hold the money, then write the reserve. Raises what either raises; nothing is held then.
 

@@ -27,10 +27,15 @@ class Books(Protocol):
         """Id of this gateway process, as in its entries."""
         ...
 
+    @property
+    def holds_money(self) -> bool:
+        """True where some budget is kept, so that `reserve` has to be told what to hold."""
+        ...
+
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
         """Write a reserve; durable when it returns.
 
-        Raises LedgerUnavailable. `hold_nanousd` is for books that keep budgets.
+        Raises LedgerUnavailable. `hold_nanousd` is the most that the attempt may cost.
         """
         ...
 
@@ -41,6 +46,8 @@ class Books(Protocol):
 
 class Ledger:
     """The books of one process."""
+
+    holds_money = False
 
     def __init__(self, journal: Journal, *, look_every_s: float = 0.25) -> None:
         self._journal = journal
@@ -127,6 +134,8 @@ class Ledger:
 
 class MemoryLedger:
     """The same books in memory, for tests and trials; nothing is durable."""
+
+    holds_money = False
 
     def __init__(self, boot_id: str = "memory") -> None:
         self.boot_id = boot_id

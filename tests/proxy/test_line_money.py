@@ -36,6 +36,8 @@ class Gate:
 class TightBooks(MemoryLedger):
     """Books with room for attempts up to a price."""
 
+    holds_money = True
+
     def __init__(self, room_nanousd: int, *, downgrade: bool) -> None:
         super().__init__()
         self.room_nanousd = room_nanousd

@@ -85,6 +85,7 @@ async def test_a_reserve_that_is_cancelled_gives_its_hold_back() -> None:
 
     class Waiting:
         boot_id = "boot1"
+        holds_money = False
         settled: list[Entry]
 
         def __init__(self) -> None:
