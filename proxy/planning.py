@@ -1,8 +1,5 @@
 """What goes into planning, and what follows from a plan: facts, arm, comparators, hold. Pure."""
 
-from collections.abc import Hashable
-from typing import Final
-
 from msgspec.structs import replace
 
 from accounts.caller import Caller
@@ -16,10 +13,10 @@ from proxy.escalation import may_escalate
 from proxy.kept_answer import portion_bytes
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
-from proxy.policy import AUTO, AutoRules, Facts, Fleet, RoutePlan, held_out
-from proxy.request import decisive_parameters, most_input_tokens, needs, opening_tokens, turn_key
+from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out
+from proxy.request import decisive_parameters, most_input_tokens, needs, opening_tokens
 from proxy.routed_request import Hold, RoutedRequest
-from proxy.tolerance import Tolerance, plain_tolerance
+from proxy.tolerance import plain_tolerance
 from proxy.tool_loop import NO_LOOP, read_loop
 
 
@@ -30,10 +27,16 @@ def facts_of(
     `bounded` is True under a hard budget.
     """
     request, policy = parsed.request, config.policy
-    rules = policy.autos.get(request.alias, _AS_AUTO)
-    allowed = _allowed(caller, rules)
-    floor = caller.settings.quality_floor if rules.quality_floor is None else rules.quality_floor
-    tolerance = _tolerance(config, floor, allowed, caller.team_id)
+    floor, allowed = caller.settings.quality_floor, caller.allowed_models
+    if (rules := policy.autos.get(request.alias)) is not None:
+        floor = floor if rules.quality_floor is None else rules.quality_floor
+        allowed = _narrowed(allowed, rules.targets)
+    if config.tolerances is None:
+        tolerance = plain_tolerance(policy.quality_floor if floor is None else floor)
+    else:
+        tolerance = config.tolerances.of(floor, allowed, caller.team_id)
+    # The bytes that came, whichever way.
+    size = len(parsed.body) + (0 if request.upload is None else request.upload.size)
     # Who names a model gets it, and a spent budget is not spent further.
     loop = NO_LOOP if downgraded or request.model != AUTO else read_loop(request.messages, policy.loops)
     # In steps of few names: a call of more than fifteen is built from a dict, which takes five times as long.
@@ -42,7 +45,7 @@ def facts_of(
         tier=request.tier,
         needs=needs(request),
         input_tokens=parsed.input_tokens,
-        most_input_tokens=most_input_tokens(request, _size(parsed), parsed.input_tokens),
+        most_input_tokens=most_input_tokens(request, size, parsed.input_tokens),
         max_output_tokens=request.max_output_tokens,
         choices=request.n,
         allowed_models=allowed,
@@ -68,18 +71,11 @@ def facts_of(
     return facts
 
 
-def _size(parsed: ParsedRequest) -> int:
-    """The bytes that came, whichever way."""
-    upload = parsed.request.upload
-    return len(parsed.body) + (0 if upload is None else upload.size)
-
-
-def turn_of(parsed: ParsedRequest, facts: Facts, config: PipelineConfig) -> Hashable:
-    """The key of the turn whose target is to be remembered; None where no tool loop can follow, or none is held."""
-    loops = parsed.request.tools or facts.loop.steps
-    if facts.alias != AUTO or parsed.request.model != AUTO or not loops or not config.policy.stay_in_turn:
-        return None
-    return turn_key(parsed.prompt)
+def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) -> frozenset[str] | None:
+    """Returns the models that a request may be sent to: its caller's, as far as the alias chooses from them."""
+    if targets is None or allowed is None:
+        return allowed if targets is None else targets
+    return allowed & targets
 
 
 def may_downgrade(context: RequestContext, routed: RoutedRequest) -> bool:
@@ -96,23 +92,6 @@ def is_replaceable(request: ChatRequest) -> bool:
     return request.operation == "chat"
 
 
-_AS_AUTO: Final = AutoRules()
-
-
-def _allowed(caller: Caller, rules: AutoRules) -> frozenset[str] | None:
-    """Returns the models that a request may be sent to: its caller's, as far as the alias chooses from them."""
-    if rules.targets is None or caller.allowed_models is None:
-        return caller.allowed_models if rules.targets is None else rules.targets
-    return caller.allowed_models & rules.targets
-
-
-def _tolerance(config: PipelineConfig, floor: float | None, allowed: frozenset[str] | None, team_id: str) -> Tolerance:
-    if config.tolerances is None:
-        plain = plain_tolerance(config.policy.quality_floor if floor is None else floor)
-        return Tolerance(plain, plain)
-    return config.tolerances.of(floor, allowed, team_id)
-
-
 def drawn_arm(
     request_id: str, config: PipelineConfig, route: RoutePlan, facts: Facts, prediction: Prediction, fleet: Fleet
 ) -> tuple[Arm, RoutePlan]:
@@ -126,11 +105,11 @@ def drawn_arm(
     return arm, reference_first if arm == "holdout" else route
 
 
-def comparators_of(comparators: Comparators, request: ChatRequest, route: RoutePlan) -> Comparators:
-    """Returns the comparators of the answer. For embeddings the named target is the reference, as no other model's
-    vectors would have served.
+def comparators_of(comparators: Comparators, route: RoutePlan) -> Comparators:
+    """Returns the comparators of what no other model could have answered, such as embeddings: the named target is the
+    reference.
     """
-    if comparators.reference is None or is_replaceable(request):
+    if comparators.reference is None:
         return comparators
     return replace(comparators, reference=route.candidates[0].target.comparator)
 

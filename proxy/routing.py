@@ -18,10 +18,10 @@ from proxy.kept_answer import kept_bytes
 from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
-from proxy.planning import comparators_of, drawn_arm, facts_of, hold_of, turn_of
+from proxy.planning import comparators_of, drawn_arm, facts_of, hold_of, is_replaceable
 from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, RoutePlan, absent, names_behind, plan
 from proxy.queues.work import Work
-from proxy.request import conversation_key
+from proxy.request import conversation_key, turn_key
 from proxy.routed_request import RoutedRequest
 from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
 
@@ -60,12 +60,15 @@ class Routing:
             # A pool that nobody is in any more has no other way to learn that somebody wants it.
             self._tell_absent(facts, config, fleet)
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
-        rooms = NO_ROOMS if downgraded else self._rooms(context, caller, parsed, prediction, fleet)
+        chooses = prediction is not None and not downgraded
+        rooms = self._rooms(context, caller, parsed, prediction, fleet) if chooses and config.policy.pools else NO_ROOMS
         conversation = conversation_key(request, parsed.prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
         reuse = self._reuse(config, caller.team_id, parsed, sticky)
-        turn = None if downgraded else turn_of(parsed, facts, config)
-        chosen = None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn)
+        turn, chosen = None, None
+        if chooses and config.policy.stay_in_turn and (request.tools or facts.loop.steps):
+            turn = turn_key(parsed.prompt)
+            chosen = self._affinity.turn_choice(caller.team_id, conversation, turn)
         try:
             route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, chosen)
         except TargetsUnavailable as error:
@@ -73,7 +76,7 @@ class Routing:
             raise
         arm: Arm = ""
         # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
-        if prediction is not None and not downgraded:
+        if prediction is not None and not downgraded and config.holdout_share > 0:
             arm, route = drawn_arm(context.request_id, config, route, facts, prediction, fleet)
         if route.candidates[0].reason == "spill-over":
             self._tell_overflow(route, facts)
@@ -89,7 +92,7 @@ class Routing:
             facts=facts,
             plan=route,
             prediction=prediction,
-            comparators=comparators_of(config.comparators, request, route),
+            comparators=config.comparators if is_replaceable(request) else comparators_of(config.comparators, route),
             timeouts=config.timeouts,
             retry=config.retry,
             upstream_headers={} if context.trace is None else context.trace.headers(),
@@ -99,7 +102,9 @@ class Routing:
             keep_bytes=keep_bytes,
             conversation=conversation,
         )
-        hold = hold_of(config, caller, parsed, facts, route, in_flight)
+        hold = None
+        if parsed.wants_escalation or caller.settings.escalation != "off":
+            hold = hold_of(config, caller, parsed, facts, route, in_flight)
         return replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
 
     def first_choice(

@@ -334,7 +334,7 @@ class Tolerances:
             reference_cost_nanousd=None,
             unmeasured=self._unmeasured(allowed),
             current_floor=floor,
-            current_tolerance=plain_tolerance(floor),
+            current_tolerance=plain_tolerance(floor).by_average,
             offers=(),
         )
 
@@ -437,7 +437,7 @@ async def learn_from_own_requests(
 
 def _tolerance(ground: _ChoiceTable | None, floor: float) -> Tolerance:
     if ground is None:
-        return Tolerance(plain_tolerance(floor), plain_tolerance(floor))
+        return plain_tolerance(floor)
     by_average = tolerance_for(ground.by_average, floor).tolerance
     if ground.choices is ground.by_average:
         return Tolerance(by_average, by_average)
@@ -452,9 +452,9 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: i
         cache.popitem(last=False)
 
 
-def plain_tolerance(floor: float) -> float:
+def plain_tolerance(floor: float) -> Tolerance:
     """The tolerance without a curve: 1 - floor. Most prompts lose less, so it usually keeps more than the floor."""
-    return 1.0 - floor
+    return Tolerance(1.0 - floor, 1.0 - floor)
 
 
 def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:

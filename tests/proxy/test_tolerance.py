@@ -184,9 +184,9 @@ async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
 def test_without_a_curve_each_prompt_may_lose_what_the_floor_gives_up(weighs: MadeUpClassifier, policy: Policy) -> None:
     """No sample, no abilities, no reference, or numbers that are none: the plain rule, and a preview that offers nothing."""
     counted = tolerances(weighs, policy=policy)
-    assert counted.of(None, None).with_room == plain_tolerance(0.95) == pytest.approx(0.05)
+    assert counted.of(None, None) == plain_tolerance(0.95) == pytest.approx((0.05, 0.05))
     found = counted.preview(FLOORS, None)
-    assert (found.basis, found.offers, found.current_tolerance) == ("none", (), plain_tolerance(0.95))
+    assert (found.basis, found.offers, found.current_tolerance) == ("none", (), plain_tolerance(0.95).by_average)
 
 
 def test_a_preview_marks_the_floor_that_holds_and_names_what_it_leaves_out() -> None:
