@@ -548,34 +548,28 @@ class _TargetComparison(msgspec.Struct, eq=False):
     tolerance: float
 
     def option(self, target: Target, sticky: Sticky | None) -> _Option:
-        facts, prediction = self.facts, self.prediction
-        outlook = prediction.outlooks.get(target.target_id)
-        output = _expected_output(target, facts, prediction, outlook)
-        expected = compared = _expected(target, facts.input_tokens, output, sticky)
-        if facts.opening_tokens is not None:
-            compared = self.compared(target, outlook, sticky)
-        return self.priced(_Option(target, outlook, output, expected, compared))
-
-    def priced(self, option: _Option) -> _Option:
-        """Sets what one more request costs by the price, and the rank that follows from it and the routing weight: unpriced
-        last.
+        """The target with what one more request costs by its price, and the rank that follows from it and the routing weight:
+        unpriced last.
         """
-        target, cost = option.target, option.compared
-        if cost is None:
-            option.rank = (math.inf, False, target.target_id)
-            return option
-        option.margin_nanousd = cost
-        option.margin_why = "average" if is_own(target, self.policy.pooled) else "bought"
-        option.rank = (cost / target.routing_weight, False, target.target_id)
-        return option
-
-    def compared(self, target: Target, outlook: TargetPrediction | None, sticky: Sticky | None) -> int | None:
-        """The expected cost that a target is compared by."""
-        facts = self.facts
-        if facts.opening_tokens is not None:
-            facts = msgspec.structs.replace(facts, input_tokens=facts.opening_tokens)
-        output = _expected_output(target, facts, self.prediction, outlook)
-        return _expected(target, facts.input_tokens, output, sticky)
+        facts, target_id = self.facts, target.target_id
+        outlook = self.prediction.outlooks.get(target_id)
+        predicted = self.prediction.expected_output_tokens if outlook is None else outlook.output_tokens
+        output = _expected_output(target, facts, facts.input_tokens, predicted)
+        expected = compared = _expected(target, facts.input_tokens, output, sticky)
+        if (opening := facts.opening_tokens) is not None:
+            compared = _expected(target, opening, _expected_output(target, facts, opening, predicted), sticky)
+        if compared is None:
+            return _Option(target, outlook, output, expected, None, rank=(math.inf, False, target_id))
+        return _Option(
+            target,
+            outlook,
+            output,
+            expected,
+            compared,
+            margin_nanousd=compared,
+            margin_why="average" if is_own(target, self.policy.pooled) else "bought",
+            rank=(compared / target.routing_weight, False, target_id),
+        )
 
     def capable(self, option: _Option) -> bool:
         if self.reference is None or option.outlook is None:
@@ -801,10 +795,7 @@ def _first_reason(capable: list[_Option], scales: _TargetComparison, sticky: Sti
 
 def _first_without_cache(capable: list[_Option], scales: _TargetComparison, rooms: Rooms) -> _Option:
     """Returns the target that would come first if nobody had anything of the conversation cached."""
-    cold = [
-        scales.priced(_Option(each.target, each.outlook, 0, None, scales.compared(each.target, each.outlook, None)))
-        for each in capable
-    ]
+    cold = [scales.option(each.target, None) for each in capable]
     _price_rooms(cold, rooms)
     first = min(cold, key=_rank).target
     return next(each for each in capable if each.target is first)
@@ -830,7 +821,10 @@ def _option(
 ) -> _Option:
     """A target that is compared with nothing."""
     outlook = None if prediction is None else prediction.outlooks.get(target.target_id)
-    output = _expected_output(target, facts, prediction, outlook)
+    predicted = DEFAULT_OUTPUT_TOKENS if prediction is None else prediction.expected_output_tokens
+    output = _expected_output(
+        target, facts, facts.input_tokens, predicted if outlook is None else outlook.output_tokens
+    )
     expected = _expected(target, facts.input_tokens, output, sticky)
     if facts.unit:
         # Billed by what was asked for: it costs what it may cost.
@@ -864,18 +858,13 @@ def _expected(target: Target, input_tokens: int, output_tokens: int, sticky: Sti
     return price.tokens_nanousd(input_tokens, output_tokens, cached)
 
 
-def _expected_output(
-    target: Target, facts: Facts, prediction: Prediction | None, outlook: TargetPrediction | None
-) -> int:
+def _expected_output(target: Target, facts: Facts, input_tokens: int, predicted_tokens: int) -> int:
+    """The expected answer tokens of all choices, beside so many of the prompt."""
     if facts.needs and not facts.needs.isdisjoint(_ANSWERS_NOTHING):
         return 0
-    if outlook is not None:
-        predicted = outlook.output_tokens
-    else:
-        predicted = prediction.expected_output_tokens if prediction is not None else DEFAULT_OUTPUT_TOKENS
     most = target.max_output_tokens
-    room = max(1, target.max_context_tokens - facts.input_tokens)
-    return min(predicted, facts.max_output_tokens or most, most, room) * facts.choices
+    room = max(1, target.max_context_tokens - input_tokens)
+    return min(predicted_tokens, facts.max_output_tokens or most, most, room) * facts.choices
 
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:

@@ -119,9 +119,10 @@ def turn_start(messages: Sequence[Message]) -> int:
 def read_loop(messages: Sequence[Message], rules: LoopRules) -> ToolLoop:
     """Reads the loop of the last user message, and whether the turn before it struggled."""
     start = turn_start(messages)
-    before, present = _turn_before(messages, start), messages[start:]
-    if not before and not present:
+    before = _turn_before(messages, start)
+    if not before and start == len(messages):
         return NO_LOOP
+    present = messages[start:]
     carried = _episodes(before, rules, rules.max_raises)
     steps = sum(1 for message in present if _calls_of(message))
     own = _episodes(present, rules, rules.max_raises - len(carried)) if steps else []
