@@ -118,6 +118,8 @@ def turn_start(messages: Sequence[Message]) -> int:
 
 def read_loop(messages: Sequence[Message], rules: LoopRules) -> ToolLoop:
     """Reads the loop of the last user message, and whether the turn before it struggled."""
+    if len(messages) == 1:
+        return NO_LOOP
     start = turn_start(messages)
     before = _turn_before(messages, start)
     if not before and start == len(messages):
