@@ -42,19 +42,26 @@ _ECHOED: Final[Mapping[str, Any]] = {
 }
 """What a response repeats of its request, and what it says where the request said nothing."""
 _BLANK: Final[Mapping[str, Any]] = {
+    "id": "",
     "object": "response",
+    "created_at": 0,
     "completed_at": None,
+    "status": "",
     "background": False,
+    "conversation": None,
     "error": None,
     "incomplete_details": None,
     **_ECHOED,
+    "model": "",
+    "output": [],
     "reasoning": {"effort": None, "summary": None},
     "text": {"format": {"type": "text"}, "verbosity": "medium"},
     "service_tier": "default",
+    "store": True,
     "truncation": "disabled",
     "usage": None,
 }
-"""A response before anything is known of it."""
+"""A response before anything is known of it. It has all names, so that none needs room in a copy."""
 _LOGPROBS: Final = ("token", "logprob", "bytes", "top_logprobs")
 _Part = Literal["output_text", "refusal", "reasoning_text"]
 
@@ -150,9 +157,9 @@ class ResponsesDialect:
     def _object(self, number: str, created_at: int, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
         conversation = self._conversation if self.keeps else None
         return {
-            "id": f"resp_{number}",
             **_BLANK,
             **self._echoed(),
+            "id": f"resp_{number}",
             "created_at": created_at,
             "status": status,
             "conversation": None if conversation is None else {"id": conversation},
@@ -178,9 +185,9 @@ class ResponsesDialect:
         tally, reason = served.tally(), _INCOMPLETE.get(finish)
         conversation = self._conversation if self.keeps else None
         return {
-            "id": f"resp_{self.number(served)}",
             **_BLANK,
             **self._echoed(),
+            "id": f"resp_{self.number(served)}",
             "created_at": served.created_at,
             "completed_at": served.now_s() if reason is None else None,
             "status": "completed" if reason is None else "incomplete",
