@@ -50,25 +50,27 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return next((each for each in self.targets if each.may_be_asked), None)
 
 
+_Row = tuple[str, str, bool, float | None, float | None, int | None, int | None, str, str]
+"""A `ConsideredTarget` as it is written: its fields in their order. Structs of them would only be made to be encoded."""
+
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Considered)
 
 
 def written(plan: RoutePlan) -> str:
-    """Returns the plan's comparison as it is kept in the ledger."""
-    return _encoder.encode(compared(plan)).decode()
+    """Returns the plan's comparison as it is kept in the ledger: `Considered` as an array."""
+    candidates, rejected = plan.candidates[:MOST], plan.rejected
+    targets = [_candidate(each) for each in candidates]
+    if rejected:
+        targets += [_rejection(each) for each in rejected[: MOST - len(candidates)]]
+    left_out = len(plan.candidates) + len(rejected) - len(targets)
+    told = (_rounded(plan.tolerance), _rounded(plan.reference_adequate), targets, left_out)
+    return _encoder.encode(told).decode()
 
 
 def compared(plan: RoutePlan) -> Considered:
     """Returns the plan's comparison."""
-    candidates, rejected = plan.candidates[:MOST], plan.rejected
-    targets = (*map(_candidate, candidates), *map(_rejection, rejected[: MOST - len(candidates)]))
-    return Considered(
-        tolerance=_rounded(plan.tolerance),
-        reference_adequate=_rounded(plan.reference_adequate),
-        targets=targets,
-        left_out=len(plan.candidates) + len(rejected) - len(targets),
-    )
+    return _decoder.decode(written(plan))
 
 
 def read(text: str) -> Considered | None:
@@ -81,31 +83,32 @@ def read(text: str) -> Considered | None:
         return None
 
 
-def _candidate(candidate: Candidate) -> ConsideredTarget:
-    return ConsideredTarget(
-        target_id=candidate.target.target_id,
-        why=candidate.reason,
-        may_be_asked=True,
-        capability=candidate.target.capability,
-        adequate=_rounded(candidate.adequate),
-        expected_nanousd=candidate.expected_nanousd,
-        margin_nanousd=candidate.margin_nanousd,
-        margin_why=candidate.margin_why,
-        detail="",
+def _candidate(candidate: Candidate) -> _Row:
+    target = candidate.target
+    return (
+        target.target_id,
+        candidate.reason,
+        True,
+        target.capability,
+        _rounded(candidate.adequate),
+        candidate.expected_nanousd,
+        candidate.margin_nanousd,
+        candidate.margin_why,
+        "",
     )
 
 
-def _rejection(rejection: Rejection) -> ConsideredTarget:
-    return ConsideredTarget(
-        target_id=rejection.target_id,
-        why=rejection.obstacle,
-        may_be_asked=False,
-        capability=None,
-        adequate=_rounded(rejection.adequate),
-        expected_nanousd=rejection.expected_nanousd,
-        margin_nanousd=rejection.margin_nanousd,
-        margin_why=rejection.margin_why,
-        detail=rejection.detail[:_MOST_DETAIL],
+def _rejection(rejection: Rejection) -> _Row:
+    return (
+        rejection.target_id,
+        rejection.obstacle,
+        False,
+        None,
+        _rounded(rejection.adequate),
+        rejection.expected_nanousd,
+        rejection.margin_nanousd,
+        rejection.margin_why,
+        rejection.detail[:_MOST_DETAIL],
     )
 
 
