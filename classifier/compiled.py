@@ -1,11 +1,12 @@
 """The compiled part of a score, where the installation had a C compiler: classifier/words.c, called by ctypes.
 
-`load` gives None without it, and classifier/features.py and classifier/tables.py then do the same with numpy.
+`load` gives None without it; numpy, onnxruntime and Python then do the same.
 """
 
 import ctypes
+import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ _FACTS_AT: Final = 5
 _SKETCH_AT: Final = 34
 _TEXTS: Final = 3
 _CLASSES: Final = 16
+_BEFORE_LOADS: Final = 2
+_PLACED: Final = 4
 
 
 class Request(ctypes.Structure):
@@ -27,7 +30,15 @@ class Request(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("turns", "tools", "images", "json_mode", "system", "history")]
 
 
-class _Tables(ctypes.Structure):
+class _Addresses(ctypes.Structure):
+    """Addresses of arrays and some numbers, for the library. The arrays stay as long as this does, or what refers to it."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, float]) -> None:
+        self.kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        super().__init__(**{name: array.ctypes.data for name, array in self.kept.items()}, **numbers)
+
+
+class _Tables(_Addresses):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("value", "ideograph", "cue", "is_cue", "weight", "sublinear")),
         *((name, ctypes.c_void_p) for name in ("power", "inverse", "tally", "marks")),
@@ -65,11 +76,26 @@ _MODEL_NUMBERS: Final = (
 )
 
 
-class _Model(ctypes.Structure):
+class _Model(_Addresses):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in _MODEL_TABLES),
         *((name, ctypes.c_int32) for name in _MODEL_NUMBERS),
         ("half_read", ctypes.c_double),
+    ]
+
+
+class _Graph(_Addresses):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("by_sums", "constant", "hidden", "hidden_bias", "out", "parts")),
+        *((name, ctypes.c_int32) for name in ("sums", "gist", "inner", "scores")),
+    ]
+
+
+class _Placing(_Addresses):
+    _fields_ = [
+        ("knots", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("pieces", "loads", "kinds", "told")),
+        *((name, ctypes.c_double) for name in ("tools_by_complexity", "one_call", "agents_job")),
     ]
 
 
@@ -89,10 +115,7 @@ class CompiledWords:
     """The library with the tables that it reads."""
 
     def __init__(self, library: ctypes.PyDLL, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> None:
-        # The library keeps addresses, so the tables have to stay.
-        self._kept = {name: np.ascontiguousarray(table) for name, table in tables.items()}
-        addresses = {name: table.ctypes.data for name, table in self._kept.items()}
-        self._tables = ctypes.byref(_Tables(**addresses, **numbers))
+        self._tables = ctypes.byref(_Tables(tables, numbers))
         self._meanings_at = _SKETCH_AT + numbers["sketch"]
         self._buckets_at = self._meanings_at + numbers["head_words"] + numbers["tail_words"]
         self._features = library.weighbridge_features
@@ -153,6 +176,16 @@ class CompiledWords:
         """The look-ups in a model's tables."""
         return CompiledInputs(self._library, self._tables, tables, numbers)
 
+    def with_graph(self, constants: Mapping[str, NDArray[np.float32]], numbers: Mapping[str, int]) -> "CompiledGraph":
+        """The graph of these constants, which fit each other as classifier/graph.py sees to it."""
+        return CompiledGraph(self._library, constants, numbers)
+
+    def with_placing(
+        self, said: NDArray[np.float32], knots: NDArray[np.float64], numbers: Mapping[str, float]
+    ) -> "CompiledPlacing":
+        """Where a prompt stands by what a graph leaves in `said`, with the numbers of a manifest that fits the row."""
+        return CompiledPlacing(self._library, said, knots, numbers)
+
 
 class CompiledInputs:
     """The library with the tables of a trained model: from a text's bytes to what the graph takes."""
@@ -160,10 +193,7 @@ class CompiledInputs:
     def __init__(
         self, library: ctypes.PyDLL, words: Any, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, float]
     ) -> None:
-        # The library keeps addresses, so the tables have to stay, where they are.
-        self._kept = {name: np.ascontiguousarray(table) for name, table in tables.items()}
-        addresses = {name: table.ctypes.data for name, table in self._kept.items()}
-        self._words, self._model = words, ctypes.byref(_Model(**addresses, **numbers))
+        self._words, self._model = words, ctypes.byref(_Model(tables, numbers))
         self._inputs = library.weighbridge_inputs
         text = (ctypes.c_char_p, ctypes.c_int32)
         self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *text, *text, ctypes.c_void_p]
@@ -174,6 +204,48 @@ class CompiledInputs:
         """
         if self._inputs(self._words, self._model, ctypes.byref(request), data, len(data), before, len(before), out):
             raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
+
+
+class CompiledGraph:
+    """The library with the constants of a trained model's graph."""
+
+    def __init__(
+        self, library: ctypes.PyDLL, constants: Mapping[str, NDArray[np.float32]], numbers: Mapping[str, int]
+    ) -> None:
+        self._graph = ctypes.byref(_Graph(constants, numbers))
+        self.width = 1 + numbers["scores"]
+        """The length of the row that it says."""
+        self._run = library.weighbridge_graph
+        self._run.argtypes, self._run.restype = [ctypes.c_void_p] * 4, None
+
+    def on(
+        self, gist: NDArray[np.float32], sums: NDArray[np.float32], said: NDArray[np.float32]
+    ) -> Callable[[], object]:
+        """A run on what stands in `gist` and `sums`, which leaves its result in `said`, (1, width); all three have to stay."""
+        addresses = (array.ctypes.data for array in (gist, sums, said))
+        return functools.partial(self._run, self._graph, *addresses)
+
+
+class CompiledPlacing:
+    """The library with what turns a graph's row into where a prompt stands."""
+
+    def __init__(
+        self,
+        library: ctypes.PyDLL,
+        said: NDArray[np.float32],
+        knots: NDArray[np.float64],
+        numbers: Mapping[str, float],
+    ) -> None:
+        pieces, loads = len(knots) - 1, knots.shape[1] - 1
+        told = _BEFORE_LOADS + loads + 1 + int(numbers["kinds"])
+        placing = _Placing({"knots": knots}, {"pieces": pieces, "loads": loads, "told": told, **numbers})
+        room = np.zeros(_PLACED + loads)
+        self.found, self.loads = room[:_PLACED], room[_PLACED:]
+        """After a run: complexity, trust, log tokens, and which kind; and the loads."""
+        function = library.weighbridge_placed
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32]
+        self.run = functools.partial(function, ctypes.byref(placing), said.ctypes.data, room.ctypes.data)
+        """Takes whether tools are on offer, and returns 0, or -1 where what the graph said is not finite."""
 
 
 class _Pairs(ctypes.Structure):

@@ -1,94 +1,35 @@
 """The trained classifier: features, what they look up in tables, an ONNX graph, and abilities."""
 
 import importlib.resources
-import itertools
 import math
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from classifier.config import ClassifierSection
 from classifier.features import Features, extract_by_numpy
+from classifier.graph import Graph, graph_of
 from classifier.heuristic import HeuristicClassifier, asked_tokens, bounded_tokens
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
-from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, Trust, read_artifact
+from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
+from classifier.placing import PlacedPrompt, Values, logistic, place_by
 from classifier.prediction import Prediction, Prompt, TargetPrediction
-from classifier.runtime import bound, open_session, output_width
 from classifier.sample import Sample, read_sample
 from classifier.tables import Inputs, Tables, look_up_features, look_up_in, read_tables
 from classifier.tuning import SKETCH, Ability, Group, Tuning
 
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
 Floats = NDArray[np.float64]
 
-INPUTS: Final = {"gist": "tensor(float)", "sums": "tensor(float)"}
-"""The graph's inputs with their types: see `Inputs`."""
-OUTPUT: Final = "said"
-"""One row: complexity, logit of the domain, loads, log tokens, a score for each kind, and what the complexity is made of."""
-_BEFORE_LOADS: Final = 2
 NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 _ARTIFACT_CHARS: Final = 12
 _MAX_LOG_TOKENS: Final = 30.0
-_MAX_LOGIT: Final = 30.0
-
-
-class NotFinite(Exception):
-    """The graph returned infinity or NaN."""
-
-
-class PlacedPrompt(msgspec.Struct, frozen=True):
-    """Where a prompt stands."""
-
-    loads: Floats
-    complexity: float
-    trust: float
-    """Probability that the prompt is like those with known outcomes; where it is low, the complexity leads."""
-    log_tokens: float
-    kind: int
-
-
-class Blend:
-    """Loads and length of a prompt that is unlike those with outcomes: those of its complexity, between two knots."""
-
-    def __init__(self, knots: list[list[float]]) -> None:
-        self._pieces = [
-            (now, [there - here for here, there in zip(now, then, strict=True)])
-            for now, then in itertools.pairwise(knots)
-        ]
-
-    def mixed(self, own: list[float], trust: float, complexity: float) -> list[float]:
-        """The network's own numbers as far as they are trusted, else those of this complexity, which is in [0, 1]."""
-        along = complexity * len(self._pieces)
-        at = min(int(along), len(self._pieces) - 1)
-        now, steps = self._pieces[at]
-        other = 1 - trust
-        further = other * (along - at)
-        return [trust * a + other * b + further * c for a, b, c in zip(own, now, steps, strict=True)]
-
-
-def trust_in(settings: Trust, domain: float, complexity: float, *, tools: bool) -> float:
-    """The probability of being in the domain, from its logit; with tools, at least what the complexity allows."""
-    if tools:
-        domain += settings.tools_by_complexity * complexity
-    found = _logistic(domain)
-    if tools:
-        allowed = (settings.agents_job - complexity) / (settings.agents_job - settings.one_call)
-        return max(found, min(1.0, allowed))
-    return found
-
-
-def _logistic(value: float) -> float:
-    value = max(value, -_MAX_LOGIT)
-    return 1 / (1 + math.exp(-value))
+_HALF: Final = np.dtype("<f2")
 
 
 class AbilityTable:
@@ -113,11 +54,12 @@ class AbilityTable:
 class _Desk(threading.local):
     """What a thread scores with: the graph reads the inputs where they are filled in, and leaves its output here."""
 
-    def __init__(self, tables: Tables, session: "InferenceSession") -> None:
+    def __init__(self, tables: Tables, graph: Graph, manifest: Manifest) -> None:
         self.inputs = Inputs(tables)
-        said = np.zeros((1, output_width(session, OUTPUT)), np.float32)
-        self.said = said[0]
-        self.run = bound(session, {"gist": self.inputs.gist, "sums": self.inputs.sums}, {OUTPUT: said})
+        said = np.zeros((1, graph.width), np.float32)
+        self.said: Values = said[0]
+        self.run = graph.on(self.inputs.gist, self.inputs.sums, said)
+        self.place = place_by(self.said, manifest)
 
 
 class OnnxClassifier:
@@ -132,8 +74,7 @@ class OnnxClassifier:
         self.fallbacks = 0
         self._tables = read_tables(artifact.tables, self.loads)
         self._look_up = look_up_in(self._tables)
-        self._desk = _Desk(self._tables, open_session(artifact.model, INPUTS))
-        self._blend = Blend(artifact.manifest.blend)
+        self._desk = _Desk(self._tables, graph_of(artifact.model, self._tables), artifact.manifest)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths
@@ -194,31 +135,16 @@ class OnnxClassifier:
         self._look_up(prompt, inputs)
         return inputs
 
-    def said(self) -> list[float]:
-        """The graph's output for this thread's inputs."""
+    def said(self) -> Values:
+        """The graph's output for this thread's inputs, which stands until the thread's next prompt."""
         desk = self._desk
         desk.run()
-        # Some dozen numbers are sooner handled as a list.
-        said: list[float] = desk.said.tolist()
-        return said
+        return desk.said
 
     def placed(self, inputs: Inputs) -> PlacedPrompt:
         """Where the prompt stands that was looked up last in this thread. Raises NotFinite."""
-        said = self.said()
-        if not math.isfinite(sum(said)):
-            raise NotFinite("an output of the graph")
-        complexity, domain = said[:_BEFORE_LOADS]
-        trust = trust_in(self.manifest.trust, domain, complexity, tools=inputs.tools)
-        after = _BEFORE_LOADS + self.loads
-        *loads, log_tokens = self._blend.mixed(said[_BEFORE_LOADS : after + 1], trust, complexity)
-        kinds = said[after + 1 : after + 1 + len(self.manifest.kinds)]
-        return PlacedPrompt(
-            loads=np.array(loads),
-            complexity=complexity,
-            trust=trust,
-            log_tokens=log_tokens,
-            kind=kinds.index(max(kinds)),
-        )
+        self.said()
+        return self._desk.place(inputs.tools)
 
     def _prediction(self, inputs: Inputs, placed: PlacedPrompt, team_id: str, *, learns: bool) -> Prediction:
         group = self._groups.assign(team_id, inputs.sketch) if self._groups is not None else None
@@ -246,6 +172,8 @@ class OnnxClassifier:
         self, placed: PlacedPrompt, tokens: float, p90: float, group: Group | None
     ) -> dict[str, TargetPrediction]:
         table = self._table
+        if not table.names:
+            return {}
         logits = table.logits(placed.loads).tolist()
         if group is not None:
             logits = [logit + group.shift.get(name, 0.0) for logit, name in zip(logits, table.names, strict=True)]
@@ -254,7 +182,7 @@ class OnnxClassifier:
         reach = NINE_IN_TEN * (placed.trust * spread.known + (1 - placed.trust) * spread.other) / 2
         found = {}
         for name, logit, length in zip(table.names, logits, table.lengths, strict=True):
-            chance = _logistic(logit)
+            chance = logistic(logit)
             low, high = chance - reach, chance + reach
             found[name] = TargetPrediction(
                 adequate=chance,
@@ -282,7 +210,7 @@ def _is_finite(ability: Ability) -> bool:
 
 def _vector(placed: PlacedPrompt, inputs: Inputs) -> bytes:
     inputs.vector[: len(placed.loads)] = placed.loads
-    return inputs.vector.astype("<f2").tobytes()
+    return inputs.vector.astype(_HALF).tobytes()
 
 
 def _tokens(log_tokens: float) -> float:

@@ -1,5 +1,5 @@
-/* The loop over a text's bytes that classifier/features.py does with numpy, and the look-ups of classifier/tables.py: the
-   same numbers, in a single pass.
+/* The loop over a text's bytes that classifier/features.py does with numpy, the look-ups of classifier/tables.py, the graph of
+   classifier/graph.py and what classifier/placing.py makes of its row: the same numbers, in a single pass.
 
    Tables come from there, so nothing is written down twice; classifier/compiled.py calls it. It allocates nothing, and knows
    nothing of Python. */
@@ -673,6 +673,88 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
     memcpy(out, (const float *)found[0] + SKETCH_AT, (size_t)t->sketch * sizeof(float));
     out[t->sketch] = (float)found[0][3];
     out[t->sketch + 1] = (float)found[0][4];
+    return 0;
+}
+
+/* The constants of a trained model's graph, as classifier/graph.py describes them. Each matrix is in stripes of STRIPE columns, one
+   stripe after the other, and filled up to a multiple of them; the scores are one stripe. */
+struct graph {
+    const float *by_sums, *constant, *hidden, *hidden_bias, *out, *parts;
+    int32_t sums, gist, inner, scores;
+};
+
+enum { STRIPE = 32, LANES = 4, MOST_INNER = 1024 };
+typedef float lanes __attribute__((vector_size(4 * LANES)));
+typedef lanes unaligned_lanes __attribute__((aligned(4)));
+
+/* Adds to `out` the product of a row and a matrix. The columns of a stripe are added up where the processor keeps them at hand. */
+static void multiplied(const float *row, int32_t size, const float *matrix, int32_t width, float *out) {
+    for (int32_t stripe = 0; stripe < width; stripe += STRIPE) {
+        lanes sums[STRIPE / LANES];
+        memcpy(sums, out + stripe, sizeof sums);
+        for (int32_t at = 0; at < size; at++, matrix += STRIPE)
+#pragma GCC unroll 8
+            for (int32_t each = 0; each < STRIPE / LANES; each++) sums[each] += row[at] * ((const unaligned_lanes *)matrix)[each];
+        memcpy(out + stripe, sums, sizeof sums);
+    }
+}
+
+/* What the graph says: the complexity, and behind it the scores. There is room for it, as classifier/graph.py sees to. */
+void weighbridge_graph(const struct graph *g, const float *gist, const float *sums, float *said) {
+    float inner[MOST_INNER], scores[STRIPE];
+    double complexity = 0;
+    memcpy(inner, g->hidden_bias, (size_t)g->inner * sizeof *inner);
+    multiplied(gist, g->gist, g->hidden, g->inner, inner);
+    for (int32_t at = 0; at < g->inner; at++) inner[at] = inner[at] > 0 ? inner[at] : 0;
+    memcpy(scores, g->constant, sizeof scores);
+    multiplied(inner, g->inner, g->out, STRIPE, scores);
+    /* All kinds but one have nothing of their own in the sums. */
+    for (int32_t at = 0; at < g->sums; at++)
+        if (sums[at] != 0) multiplied(sums + at, 1, g->by_sums + STRIPE * at, STRIPE, scores);
+    for (int32_t at = 0; at < g->scores; at++) {
+        if (g->parts[at] != 0) complexity += g->parts[at] / (1 + exp(-(double)scores[at]));
+        said[1 + at] = scores[at];
+    }
+    said[0] = (float)complexity;
+}
+
+/* What turns what the graph says into where a prompt stands: numbers of the manifest. `told` is how much of the row is read. */
+struct placing {
+    const double *knots;
+    int32_t pieces, loads, kinds, told;
+    double tools_by_complexity, one_call, agents_job;
+};
+
+enum { BEFORE_LOADS = 2, PLACED = 4 };
+
+/* The probability that the network can be trusted; see trust_in of classifier/placing.py. */
+static double trust_in(const struct placing *p, double domain, double complexity, int32_t tools) {
+    if (tools) domain += p->tools_by_complexity * complexity;
+    double trust = 1 / (1 + exp(-(domain > -30 ? domain : -30)));
+    double allowed = tools ? (p->agents_job - complexity) / (p->agents_job - p->one_call) : 0;
+    if (allowed > 1) allowed = 1;
+    return allowed > trust ? allowed : trust;
+}
+
+/* Where a prompt stands: complexity, trust, the logarithm of its tokens, and which kind; and behind them the loads. Returns 0, or -1 where
+   what the graph said is not finite. */
+int32_t weighbridge_placed(const struct placing *p, const float *said, double *placed, int32_t tools) {
+    const float *own = said + BEFORE_LOADS, *kinds = own + p->loads + 1;
+    double all = 0, complexity = said[0];
+    int32_t kind = 0;
+    for (int32_t at = 0; at < p->told; at++) all += said[at];
+    if (!isfinite(all)) return -1;
+    double trust = trust_in(p, said[1], complexity, tools), other = 1 - trust, along = complexity * p->pieces;
+    int32_t piece = (int32_t)along < p->pieces - 1 ? (int32_t)along : p->pieces - 1;
+    const double *now = p->knots + (int64_t)piece * (p->loads + 1), *then = now + p->loads + 1;
+    double further = other * (along - piece);
+    for (int32_t at = 0; at <= p->loads; at++)
+        placed[at < p->loads ? PLACED + at : 2] = trust * own[at] + other * now[at] + further * (then[at] - now[at]);
+    for (int32_t at = 1; at < p->kinds; at++)
+        if (kinds[at] > kinds[kind]) kind = at;
+    placed[0] = complexity;
+    placed[1] = trust;
+    placed[3] = kind;
     return 0;
 }
 

@@ -11,21 +11,18 @@ import pytest
 from hypothesis import given, settings
 from onnx import TensorProto, helper
 
+from classifier.compiled import CompiledGraph
 from classifier.config import ClassifierSection
-from classifier.features import extract
+from classifier.features import COMPILED, extract
+from classifier.graph import INPUTS, graph_of
 from classifier.heuristic import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, HeuristicClassifier
 from classifier.manifest import Artifact, ArtifactMalformed, read_artifact, write_artifact
-from classifier.onnx_classifier import (
-    INPUTS,
-    OnnxClassifier,
-    PlacedPrompt,
-    load_classifier,
-    open_classifier,
-)
+from classifier.onnx_classifier import OnnxClassifier, load_classifier, open_classifier
+from classifier.placing import PlacedPrompt, Values
 from classifier.prediction import Prompt
 from classifier.runtime import open_session
 from classifier.sample import write_sample
-from classifier.tables import Inputs
+from classifier.tables import Inputs, read_tables
 from classifier.training.commands import PACKAGED
 from classifier.tuning import SKETCH, Ability, Group, Tuning
 from tests.classifier import plain_life
@@ -55,6 +52,13 @@ def test_the_packaged_model_loads() -> None:
     classifier = load_classifier(ClassifierSection())
     assert isinstance(classifier, OnnxClassifier)
     assert classifier.fallback_reason is None
+
+
+def test_the_shipped_graph_is_run_by_the_loop() -> None:
+    """Where there is a library, onnxruntime only says whether the graph is sound: its constants are those that the loop knows."""
+    artifact = read_artifact(PACKAGED)
+    graph = graph_of(artifact.model, read_tables(artifact.tables, artifact.manifest.loads))
+    assert isinstance(graph, CompiledGraph) == (COMPILED is not None)
 
 
 def test_the_shipped_artifact_is_small() -> None:
@@ -371,11 +375,10 @@ class Broken(OnnxClassifier):
 
     broken: slice = slice(None)
 
-    def said(self) -> list[float]:
-        told = np.array(super().said())
+    def said(self) -> Values:
+        told = super().said()
         told[self.broken] = np.nan
-        found: list[float] = told.tolist()
-        return found
+        return told
 
 
 class Speechless(Broken):

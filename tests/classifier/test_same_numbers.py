@@ -8,7 +8,8 @@ import pytest
 
 from classifier.features import STRUCTURE, extract, read_text
 from classifier.manifest import Trust
-from classifier.onnx_classifier import OnnxClassifier, open_classifier, trust_in
+from classifier.onnx_classifier import OnnxClassifier, open_classifier
+from classifier.placing import trust_in
 from classifier.prediction import Prompt
 from classifier.training.tier_set import written
 from classifier.tuning import SKETCH
@@ -67,7 +68,7 @@ def test_a_row_is_read_as_the_graph_gives_it(classifier: OnnxClassifier, prompts
     for prompt in prompts[:: len(prompts) // 200]:
         inputs = classifier.look_up(prompt)
         placed = classifier.placed(inputs)
-        row = np.array(classifier.said())
+        row = np.array(classifier.said(), np.float64)
         assert placed.complexity == row[0]
         logit = row[1] + inputs.tools * manifest.trust.tools_by_complexity * row[0]
         assert placed.trust == pytest.approx(1 / (1 + np.exp(-logit))) or inputs.tools
