@@ -87,7 +87,7 @@ class _Model(_Addresses):
 class _Graph(_Addresses):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("by_sums", "constant", "hidden", "hidden_bias", "out", "parts")),
-        *((name, ctypes.c_int32) for name in ("sums", "gist", "inner", "scores")),
+        *((name, ctypes.c_int32) for name in ("sums", "gist", "inner", "scores", "told")),
     ]
 
 
@@ -213,7 +213,7 @@ class CompiledGraph:
         self, library: ctypes.PyDLL, constants: Mapping[str, NDArray[np.float32]], numbers: Mapping[str, int]
     ) -> None:
         self._graph = ctypes.byref(_Graph(constants, numbers))
-        self.width = 1 + numbers["scores"]
+        self.width = 1 + numbers["told"]
         """The length of the row that it says."""
         self._run = library.weighbridge_graph
         self._run.argtypes, self._run.restype = [ctypes.c_void_p] * 4, None

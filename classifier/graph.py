@@ -23,9 +23,11 @@ INPUTS: Final = {"gist": "tensor(float)", "sums": "tensor(float)"}
 """The graph's inputs with their types: see `Inputs`."""
 OUTPUT: Final = "said"
 """One row: complexity, logit of the domain, loads, log tokens, a score for each kind, and what the complexity is made of."""
-STRIPE: Final = 32
-"""Columns that the compiled loop adds up at once, and the most scores that it gives."""
+_LANES: Final = 4
+"""Columns that the compiled loop multiplies at once."""
+_MOST_SCORES: Final = 64
 _MOST_INNER: Final = 1024
+"""Numbers that it has room for, of every row but the last."""
 _SAME: Final = 1e-4
 
 # Protobuf's ways to write a field, and the fields of onnx.proto that lead to a constant.
@@ -80,23 +82,18 @@ def _loop(found: Mapping[str, Values], tables: Tables, scores: int, compiled: Co
         "parts": (scores, 1),
     }
     fits = {name: found[name].shape for name in shapes if name in found} == shapes
-    if not fits or scores > STRIPE or inner > _MOST_INNER:
+    if not fits or scores > _MOST_SCORES or max(inner, tables.sums, tables.gist) > _MOST_INNER:
         return None
     filled = {name: _filled(found[name], rows=name == "out") for name in shapes if name != "parts"}
-    matrices = {name: _in_stripes(matrix) for name, matrix in filled.items()}
-    numbers = {"sums": tables.sums, "gist": tables.gist, "inner": filled["hidden"].shape[1], "scores": scores}
-    return compiled.with_graph({**matrices, "parts": found["parts"]}, numbers)
+    numbers = {"sums": tables.sums, "gist": tables.gist, "told": scores}
+    wide = {"inner": len(filled["hidden_bias"]), "scores": len(filled["constant"])}
+    return compiled.with_graph({**filled, "parts": found["parts"]}, {**numbers, **wide})
 
 
 def _filled(matrix: Values, *, rows: bool) -> Values:
-    """The matrix, or row, with further columns of 0, so that their number is a multiple of STRIPE; and rows likewise."""
-    sides = [(0, -size % STRIPE) for size in matrix.shape]
+    """The matrix, or row, with further columns of 0, so that their number is a multiple of _LANES; and rows likewise."""
+    sides = [(0, -size % _LANES) for size in matrix.shape]
     return np.pad(matrix, sides if rows or matrix.ndim == 1 else [(0, 0), sides[1]])
-
-
-def _in_stripes(matrix: Values) -> Values:
-    """One stripe of STRIPE columns after the other."""
-    return np.concatenate([np.ravel(stripe) for stripe in np.split(matrix, matrix.shape[-1] // STRIPE, axis=-1)])
 
 
 def _are_same(tables: Tables, one: Graph, other: Graph) -> bool:

@@ -676,42 +676,51 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
     return 0;
 }
 
-/* The constants of a trained model's graph, as classifier/graph.py describes them. Each matrix is in stripes of STRIPE columns, one
-   stripe after the other, and filled up to a multiple of them; the scores are one stripe. */
+/* The constants of a trained model's graph, as classifier/graph.py describes them: matrices row by row. Scores and what is within are filled
+   up to multiples of LANES. */
 struct graph {
     const float *by_sums, *constant, *hidden, *hidden_bias, *out, *parts;
-    int32_t sums, gist, inner, scores;
+    int32_t sums, gist, inner, scores, told;
 };
 
-enum { STRIPE = 32, LANES = 4, MOST_INNER = 1024 };
+enum { LANES = 4, AT_ONCE = 4, MOST_SCORES = 64, MOST_INNER = 1024 };
 typedef float lanes __attribute__((vector_size(4 * LANES)));
-typedef lanes unaligned_lanes __attribute__((aligned(4)));
+typedef lanes any_lanes __attribute__((aligned(4)));
 
-/* Adds to `out` the product of a row and a matrix. The columns of a stripe are added up where the processor keeps them at hand. */
+/* Adds to `out` the product of a row and a matrix. Where the row has a 0, as in two places of five, the matrix is not read: the time is that
+   of memory. What is added up is read and written once for AT_ONCE rows. */
 static void multiplied(const float *row, int32_t size, const float *matrix, int32_t width, float *out) {
-    for (int32_t stripe = 0; stripe < width; stripe += STRIPE) {
-        lanes sums[STRIPE / LANES];
-        memcpy(sums, out + stripe, sizeof sums);
-        for (int32_t at = 0; at < size; at++, matrix += STRIPE)
-#pragma GCC unroll 8
-            for (int32_t each = 0; each < STRIPE / LANES; each++) sums[each] += row[at] * ((const unaligned_lanes *)matrix)[each];
-        memcpy(out + stripe, sums, sizeof sums);
+    int32_t used[MOST_INNER], count = 0;
+    for (int32_t at = 0; at < size; at++) {
+        used[count] = at;
+        count += row[at] != 0;
+    }
+    any_lanes *sums = (any_lanes *)out;
+    for (int32_t first = 0; first < count; first += AT_ONCE) {
+        const any_lanes *rows[AT_ONCE];
+        lanes values[AT_ONCE];
+        for (int32_t each = 0; each < AT_ONCE; each++) {
+            int32_t there = first + each < count, at = used[there ? first + each : first];
+            rows[each] = (const any_lanes *)(matrix + (int64_t)at * width);
+            values[each] = (there ? row[at] : 0) - (lanes){0};
+        }
+        const any_lanes *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
+        for (int32_t at = 0; at < width / LANES; at++)
+            sums[at] = sums[at] + values[0] * a[at] + values[1] * b[at] + values[2] * c[at] + values[3] * d[at];
     }
 }
 
 /* What the graph says: the complexity, and behind it the scores. There is room for it, as classifier/graph.py sees to. */
 void weighbridge_graph(const struct graph *g, const float *gist, const float *sums, float *said) {
-    float inner[MOST_INNER], scores[STRIPE];
+    float inner[MOST_INNER], scores[MOST_SCORES];
     double complexity = 0;
     memcpy(inner, g->hidden_bias, (size_t)g->inner * sizeof *inner);
     multiplied(gist, g->gist, g->hidden, g->inner, inner);
     for (int32_t at = 0; at < g->inner; at++) inner[at] = inner[at] > 0 ? inner[at] : 0;
-    memcpy(scores, g->constant, sizeof scores);
-    multiplied(inner, g->inner, g->out, STRIPE, scores);
-    /* All kinds but one have nothing of their own in the sums. */
-    for (int32_t at = 0; at < g->sums; at++)
-        if (sums[at] != 0) multiplied(sums + at, 1, g->by_sums + STRIPE * at, STRIPE, scores);
-    for (int32_t at = 0; at < g->scores; at++) {
+    memcpy(scores, g->constant, (size_t)g->scores * sizeof *scores);
+    multiplied(inner, g->inner, g->out, g->scores, scores);
+    multiplied(sums, g->sums, g->by_sums, g->scores, scores);
+    for (int32_t at = 0; at < g->told; at++) {
         if (g->parts[at] != 0) complexity += g->parts[at] / (1 + exp(-(double)scores[at]));
         said[1 + at] = scores[at];
     }
