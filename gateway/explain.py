@@ -15,7 +15,7 @@ from providers.catalog import build_catalog
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
 from proxy.errors import Refused
-from proxy.policy import AUTO, Facts, RoutePlan, plan, planned_rooms, unmeasured
+from proxy.policy import AUTO, Facts, Rejection, RoutePlan, plan, planned_rooms, unmeasured, why_too_weak
 from proxy.request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
 from proxy.tolerance import Tolerances
 from proxy.tool_loop import read_loop
@@ -157,13 +157,23 @@ def _explanation(
             for candidate in route.candidates
         ),
         rejected=tuple(
-            {"target": rejection.target_id, "obstacle": rejection.obstacle, "detail": rejection.detail}
+            {"target": rejection.target_id, "obstacle": rejection.obstacle, "detail": _detail(rejection, route)}
             for rejection in route.rejected
         ),
         refusal=refusal,
         loop_steps=facts.loop.steps,
         raises=facts.loop.raises,
         struggle=facts.loop.struggle,
+    )
+
+
+def _detail(rejection: Rejection, route: RoutePlan) -> str:
+    return rejection.detail or why_too_weak(
+        complexity=route.complexity,
+        capability=rejection.capability,
+        adequate=rejection.adequate,
+        reference=route.reference_adequate,
+        tolerance=route.tolerance,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.policy import Candidate, Rejection, RoutePlan
+from proxy.policy import Candidate, Rejection, RoutePlan, why_too_weak
 
 MOST: Final = 12
 """Most targets written down: those that could be asked, then those that were passed over, as planning has them."""
@@ -21,7 +21,9 @@ class ConsideredTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
     """The reason of a target that could be asked, the obstacle of one that was passed over."""
     may_be_asked: bool
     capability: float | None
-    """Its declared capability, of one that could be asked."""
+    """Its declared capability, of one that could be asked; of one that was too weak by it, the most complexity that it is
+    trusted with.
+    """
     adequate: float | None
     """The predicted chance of an adequate answer, where the target was measured."""
     expected_nanousd: int | None
@@ -30,7 +32,7 @@ class ConsideredTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
     """What one more request was reckoned at, by which targets were put in order."""
     margin_why: str
     detail: str
-    """What stood in the way, in words."""
+    """What stood in the way, in words; empty where the numbers tell it."""
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -43,6 +45,20 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     targets: tuple[ConsideredTarget, ...]
     left_out: int = 0
     """Targets that did not fit into the record."""
+    complexity: float | None = None
+    """The complexity that declared capability was held against."""
+
+    def note(self, target: ConsideredTarget) -> str:
+        """What stood in the way of one of its targets, in words; empty for one that could be asked."""
+        if target.detail or target.may_be_asked:
+            return target.detail
+        return why_too_weak(
+            complexity=self.complexity,
+            capability=target.capability,
+            adequate=target.adequate,
+            reference=self.reference_adequate,
+            tolerance=self.tolerance,
+        )
 
     @property
     def chosen(self) -> ConsideredTarget | None:
@@ -64,7 +80,7 @@ def written(plan: RoutePlan) -> str:
     if rejected:
         targets += [_rejection(each) for each in rejected[: MOST - len(candidates)]]
     left_out = len(plan.candidates) + len(rejected) - len(targets)
-    told = (_rounded(plan.tolerance), _rounded(plan.reference_adequate), targets, left_out)
+    told = (_rounded(plan.tolerance), _rounded(plan.reference_adequate), targets, left_out, plan.complexity)
     return _encoder.encode(told).decode()
 
 
@@ -103,7 +119,7 @@ def _rejection(rejection: Rejection) -> _Row:
         rejection.target_id,
         rejection.obstacle,
         False,
-        None,
+        rejection.capability,
         _rounded(rejection.adequate),
         rejection.expected_nanousd,
         rejection.margin_nanousd,

@@ -209,7 +209,10 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
     target_id: str
     obstacle: Obstacle
-    detail: str
+    detail: str = ""
+    """What stands in the way, in words; empty for what is too weak, as `why_too_weak` tells it from the numbers."""
+    capability: float | None = None
+    """The most complexity that it is trusted with, of one that was too weak by that."""
     expected_nanousd: int | None = None
     margin_nanousd: int | None = None
     margin_why: MarginWhy = ""
@@ -221,6 +224,8 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
+    complexity: float | None = None
+    """The complexity that declared capability was held against; None where the caller named a model."""
     tolerance: float | None = None
     """The tolerance that measured targets were held against; None where the caller named a model."""
     reference_adequate: float | None = None
@@ -280,6 +285,27 @@ def plan(
         rejected=tuple(rejected),
         # A caller that names a model has decided what is good enough.
         cheapest_commercial=None if first.price is None or is_own(first, policy.pooled) else first,
+    )
+
+
+def why_too_weak(
+    *,
+    complexity: float | None,
+    capability: float | None,
+    adequate: float | None,
+    reference: float | None,
+    tolerance: float | None,
+) -> str:
+    """Returns in words why a target was too weak: by its declared `capability`, or by its predicted chance. Empty where too
+    little is known.
+    """
+    if capability is not None and complexity is not None:
+        return f"complexity {complexity:.2f} is above its {capability:.2f}"
+    if adequate is None or reference is None or tolerance is None:
+        return ""
+    return (
+        f"adequate with {adequate:.3f}, the baseline model with {reference:.3f}: "
+        f"loses {reference - adequate:.3f}, tolerated are {tolerance:.3f}"
     )
 
 
@@ -596,19 +622,11 @@ class _TargetComparison(msgspec.Struct, eq=False):
         return option.outlook.adequate
 
     def too_weak(self, option: _Option) -> Rejection:
-        if self.reference is None or option.outlook is None:
-            limit = option.target.capability + self.policy.capability_shift
-            detail = f"complexity {self.prediction.complexity:.2f} is above its {limit:.2f}"
-        else:
-            adequate = option.outlook.adequate
-            detail = (
-                f"adequate with {adequate:.3f}, the baseline model with {self.reference:.3f}: "
-                f"loses {self.reference - adequate:.3f}, tolerated are {self.tolerance:.3f}"
-            )
+        is_declared = self.reference is None or option.outlook is None
         return Rejection(
             target_id=option.target.target_id,
             obstacle="too-hard",
-            detail=detail,
+            capability=option.target.capability + self.policy.capability_shift if is_declared else None,
             expected_nanousd=option.expected,
             margin_nanousd=option.margin_nanousd,
             margin_why=option.margin_why,
@@ -661,6 +679,7 @@ def _auto(
     return RoutePlan(
         candidates=tuple([_candidate(option, facts) for option in ordered]),
         rejected=(*rejected, *map(scales.too_weak, weak)),
+        complexity=scales.prediction.complexity,
         tolerance=scales.tolerance,
         reference_adequate=scales.reference,
         cheapest_commercial=_cheapest_bought(capable),

@@ -69,7 +69,7 @@ def _row(considered: Considered, each: ConsideredTarget, place: int | None, *, i
         "expected": each.expected_nanousd,
         "margin": each.margin_nanousd,
         "because": None if each.margin_nanousd is None else MARGIN_WORDS.get(each.margin_why, each.margin_why),
-        "detail": each.detail or reason_label(each.why),
+        "detail": considered.note(each) or reason_label(each.why),
     }
 
 

@@ -23,7 +23,16 @@ def test_what_was_written_is_read() -> None:
     mini = told.targets[2]
     assert mini.expected_nanousd is not None
     assert mini.margin_nanousd == mini.expected_nanousd
-    assert "above its" in mini.detail
+    assert mini.detail == ""
+    assert told.note(mini) == "complexity 0.50 is above its 0.30"
+
+
+def test_words_of_older_rows_are_kept() -> None:
+    """Rows from when words were written too, and no complexity."""
+    text = '[0.03,0.9,[["mini","too-hard",false,null,0.5,1,1,"bought","loses 0.400"]],0]'
+    told = read(text)
+    assert told is not None
+    assert told.note(told.targets[0]) == "loses 0.400"
 
 
 def test_a_record_is_bounded() -> None:

@@ -13,6 +13,7 @@ from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target
 from proxy.affinity import Sticky, TurnChoice
+from proxy.considered import compared
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable
 from proxy.policy import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
 from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
@@ -353,7 +354,11 @@ def test_a_rejection_tells_the_probabilities() -> None:
     found = measured(facts(tolerance=0.05), {"gpt-4o": outlook(0.9), "mini": outlook(0.6)}, GPT, MINI)
     (rejection,) = found.rejected
     assert rejection.obstacle == "too-hard"
-    assert rejection.detail == "adequate with 0.600, the baseline model with 0.900: loses 0.300, tolerated are 0.050"
+    told = compared(found)
+    assert (
+        told.note(told.targets[-1])
+        == "adequate with 0.600, the baseline model with 0.900: loses 0.300, tolerated are 0.050"
+    )
     assert found.candidates[0].adequate == 0.9
     assert found.reference_adequate == 0.9
 
