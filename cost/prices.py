@@ -179,13 +179,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def tokens_nanousd(self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0) -> int:
         """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""
         price = self.applying(input_tokens, batch=False) if self.long_prompts else self
-        total = (
-            (input_tokens - cached - written) * price.input_nanousd
-            + output_tokens * price.output_nanousd
-            + price.request_nanousd * _TOKENS_PER_PRICE
-        )
+        total = input_tokens * price.input_nanousd + output_tokens * price.output_nanousd
+        if price.request_nanousd:
+            total += price.request_nanousd * _TOKENS_PER_PRICE
         if cached or written:
-            total += cached * price.cached_input_nanousd + written * price.cache_write_nanousd
+            total += cached * (price.cached_input_nanousd - price.input_nanousd)
+            total += written * (price.cache_write_nanousd - price.input_nanousd)
         return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
 
     def costs_nanousd(self, usage: Usage, *, batch: bool = False) -> Meters:

@@ -19,7 +19,7 @@ _LATE_SCHEMA_STEPS: Final = 500
 
 def portion_bytes(most: int, in_flight: int) -> int:
     """Returns one request's memory bound: `most`, or its equal share of the process's total for `in_flight` requests."""
-    return min(most, _KEPT_IN_ALL_BYTES // max(1, in_flight))
+    return most if most * in_flight <= _KEPT_IN_ALL_BYTES else _KEPT_IN_ALL_BYTES // in_flight
 
 
 def kept_bytes(caller: Caller, prediction: Prediction | None, in_flight: int, *, compared: bool) -> int:

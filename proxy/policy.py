@@ -276,7 +276,8 @@ def plan(
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts)
-        scales = _TargetComparison(facts, prediction, policy, reference, _tolerance(facts, eligible, rooms))
+        tolerance = facts.tolerance if rooms is NO_ROOMS else _tolerance(facts, eligible, rooms)
+        scales = _TargetComparison(facts, prediction, policy, reference, tolerance)
         return _auto(eligible, rejected, scales, sticky, rooms, turn)
     first = eligible[0]
     candidates = _in_order(_limited(eligible, policy, _itself), facts, prediction, sticky, kind=kind)
@@ -532,11 +533,7 @@ def _nobody_runs(tools: Mapping[str, str], where: str) -> BadRequest:
 
 def _tolerance(facts: Facts, eligible: Iterable[Target], rooms: Rooms) -> float:
     """Returns what this prompt may lose, by whether one of our own that could serve it has room for it."""
-    if (
-        facts.tolerance_with_room is None
-        or rooms is NO_ROOMS
-        or not any(rooms.has_room(target.target_id) for target in eligible)
-    ):
+    if facts.tolerance_with_room is None or not any(rooms.has_room(target.target_id) for target in eligible):
         return facts.tolerance
     return facts.tolerance_with_room
 
