@@ -62,6 +62,7 @@ _SILENT = logging.getLogger("weighbridge.app.silent")
 _SILENT.disabled = True
 _TICK_S = 1.0
 _OWN_REQUESTS_S = 300.0
+_REPORTED_AT_ONCE = 16
 _KEYS_READ_AGAIN = 3
 """Times that the keys in use are read again within the time for which an answer counts as fresh."""
 
@@ -173,7 +174,9 @@ class LiveLine:
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,
+            reported_at_once=_REPORTED_AT_ONCE,
         )
+        stack.callback(self.line.reports.tell)
         self._is_open = True
         self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)
         await self.tunings.refresh()
@@ -247,6 +250,7 @@ class LiveLine:
 
     def write_down(self) -> None:
         """Brings what was counted to where other processes see it."""
+        self.line.reports.tell()
         self._metrics.ledger.set_journal(self._ledger.state())
         self._metrics.requests.write()
 

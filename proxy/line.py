@@ -42,6 +42,7 @@ from proxy.policy import AUTO
 from proxy.putting_off import put_off
 from proxy.relay import relay_answer
 from proxy.repeating import is_answered_again
+from proxy.reporting import Reports
 from proxy.request import RequestHeaders, read_headers, says_batch
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.routed_request import RoutedRequest
@@ -80,7 +81,9 @@ class RequestPipeline:
         turned_away: Callable[[], None] = lambda: None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
+        reported_at_once: int = 1,
     ) -> None:
+        """`reported_at_once` finished requests are told of together at most."""
         self.config = config
         self.draining = False
         self.shadow: Shadow | None = None
@@ -91,7 +94,8 @@ class RequestPipeline:
         self._routing = Routing(affinity, breakers, dispatcher)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
-        self._settling = Settling(observers, affinity, latency)
+        self.reports = Reports(observers, reported_at_once)
+        self._settling = Settling(affinity, latency, self.reports)
         self._tracing = tracing
         self._clock = clock
         self._budgets = budgets
@@ -327,5 +331,5 @@ class RequestPipeline:
         await relay_answer(context, committed, self._habits, self._dispatcher)
 
     def settle(self, context: RequestContext) -> None:
-        """Gives back what it took, and tells whoever learns from it. Never raises."""
+        """Gives back what it took, and has it told to whoever learns from it. Never raises."""
         self._settling.settle(context, self._clock(), self.shadow)

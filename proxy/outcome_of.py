@@ -18,6 +18,17 @@ from proxy.routed_request import RoutedRequest
 _NO_USAGE: Final = Usage()
 
 
+def error_code_of(context: RequestContext) -> str | None:
+    """The code of the error that a finished request ended with; None for an answer."""
+    return context.error_code or ("slow_reader" if context.ended_by == "slow_reader" else None)
+
+
+def answered_by(context: RequestContext) -> Attempt | None:
+    """The attempt whose answer the caller was given, or at least its beginning; None where there was none."""
+    last = context.answering or (context.attempts[-1] if context.attempts else None)
+    return last if last is not None and (last.token_events or last.finished) else None
+
+
 def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
     """Builds the outcome that observers receive. A request that was refused early has only what was known by then."""
     caller = context.caller
@@ -31,7 +42,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         operation=context.operation,
         asked_model=context.asked_model,
         status=CALLER_GONE if context.ended_by == "caller_gone" else context.reply.status,
-        error_code=context.error_code or ("slow_reader" if context.ended_by == "slow_reader" else None),
+        error_code=error_code_of(context),
         error_message=context.error_message,
         duration_s=now - context.started_at,
         escalated_from=context.escalated_from,
@@ -66,13 +77,13 @@ def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: Rout
 def _with_attempts(outcome: RequestOutcome, context: RequestContext, attempts: Sequence[Attempt]) -> RequestOutcome:
     settled = [attempt.settled for attempt in attempts if attempt.settled is not None]
     last = context.answering or attempts[-1]
-    answered = last.token_events or last.finished
+    answered = answered_by(context)
     booked = last.settled
     usage = _NO_USAGE if booked is None else last.of_answer(booked.usage)
     return msgspec.structs.replace(
         outcome,
-        target_id=last.deployment.target_id if answered else None,
-        reason=last.candidate.reason if answered else "",
+        target_id=None if answered is None else answered.deployment.target_id,
+        reason="" if answered is None else answered.candidate.reason,
         attempts=tuple([each.outcome for each in settled]),
         input_tokens=usage.input_tokens,
         cached_input_tokens=usage.cached_input_tokens,

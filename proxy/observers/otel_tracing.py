@@ -107,6 +107,7 @@ class _OtelTrace(RequestTrace):
         self._tracer = tracer
         self._propagator = propagator
         self._span = span
+        self.is_recorded = span.is_recording()
         self._context = set_span_in_context(span, Context())
         self._deployment_of = deployment_of
 

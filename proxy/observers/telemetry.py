@@ -18,6 +18,9 @@ class TelemetryUnavailable(Exception):
 class RequestTrace:
     """The trace of one request, from first byte to end; this base class records nothing."""
 
+    is_recorded: bool = False
+    """True where `finish` must not be late."""
+
     def headers(self) -> dict[str, str]:
         """Returns headers to send upstream, so that an engine's spans join the trace."""
         return {}

@@ -1,0 +1,82 @@
+"""Reports of finished requests: each one's outcome goes to those that observe, some at a time and soon after its end.
+
+Nobody waits for a report, and what is done for many in a row finds its code in the processor's caches: for one at a time,
+among all that a request needs, it takes nearly twice as long.
+"""
+
+import asyncio
+import time
+from collections import deque
+from typing import Final
+
+from proxy.context import RequestContext
+from proxy.kept_answer import judge_late, went_well
+from proxy.learning.shadow import Shadow
+from proxy.outcome import Observer
+from proxy.outcome_of import outcome_of
+
+_WAIT_S: Final = 0.02
+"""How long a finished request waits for others at most."""
+_AT_A_STRETCH_S: Final = 0.001
+"""After so long the event loop has its turn: judging an answer by a schema takes longer than all else."""
+_LARGE_TOKENS: Final = 1_000_000
+"""What may have so many tokens, as many as its body has bytes, is not kept in memory for longer than it takes."""
+
+
+class Reports:
+    """Tells observers of finished requests, in their order."""
+
+    def __init__(self, observers: tuple[Observer, ...], at_once: int) -> None:
+        """`at_once` requests are told of together at most; 1 tells of each when it ends."""
+        self._observers = observers
+        self._at_once = at_once
+        self._waiting: deque[tuple[RequestContext, float, Shadow | None]] = deque()
+        self._is_timed = False
+
+    def add(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
+        """Takes a finished request, which nothing changes any more. `shadow` is offered what was answered."""
+        self._waiting.append((context, now, shadow))
+        if len(self._waiting) >= self._at_once or not _may_wait(context):
+            self._tell_some()
+        else:
+            self._tell_soon()
+
+    def tell(self) -> None:
+        """Tells of all that have finished."""
+        while self._waiting:
+            self._tell(*self._waiting.popleft())
+
+    def _tell_some(self) -> None:
+        until = time.monotonic() + _AT_A_STRETCH_S
+        while self._waiting:
+            self._tell(*self._waiting.popleft())
+            if self._waiting and time.monotonic() > until:
+                self._tell_soon()
+                return
+
+    def _tell_soon(self) -> None:
+        if not self._is_timed:
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(_WAIT_S, self._on_time)
+
+    def _on_time(self) -> None:
+        self._is_timed = False
+        self._tell_some()
+
+    def _tell(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
+        judge_late(context)
+        outcome = outcome_of(context, now)
+        for observer in self._observers:
+            observer.finished(outcome)
+        caller, answering = context.caller, context.answering
+        if shadow is not None and caller is not None and answering is not None and went_well(answering):
+            shadow.offer(answering.routed.request, caller, outcome, answering.kept)
+        if context.trace is not None:
+            context.trace.finish(outcome, outcome.alias, outcome.stream)
+
+
+def _may_wait(context: RequestContext) -> bool:
+    """False for what holds much memory, or might, and for what is traced until now."""
+    if context.routed is None or (context.trace is not None and context.trace.is_recorded):
+        return False
+    return context.routed.facts.most_input_tokens < _LARGE_TOKENS

@@ -1,0 +1,77 @@
+"""Telling observers of finished requests, some at a time."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.context import RequestContext
+from proxy.observers.telemetry import RequestTrace
+from proxy.outcome import RequestOutcome
+from proxy.reporting import Reports
+from tests.proxy.contexts import a_context, a_routed_request
+
+pytestmark = pytest.mark.usefixtures("leaping_time")
+
+
+class Told:
+    """Remembers of whom it was told."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+
+    def finished(self, outcome: RequestOutcome) -> None:
+        self.requests.append(outcome.request_id)
+
+
+class Traced(RequestTrace):
+    """One whose end counts."""
+
+    is_recorded = True
+
+
+def finished(request_id: str, **changes: Any) -> RequestContext:
+    """One that was routed, and is small."""
+    fields = {"request_id": request_id, "routed": a_routed_request(), **changes}
+    return msgspec.structs.replace(a_context(), **fields)
+
+
+async def test_they_are_told_together_in_their_order() -> None:
+    """Nobody waits for it; as many as are told at once are not kept longer."""
+    told = Told()
+    reports = Reports((told,), 3)
+    for request_id in ("a", "b"):
+        reports.add(finished(request_id), 1.0, None)
+    assert told.requests == []
+    reports.add(finished("c"), 1.0, None)
+    assert told.requests == ["a", "b", "c"]
+
+
+async def test_one_alone_is_told_of_soon() -> None:
+    """Also where none follows; and at once where somebody asks."""
+    told = Told()
+    reports = Reports((told,), 3)
+    reports.add(finished("a"), 1.0, None)
+    await asyncio.sleep(0.03)
+    assert told.requests == ["a"]
+    reports.add(finished("b"), 1.0, None)
+    reports.tell()
+    assert told.requests == ["a", "b"]
+
+
+LARGE = msgspec.structs.replace(a_routed_request().facts, most_input_tokens=1_000_000)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"routed": None}, {"trace": Traced()}, {"routed": a_routed_request(facts=LARGE)}],
+    ids=("refused", "traced", "large"),
+)
+async def test_what_is_large_or_traced_does_not_wait(changes: dict[str, Any]) -> None:
+    """What is refused may hold a body of any size."""
+    told = Told()
+    reports = Reports((told,), 3)
+    reports.add(finished("a"), 1.0, None)
+    reports.add(finished("b", **changes), 1.0, None)
+    assert told.requests == ["a", "b"]
