@@ -224,7 +224,7 @@ class LiveLine:
             return ShadowRules(
                 catalog=catalog,
                 reference=self.config.cost.reference_target,
-                fleet={name: self.breakers.available(target) for name, target in catalog.targets.items()},
+                fleet=self.breakers.fleet(catalog.targets),
                 timeouts=self.line.config.timeouts,
                 pools=self.line.config.pools,
             )
@@ -269,7 +269,7 @@ class LiveLine:
         rules = self.line.config
         return MeasuringRules(
             catalog=rules.catalog,
-            fleet={name: self.breakers.available(target) for name, target in rules.catalog.targets.items()},
+            fleet=self.breakers.fleet(rules.catalog.targets),
             timeouts=rules.timeouts,
             retry=rules.retry,
             pools=rules.pools,

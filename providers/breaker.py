@@ -182,12 +182,15 @@ class Breakers:
         self._clock = clock
         self._groups: dict[str, _Group] = {}
         self._breakers: dict[str, _Breaker] = {}
+        self._whole: tuple[Mapping[str, Target], Mapping[str, tuple[Deployment, ...]]] | None = None
+        """Targets of which every deployment may be called, and those; None where that was not seen since the last ejection."""
         self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
         """Sets the targets: deployments that stay keep their state, the state of others is dropped."""
         old, self._breakers, self._groups = self._breakers, {}, {}
+        self._whole = None
         for target in targets:
             self._add_group(target, old)
 
@@ -201,6 +204,17 @@ class Breakers:
             return deployments
         now = self._clock()
         return tuple(each for each in deployments if self._accepts_calls(self._breaker_of(each.deployment_id), now))
+
+    def fleet(self, targets: Mapping[str, Target]) -> Mapping[str, tuple[Deployment, ...]]:
+        """What is `available` of each target, by its id. Where nothing is ejected and no pool's replicas come and go, that is
+        the same mapping each time.
+        """
+        if self._whole is not None and self._whole[0] is targets:
+            return self._whole[1]
+        found = {target_id: self.available(target) for target_id, target in targets.items()}
+        if all(target.pool is None for target in targets.values()):
+            self._whole = None if any(group.ejected for group in self._groups.values()) else (targets, found)
+        return found
 
     def try_acquire(self, deployment_id: str) -> Permit | None:
         """A permit for one attempt, or None when the deployment is ejected or its probe is taken."""
@@ -305,6 +319,7 @@ class Breakers:
         breaker.epoch += 1
         breaker.probe = None
         breaker.failures = 0
+        self._whole = None
         lasts_s = min(self._config.base_ejection_s * breaker.ejections, self._config.max_ejection_s)
         breaker.open_until = now + lasts_s
 

@@ -55,7 +55,7 @@ class Routing:
             context.config = _with_names(context.config, request.model)
         config = context.config
         facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=context.bounded)
-        fleet = {name: self._breakers.available(target) for name, target in config.catalog.targets.items()}
+        fleet = self._breakers.fleet(config.catalog.targets)
         if not all(fleet.values()):
             # A pool that nobody is in any more has no other way to learn that somebody wants it.
             self._tell_absent(facts, config, fleet)
@@ -115,7 +115,7 @@ class Routing:
         """
         config = _with_names(context.config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
-        fleet = {name: self._breakers.available(target) for name, target in config.catalog.targets.items()}
+        fleet = self._breakers.fleet(config.catalog.targets)
         rooms = self._rooms(context, caller, parsed, prediction, fleet)
         sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
         try:

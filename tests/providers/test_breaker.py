@@ -1,5 +1,6 @@
 """The breaker as a state machine: when it opens, how it comes back, and what it never does."""
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -251,6 +252,23 @@ def test_who_is_known_to_work_again_is_let_in_at_once() -> None:
     made.cleared("t/stranger")
 
 
+def test_a_whole_fleet_is_put_together_once() -> None:
+    """Until something is ejected; a pool's replicas are asked for each time."""
+    made, _, of = breakers("a", "b")
+    targets = {"t": of}
+    whole = made.fleet(targets)
+    assert made.fleet(targets) is whole
+    fail(made, 5)
+    assert [each.deployment_id for each in made.fleet(targets)["t"]] == ["t/b"]
+    made.cleared("t/a")
+    assert made.fleet(targets) == whole
+    pooled = {"t": msgspec.structs.replace(of, pool="own")}
+    made.ready = lambda target: target.deployments[:1]
+    assert len(made.fleet(pooled)["t"]) == 1
+    made.ready = lambda target: target.deployments
+    assert len(made.fleet(pooled)["t"]) == 2
+
+
 class BreakerMachine(RuleBasedStateMachine):
     """Any order of attempts, reports and waiting."""
 
@@ -258,6 +276,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def begin(self, names: int) -> None:
         self.made, self.clock, self.of = breakers(*"abcde"[:names])
         self.flying: list[tuple[str, Permit, bool]] = []
+        self.targets = {"t": self.of}
 
     @property
     def states(self) -> dict[str, BreakerState]:
@@ -306,6 +325,11 @@ class BreakerMachine(RuleBasedStateMachine):
         states = list(self.states.values())
         out = sum(state != "closed" for state in states)
         assert out <= max(1, len(states) // 2)
+
+    @invariant()
+    def fleet_is_what_is_available(self) -> None:
+        """However lately anything was ejected or came back."""
+        assert self.made.fleet(self.targets) == {"t": self.made.available(self.of)}
 
     @invariant()
     def always_a_way_back(self) -> None:
