@@ -6,8 +6,11 @@ then wait for each other's interpreter lock. Here a statement is one turn, and w
 """
 # ruff: noqa: SLF001  A driver below SQLAlchemy's adapter and above aiosqlite's thread has no other way to either; both are held by tests.
 
+import _sqlite3
 import collections
+import ctypes
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +32,10 @@ class _Done(NamedTuple):
 
 
 _NOTHING: Final = _Done((), None, -1, None)
+
+# Of sqlite3.h: SQLITE_OK, SQLITE_CONFIG_MEMSTATUS.
+_OK: Final = 0
+_COUNT_MEMORY: Final = 9
 
 
 def _run(connection: sqlite3.Connection, run: Callable[..., Any], *arguments: Any) -> _Done:
@@ -119,6 +126,25 @@ class SqliteDriver(AsyncAdapt_aiosqlite_dbapi):
 
     def connect(self, *arg: Any, **kw: Any) -> _Connection:
         return _Connection(self, super().connect(*arg, **kw)._connection)
+
+
+def count_no_memory() -> bool:
+    """Has SQLite not count its memory, which nobody reads and takes a lock for each piece. To be called before this process opens a
+    connection. False where it cannot be asked for.
+    """
+    if sys.platform != "linux":
+        # Elsewhere a function with a variable number of arguments may not be called like any other.
+        return False
+    try:
+        library = ctypes.CDLL(_sqlite3.__file__)
+        shut, configure, start = library.sqlite3_shutdown, library.sqlite3_config, library.sqlite3_initialize
+    except AttributeError:
+        # Python has an SQLite of its own within it.
+        return False
+    shut()
+    done: bool = configure(_COUNT_MEMORY, 0) == _OK
+    start()
+    return done
 
 
 def _adapt_at_once() -> None:

@@ -13,6 +13,7 @@ from gateway.control_plane import ControlPlane
 from gateway.process.life import Signals, ignore_early_signals, live, tell_ready
 from gateway.process.parent_pipe import follow_parent
 from gateway.runtime_folder import RuntimeFolder
+from gateway.sqlite_driver import count_no_memory
 
 
 def run_control(arguments: list[str]) -> int:
@@ -26,6 +27,7 @@ def run_control(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     ignore_early_signals()
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    count_no_memory()
     environment = read_environment()
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
 

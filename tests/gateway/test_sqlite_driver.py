@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -97,3 +99,21 @@ async def test_values_that_need_no_conversion_arrive_as_they_are(engine: AsyncEn
         kinds = (await connection.exec_driver_sql("SELECT typeof(?), typeof(?), typeof(?)", (True, None, b""))).one()
     assert tuple(row) == (1, None, b"\x00x", 0)
     assert tuple(kinds) == ("integer", "null", "blob")
+
+
+_COUNTED = """
+import _sqlite3, ctypes, sqlite3, sys
+from gateway.sqlite_driver import count_no_memory
+asked = count_no_memory()
+connection = sqlite3.connect(":memory:")
+connection.execute("CREATE TABLE word (text TEXT)")
+connection.executemany("INSERT INTO word VALUES (?)", [("one",), ("two",)])
+used = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used() if asked else 0
+print(used, *connection.execute("SELECT count(*) FROM word").fetchone())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is not asked for elsewhere")
+def test_memory_is_not_counted_where_that_is_asked_for() -> None:
+    done = subprocess.run([sys.executable, "-c", _COUNTED], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 2\n"
