@@ -2,7 +2,8 @@
 
 aiosqlite does everything of a connection on a thread of its own, and SQLAlchemy asks it for a cursor, to run the statement, for its rows,
 to close the cursor, and for a rollback when the connection is given back: five turns for a look-up, each of which wakes both threads, and they
-then wait for each other's interpreter lock. Here a statement is one turn, and what ends no transaction is none.
+then wait for each other's interpreter lock. Here a statement is one turn, what ends no transaction is none, and `run` does many statements in
+one.
 """
 # ruff: noqa: SLF001  A driver below SQLAlchemy's adapter and above aiosqlite's thread has no other way to either; both are held by tests.
 
@@ -12,7 +13,7 @@ import ctypes
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import aiosqlite
 from sqlalchemy.dialects.sqlite.aiosqlite import (
@@ -20,6 +21,8 @@ from sqlalchemy.dialects.sqlite.aiosqlite import (
     AsyncAdapt_aiosqlite_cursor,
     AsyncAdapt_aiosqlite_dbapi,
 )
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.util import await_only
 
 
 class _Done(NamedTuple):
@@ -32,6 +35,7 @@ class _Done(NamedTuple):
 
 
 _NOTHING: Final = _Done((), None, -1, None)
+T = TypeVar("T")
 
 # Of sqlite3.h: SQLITE_OK, SQLITE_CONFIG_MEMSTATUS.
 _OK: Final = 0
@@ -87,11 +91,7 @@ class _Cursor(AsyncAdapt_aiosqlite_cursor):
         await self._turn(sqlite3.Cursor.executemany, operation, seq_of_parameters)
 
     async def _turn(self, *work: Any) -> None:
-        connection = self._adapt_connection
-        async with connection._execute_mutex:
-            connection.is_unsure = True
-            self._done = await self._connection._execute(_run, self._connection._conn, *work)
-            connection.is_unsure = False
+        self._done = await self._adapt_connection.turn(_run, *work)
         self._rows = collections.deque(self._done.rows)
 
 
@@ -104,6 +104,23 @@ class _Connection(AsyncAdapt_aiosqlite_connection):
         super().__init__(dbapi, connection)
         self.is_unsure = False
         """True from a statement's beginning until its end was seen: it may have been cancelled, and still begin a transaction."""
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Returns what `work` does with the connection, in one turn of its thread. Raises SQLAlchemy's errors for the driver's.
+
+        Within SQLAlchemy's `run_sync` alone.
+        """
+        try:
+            return await_only(self.turn(work))
+        except sqlite3.Error as failure:
+            raise DBAPIError.instance(None, None, failure, sqlite3.Error) from failure
+
+    async def turn(self, work: Callable[..., T], *arguments: Any) -> T:
+        async with self._execute_mutex:
+            self.is_unsure = True
+            done: T = await self._connection._execute(work, self._connection._conn, *arguments)
+            self.is_unsure = False
+        return done
 
     def rollback(self) -> None:
         if self._may_be_in_transaction():

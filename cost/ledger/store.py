@@ -1,10 +1,12 @@
 """The ledger in the database: idempotent batch writes that keep the roll-ups in the same transaction."""
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import Select, exists, literal
+from sqlalchemy import Connection, Select, exists, literal
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
@@ -76,28 +78,21 @@ class LedgerStore:
 
     async def _insert_ordered(self, connection: AsyncConnection, entries: list[Entry]) -> int:
         kept = await moved(connection, entries)
-        new = await (self._insert_sqlite if self._sqlite else self._insert_postgresql)(connection, kept)
+        if self._sqlite:
+            new = await connection.run_sync(_in_one_turn, partial(_write_sqlite, kept))
+        else:
+            new = await self._write_postgresql(connection, kept)
         await note_late(connection, entries, new)
-        for table, rows in rollups.upserts(rollups.roll_up(new)):
-            if self._sqlite:
-                await connection.exec_driver_sql(rollups.SQLITE[table], rows)
-            else:
-                await connection.exec_driver_sql(rollups.POSTGRESQL[table], _as_columns(rows))
         return len(new)
 
     @staticmethod
-    async def _insert_sqlite(connection: AsyncConnection, entries: list[Entry]) -> list[Entry]:
-        result = await connection.exec_driver_sql(_INSERT_SQLITE, [row_of(entry) for entry in entries])
-        count = max(0, result.rowcount)
-        if count == len(entries):
-            return entries
-        return _with_keys(entries, (await connection.exec_driver_sql(_NEWEST_SQLITE, (count,))).all() if count else ())
-
-    @staticmethod
-    async def _insert_postgresql(connection: AsyncConnection, entries: list[Entry]) -> list[Entry]:
+    async def _write_postgresql(connection: AsyncConnection, entries: list[Entry]) -> list[Entry]:
         result = await connection.exec_driver_sql(_INSERT_POSTGRESQL, _as_columns([row_of(entry) for entry in entries]))
         found = result.all()
-        return entries if len(found) == len(entries) else _with_keys(entries, found)
+        new = entries if len(found) == len(entries) else _with_keys(entries, found)
+        for table, rows in rollups.upserts(rollups.roll_up(new)):
+            await connection.exec_driver_sql(rollups.POSTGRESQL[table], _as_columns(rows))
+        return new
 
     async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
         """Return the reserves of these processes that no entry closes, oldest first."""
@@ -125,6 +120,21 @@ class LedgerStore:
             return await read(connection, query)
 
 
+def _in_one_turn(connection: Connection, write: Callable[[sqlite3.Connection], list[Entry]]) -> list[Entry]:
+    """Do in one turn of the connection's thread what would be a turn for each statement: see `gateway.sqlite_driver`."""
+    driver: Any = connection.connection.dbapi_connection
+    return cast("list[Entry]", driver.run(write))
+
+
+def _write_sqlite(entries: list[Entry], connection: sqlite3.Connection) -> list[Entry]:
+    """Write entries and the roll-ups of those that are new, which are returned."""
+    count = connection.executemany(_INSERT_SQLITE, map(row_of, entries)).rowcount
+    new = entries if count == len(entries) else _with_keys(entries, connection.execute(_NEWEST_SQLITE, (count,)))
+    for table, rows in rollups.upserts(rollups.roll_up(new)):
+        connection.executemany(rollups.SQLITE[table], rows)
+    return new
+
+
 def _postgresql_insert() -> str:
     arrays = ", ".join(f"${place}::{_array_type(name)}" for place, name in enumerate(COLUMNS, 1))
     return (
@@ -144,7 +154,7 @@ def _as_columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
     return tuple(list(column) for column in zip(*rows, strict=True))
 
 
-def _with_keys(entries: Sequence[Entry], keys: Sequence[Any]) -> list[Entry]:
+def _with_keys(entries: Sequence[Entry], keys: Iterable[Any]) -> list[Entry]:
     """Return the entries with these keys; of two with the same key the first, as the database keeps it."""
     new = {tuple(key) for key in keys}
     by_key: dict[tuple[str, int, str], Entry] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiosqlite
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -63,6 +63,25 @@ async def test_a_transaction_is_a_turn_for_each_statement_and_one_for_its_end(
         rows = await connection.execute(text("SELECT id, name, data FROM pair ORDER BY id"))
         assert rows.keys() == ["id", "name", "data"]
         assert rows.all() == [(1, "one", None), (2, "two", b"x"), (3, "three", b"x")]
+
+
+async def test_many_statements_are_one_turn(engine: AsyncEngine, turns: Counter[str]) -> None:
+    def write(connection: sqlite3.Connection) -> int:
+        connection.executemany("INSERT INTO pair (name) VALUES (?)", [("one",), ("two",)])
+        count: int = connection.execute("SELECT count(*) FROM pair").fetchone()[0]
+        return count
+
+    def run(connection: Connection) -> int:
+        driver: Any = connection.connection.dbapi_connection
+        found: int = driver.run(write)
+        return found
+
+    async with engine.begin() as connection:
+        assert await connection.run_sync(run) == 2
+    assert turns.total() == 2
+    with pytest.raises(IntegrityError):
+        async with engine.begin() as connection:
+            await connection.run_sync(run)
 
 
 async def test_what_fails_is_rolled_back(engine: AsyncEngine) -> None:
