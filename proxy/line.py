@@ -184,6 +184,8 @@ class RequestPipeline:
             await tell_failure(context, error)
         finally:
             exchange.on_gone = None
+            # It holds the answer, which holds the context: only the collector would free them.
+            context.writer = None
             self._under_way.discard(context)
             try:
                 self.settle(context)

@@ -1,11 +1,14 @@
 """What the relay makes of an upstream's events, byte by byte."""
 
+import gc
 import json
 from typing import Any
 
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
 from providers.word_runs import WordRuns
+from proxy.context import RequestContext
+from proxy.relayed_answer import RelayedAnswer
 from tests.scenarios.test_rules import House, said
 
 
@@ -69,6 +72,18 @@ async def test_events_that_came_together_stay_apart() -> None:
     )
     assert said(await together.ask(stream=True)) == said(await singly.ask(stream=True))
     assert [house.books.entries[-1].output_tokens for house in (together, singly)] == [3, 3]
+
+
+async def test_a_stream_leaves_nothing_to_the_collector() -> None:
+    """What it was made of goes with its last reference: under load the collector would have to find thousands of streams."""
+    house = House("ok")
+    gc.collect()
+    gc.disable()
+    try:
+        assert said(await house.ask(stream=True))
+        assert not [each for each in gc.get_objects() if type(each) in {RequestContext, RelayedAnswer}]
+    finally:
+        gc.enable()
 
 
 async def test_usage_on_every_event_was_our_wish_and_is_taken_out() -> None:
