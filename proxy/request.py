@@ -585,12 +585,13 @@ def prompt_of(request: ChatRequest) -> Prompt:
     talk: list[str] = []
     asked: list[int] = []
     for message in request.messages:
+        text = message.content if isinstance(message.content, str) else _text(message)
         if message.role in _INSTRUCTING:
-            system.append(_text(message))
+            system.append(text)
             continue
         if message.role == "user":
             asked.append(len(talk))
-        talk.append(_text(message))
+        talk.append(text)
     # A conversation without a user message is weighed by its last one.
     question = asked[-1] if asked else len(talk) - 1
     return Prompt(
@@ -619,7 +620,8 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
         if name in request.fields:
             tokens += estimate_tokens(bytes(request.fields[name]).decode())
     for message in request.messages:
-        tokens += _beside_text(message)
+        if message.tool_calls or message.function_call or not isinstance(message.content, str):
+            tokens += _beside_text(message)
     return tokens
 
 
