@@ -5,6 +5,7 @@ among all that a request needs, it takes nearly twice as long.
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 from proxy.context import RequestContext
 from proxy.kept_answer import judge_late, went_well
 from proxy.learning.shadow import Shadow
-from proxy.outcome import Observer
+from proxy.outcome import Observer, RequestOutcome
 from proxy.outcome_of import outcome_of
 
 _WAIT_S: Final = 0.02
@@ -43,16 +44,25 @@ class Reports:
 
     def tell(self) -> None:
         """Tells of all that have finished."""
-        while self._waiting:
-            self._tell(*self._waiting.popleft())
+        self._tell_some(math.inf)
 
-    def _tell_some(self) -> None:
-        until = time.monotonic() + _AT_A_STRETCH_S
+    def _tell_some(self, most_s: float = _AT_A_STRETCH_S) -> None:
+        """Each step is done for all before the next, for the caches' sake."""
+        until = time.monotonic() + most_s
+        told = []
         while self._waiting:
-            self._tell(*self._waiting.popleft())
-            if self._waiting and time.monotonic() > until:
-                self._tell_soon()
-                return
+            context, now, shadow = self._waiting.popleft()
+            judge_late(context)
+            told.append((context, outcome_of(context, now), shadow))
+            if time.monotonic() > until:
+                break
+        for observer in self._observers:
+            for _, outcome, _ in told:
+                observer.finished(outcome)
+        for context, outcome, shadow in told:
+            _hand_on(context, outcome, shadow)
+        if self._waiting:
+            self._tell_soon()
 
     def _tell_soon(self) -> None:
         if not self._is_timed:
@@ -63,16 +73,13 @@ class Reports:
         self._is_timed = False
         self._tell_some()
 
-    def _tell(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
-        judge_late(context)
-        outcome = outcome_of(context, now)
-        for observer in self._observers:
-            observer.finished(outcome)
-        caller, answering = context.caller, context.answering
-        if shadow is not None and caller is not None and answering is not None and went_well(answering):
-            shadow.offer(answering.routed.request, caller, outcome, answering.kept)
-        if context.trace is not None:
-            context.trace.finish(outcome, outcome.alias, outcome.stream)
+
+def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: Shadow | None) -> None:
+    caller, answering = context.caller, context.answering
+    if shadow is not None and caller is not None and answering is not None and went_well(answering):
+        shadow.offer(answering.routed.request, caller, outcome, answering.kept)
+    if context.trace is not None:
+        context.trace.finish(outcome, outcome.alias, outcome.stream)
 
 
 def _may_wait(context: RequestContext) -> bool:
