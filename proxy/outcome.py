@@ -57,6 +57,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     status: int
     duration_s: float
+    told_after_s: float = 0.0
+    """How long ago it ended when it is told of."""
     organisation_id: str = ""
     team_id: str = ""
     key_id: str = ""

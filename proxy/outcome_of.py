@@ -30,7 +30,9 @@ def answered_by(context: RequestContext) -> Attempt | None:
 
 
 def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
-    """Builds the outcome that observers receive. A request that was refused early has only what was known by then."""
+    """Builds the outcome that observers receive of a request that ended at `now`. One that was refused early has only what
+    was known by then.
+    """
     caller = context.caller
     # In three steps: a call with more than 15 names is slow, as it puts them into a dictionary first.
     outcome = RequestOutcome(
@@ -45,6 +47,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         error_code=error_code_of(context),
         error_message=context.error_message,
         duration_s=now - context.started_at,
+        told_after_s=context.reply.now - now,
         escalated_from=context.escalated_from,
         weakness=context.weakness,
     )

@@ -135,10 +135,10 @@ class LearningLog:
     def _turn(
         self, outcome: RequestOutcome, prediction: Prediction, target_id: str, text: str | None
     ) -> ConversationTurn:
-        now_us = self._now_us()
+        ended_us = self._now_us() - round(outcome.told_after_s * 1_000_000)
         weighing = ClassifiedRequest(
             request_id=outcome.request_id,
-            at_us=now_us,
+            at_us=ended_us,
             organisation_id=outcome.organisation_id,
             team_id=outcome.team_id,
             target_id=target_id,
@@ -155,7 +155,7 @@ class LearningLog:
         )
         return ConversationTurn(
             weighing=weighing,
-            started_us=now_us - round(outcome.duration_s * 1_000_000),
+            started_us=ended_us - round(outcome.duration_s * 1_000_000),
             turns=outcome.prompt.turns if outcome.prompt is not None else 1,
             weakness=outcome.weakness,
             escalated_from=outcome.escalated_from,

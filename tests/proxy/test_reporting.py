@@ -20,9 +20,11 @@ class Told:
 
     def __init__(self) -> None:
         self.requests: list[str] = []
+        self.late_s = 0.0
 
     def finished(self, outcome: RequestOutcome) -> None:
         self.requests.append(outcome.request_id)
+        self.late_s = outcome.told_after_s
 
 
 class Traced(RequestTrace):
@@ -52,9 +54,10 @@ async def test_one_alone_is_told_of_soon() -> None:
     """Also where none follows; and at once where somebody asks."""
     told = Told()
     reports = Reports((told,), 3)
-    reports.add(finished("a"), 1.0, None)
+    reports.add(finished("a"), asyncio.get_running_loop().time(), None)
     await asyncio.sleep(0.03)
     assert told.requests == ["a"]
+    assert told.late_s == pytest.approx(0.02, abs=0.005)
     reports.add(finished("b"), 1.0, None)
     reports.tell()
     assert told.requests == ["a", "b"]

@@ -115,6 +115,15 @@ async def test_an_answered_auto_request_is_kept_in_numbers(log: LearningLog, sto
     assert str(123456789) != kept.request_digest != ""
 
 
+async def test_its_time_is_that_of_its_end(log: LearningLog, store: LearningStore) -> None:
+    """However long ago that was: by it is told who asked again."""
+    log.finished(an_answer(told_after_s=0.02))
+    assert await log.flush()
+    kept = await store.find_weighing("team_a", "req_1")
+    assert kept is not None
+    assert kept.at_us == NOON_US - 20_000
+
+
 @pytest.mark.parametrize(
     "changes",
     [
