@@ -471,29 +471,31 @@ class Attempt:
         )
         entry = replace(
             entry,
+            input_tokens=usage.input_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            usage_source=usage.source,
+            flags=usage.flags,
             cost_nanousd=money.cost_nanousd,
             input_nanousd=meters[0],
             cached_input_nanousd=meters[1],
-            cache_write_nanousd=meters[2],
-            cache_write_1h_nanousd=meters[3],
             output_nanousd=meters[4],
             reasoning_nanousd=meters[5],
-            request_nanousd=meters[6],
-            batch_saved_nanousd=money.batch_saved_nanousd,
         )
-        entry = replace(
-            entry,
-            input_tokens=usage.input_tokens,
-            cached_input_tokens=usage.cached_input_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            cache_write_1h_tokens=usage.cache_write_1h_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            unit=usage.unit,
-            quantity_milli=usage.quantity_milli,
-            usage_source=usage.source,
-            flags=usage.flags,
-        )
+        if usage.cache_write_tokens or usage.unit or meters[6] or money.batch_saved_nanousd:
+            # A reserve has none of these, and few answers do.
+            entry = replace(
+                entry,
+                cache_write_tokens=usage.cache_write_tokens,
+                cache_write_1h_tokens=usage.cache_write_1h_tokens,
+                cache_write_nanousd=meters[2],
+                cache_write_1h_nanousd=meters[3],
+                unit=usage.unit,
+                quantity_milli=usage.quantity_milli,
+                request_nanousd=meters[6],
+                batch_saved_nanousd=money.batch_saved_nanousd,
+            )
         if lease is None:
             return entry
         return replace(entry, flags=usage.flags + _other_version(lease), version=lease.version)
