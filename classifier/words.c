@@ -99,10 +99,13 @@ static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t siz
         const uint8_t *block = text + begin;
         if (size - begin < BLOCK_BYTES) block = memcpy(last, block, (size_t)(size - begin));
         uint64_t within = 0, power = t->power[BLOCK_BYTES + begin / BLOCK_BYTES];
+        for (int32_t at = 0; at < BLOCK_BYTES; at += EIGHT) {
+            uint64_t eight = eight_of(block + at);
 #pragma GCC unroll 8
-        for (int32_t at = 0; at < BLOCK_BYTES; at++) {
-            before[at] = within;
-            within += t->value[block[at]] * t->power[at];
+            for (int32_t each = 0; each < EIGHT; each++) {
+                before[at + each] = within;
+                within += t->value[eight >> 8 * each & 0xFF] * t->power[at + each];
+            }
         }
         uint64_t word = word_bits(block, &beyond), alone = beyond ? ideograph_bits(t, block) : 0;
         uint64_t begins = word & (~(word << 1 | word_before >> 63) | alone | alone << IDEOGRAPH_BYTES | alone_before >> (64 - IDEOGRAPH_BYTES));
@@ -197,16 +200,21 @@ static void asked(const uint8_t *text, int32_t size, int32_t *number, int32_t *u
 }
 
 /* Sixteen counters of a byte each. */
+enum { MOST_COUNTED = 248 };
 typedef uint8_t counters __attribute__((vector_size(16), aligned(1)));
 
 /* How many bytes are of each kind. All counters are added to at once, and read before one can be full. */
 static void tallied(const struct tables *t, const uint8_t *text, int32_t size, int32_t *kinds) {
     const counters *tally = (const counters *)t->tally;
-    for (int32_t begin = 0; begin < size; begin += 255) {
-        int32_t end = size - begin < 255 ? size : begin + 255;
+    for (const uint8_t *at = text, *end = text + size; at < end;) {
+        const uint8_t *full = end - at < MOST_COUNTED ? end : at + MOST_COUNTED;
         counters counts = {0};
+        for (; full - at >= EIGHT; at += EIGHT) {
+            uint64_t eight = eight_of(at);
 #pragma GCC unroll 8
-        for (int32_t at = begin; at < end; at++) counts += tally[text[at]];
+            for (int32_t each = 0; each < EIGHT; each++) counts += tally[eight >> 8 * each & 0xFF];
+        }
+        for (; at < full; at++) counts += tally[*at];
         for (int32_t kind = 0; kind < KINDS; kind++) kinds[kind] += counts[kind];
     }
 }
