@@ -87,7 +87,8 @@ class _Model(_Addresses):
 class _Graph(_Addresses):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("by_sums", "constant", "hidden", "hidden_bias", "out", "parts")),
-        *((name, ctypes.c_int32) for name in ("sums", "gist", "inner", "scores", "told")),
+        *((name, ctypes.c_void_p) for name in ("one", "other")),
+        *((name, ctypes.c_int32) for name in ("sums", "gist", "pairs", "inner", "scores", "told")),
     ]
 
 
@@ -176,7 +177,7 @@ class CompiledWords:
         """The look-ups in a model's tables."""
         return CompiledInputs(self._library, self._tables, tables, numbers)
 
-    def with_graph(self, constants: Mapping[str, NDArray[np.float32]], numbers: Mapping[str, int]) -> "CompiledGraph":
+    def with_graph(self, constants: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> "CompiledGraph":
         """The graph of these constants, which fit each other as classifier/graph.py sees to it."""
         return CompiledGraph(self._library, constants, numbers)
 
@@ -210,7 +211,7 @@ class CompiledGraph:
     """The library with the constants of a trained model's graph."""
 
     def __init__(
-        self, library: ctypes.PyDLL, constants: Mapping[str, NDArray[np.float32]], numbers: Mapping[str, int]
+        self, library: ctypes.PyDLL, constants: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]
     ) -> None:
         self._graph = ctypes.byref(_Graph(constants, numbers))
         self.width = 1 + numbers["told"]

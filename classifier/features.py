@@ -331,10 +331,11 @@ class Part(msgspec.Struct, frozen=True):
     @property
     def readings(self) -> Values:
         """(PART_READINGS, words): how much each word counts: the mean, the sum as it grows, and the mean of the first ones."""
-        return _readings(len(self.words), 0)[_OF_A_PART]
+        return _readings(len(self.words), 0)[OF_A_PART]
 
 
-_OF_A_PART: Final = [0, 1, 4]
+OF_A_PART: Final = [0, 1, 4]
+"""Which of the READINGS a part has."""
 
 
 class Features(msgspec.Struct, frozen=True):

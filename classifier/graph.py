@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.compiled import CompiledGraph, CompiledWords
-from classifier.features import COMPILED, PROBES, extract
+from classifier.features import COMPILED, OF_A_PART, PROBES, READINGS, STRUCTURE, Indices, extract
 from classifier.runtime import bound, open_session, output_width
-from classifier.tables import Inputs, Tables, look_up_features
+from classifier.tables import ALL_READINGS, Inputs, Tables, look_up_features
 
 Values = NDArray[np.float32]
 Run = Callable[[], object]
@@ -82,12 +82,33 @@ def _loop(found: Mapping[str, Values], tables: Tables, scores: int, compiled: Co
         "parts": (scores, 1),
     }
     fits = {name: found[name].shape for name in shapes if name in found} == shapes
-    if not fits or scores > _MOST_SCORES or max(inner, tables.sums, tables.gist) > _MOST_INNER:
+    one, other = _often_alike(tables)
+    if not fits or scores > _MOST_SCORES or max(inner, tables.sums, tables.gist + len(one)) > _MOST_INNER:
         return None
-    filled = {name: _filled(found[name], rows=name == "out") for name in shapes if name != "parts"}
-    numbers = {"sums": tables.sums, "gist": tables.gist, "told": scores}
+    hidden = found["hidden"]
+    read = {**found, "hidden": np.concatenate([hidden, hidden[one] + hidden[other]])}
+    filled = {name: _filled(read[name], rows=name == "out") for name in shapes if name != "parts"}
+    numbers = {"sums": tables.sums, "gist": tables.gist, "pairs": len(one), "told": scores}
     wide = {"inner": len(filled["hidden_bias"]), "scores": len(filled["constant"])}
-    return compiled.with_graph({**filled, "parts": found["parts"]}, {**numbers, **wide})
+    return compiled.with_graph({**filled, "parts": found["parts"], "one": one, "other": other}, {**numbers, **wide})
+
+
+def _often_alike(tables: Tables) -> tuple[Indices, Indices]:
+    """Pairs of places in the gist: what is read of a message, and the same of what it asks, which is mostly all of it. Where the two
+    numbers are the same the loop reads one row for both.
+    """
+    width = tables.meanings.shape[1]
+    facts, base = len(STRUCTURE), ALL_READINGS * width
+    of_ask = {
+        reading * width + at: (READINGS + part) * width + at
+        for part, reading in enumerate(OF_A_PART)
+        for at in range(width)
+    }
+    of_ask |= {base + at: base + facts + at for at in range(facts)}
+    places = {number: at for at, number in enumerate(tables.needed.tolist())}
+    pairs = [(at, places[of_ask[number]]) for number, at in places.items() if of_ask.get(number) in places]
+    one, other = np.array(pairs, np.int32).reshape(-1, 2).T
+    return one, other
 
 
 def _filled(matrix: Values, *, rows: bool) -> Values:

@@ -685,10 +685,11 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
 }
 
 /* The constants of a trained model's graph, as classifier/graph.py describes them: matrices row by row. Scores and what is within are filled
-   up to multiples of LANES. */
+   up to multiples of LANES. Of some pairs of numbers of the gist the two rows of `hidden` are there once more behind all rows, as their sum. */
 struct graph {
     const float *by_sums, *constant, *hidden, *hidden_bias, *out, *parts;
-    int32_t sums, gist, inner, scores, told;
+    const int32_t *one, *other;
+    int32_t sums, gist, pairs, inner, scores, told;
 };
 
 enum { LANES = 4, AT_ONCE = 4, MOST_SCORES = 64, MOST_INNER = 1024 };
@@ -720,10 +721,17 @@ static void multiplied(const float *row, int32_t size, const float *matrix, int3
 
 /* What the graph says: the complexity, and behind it the scores. There is room for it, as classifier/graph.py sees to. */
 void weighbridge_graph(const struct graph *g, const float *gist, const float *sums, float *said) {
-    float inner[MOST_INNER], scores[MOST_SCORES];
+    float row[MOST_INNER], inner[MOST_INNER], scores[MOST_SCORES];
     double complexity = 0;
+    memcpy(row, gist, (size_t)g->gist * sizeof *row);
+    for (int32_t at = 0; at < g->pairs; at++) {
+        float *one = row + g->one[at], *other = row + g->other[at], same = *one == *other ? *one : 0;
+        row[g->gist + at] = same;
+        *one -= same;
+        *other -= same;
+    }
     memcpy(inner, g->hidden_bias, (size_t)g->inner * sizeof *inner);
-    multiplied(gist, g->gist, g->hidden, g->inner, inner);
+    multiplied(row, g->gist + g->pairs, g->hidden, g->inner, inner);
     for (int32_t at = 0; at < g->inner; at++) inner[at] = inner[at] > 0 ? inner[at] : 0;
     memcpy(scores, g->constant, (size_t)g->scores * sizeof *scores);
     multiplied(inner, g->inner, g->out, g->scores, scores);
