@@ -4,12 +4,15 @@ import gc
 import json
 from typing import Any
 
+import pytest
+
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
 from providers.word_runs import WordRuns
 from proxy.context import RequestContext
 from proxy.relayed_answer import RelayedAnswer
-from tests.scenarios.test_rules import House, said
+from proxy.wires.wire import Wire
+from tests.scenarios.test_rules import WIRES, House, said
 
 
 class Playing:
@@ -74,13 +77,14 @@ async def test_events_that_came_together_stay_apart() -> None:
     assert [house.books.entries[-1].output_tokens for house in (together, singly)] == [3, 3]
 
 
-async def test_a_stream_leaves_nothing_to_the_collector() -> None:
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.path)
+async def test_a_stream_leaves_nothing_to_the_collector(wire: Wire) -> None:
     """What it was made of goes with its last reference: under load the collector would have to find thousands of streams."""
     house = House("ok")
     gc.collect()
     gc.disable()
     try:
-        assert said(await house.ask(stream=True))
+        assert said(await house.ask(stream=True, wire=wire))
         assert not [each for each in gc.get_objects() if type(each) in {RequestContext, RelayedAnswer}]
     finally:
         gc.enable()

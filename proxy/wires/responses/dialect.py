@@ -3,6 +3,7 @@
 A whole answer is put together by the same writer as a stream, which tells no events then.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -87,7 +88,8 @@ class ResponsesDialect:
         self._fields = fields
         self._items = items
         self._box = box
-        self._writer: _EventWriter | None = None
+        self._writer: weakref.ref[_EventWriter] | None = None
+        """Whoever writes with it holds it. It holds this, so both would be left to the collector."""
         self._made: dict[str, Any] | None = None
         """The whole response, once it was made to be kept."""
         self._conversation = conversation_of(fields)
@@ -104,17 +106,19 @@ class ResponsesDialect:
         return to_json(made)
 
     def events(self, served: Served) -> EventWriter:
-        self._writer = _EventWriter(self, served, self._box, self._events)
-        return self._writer
+        writer = _EventWriter(self, served, self._box, self._events)
+        self._writer = weakref.ref(writer)
+        return writer
 
     def to_keep(self, payload: bytes | None, served: Served) -> Kept:
         """What is to be kept, or remembered, of a whole answer, or of the stream that was written."""
         if payload is not None:
             response = self._made = self._written(payload, served)
         else:
-            assert self._writer is not None  # noqa: S101  # A stream was written.
-            self._writer.settle()
-            response = self._writer.finished()
+            writer = None if self._writer is None else self._writer()
+            assert writer is not None  # noqa: S101  # A stream was written.
+            writer.settle()
+            response = writer.finished()
         return self._kept(response)
 
     def queued(self, request_id: str, created_at: int) -> Kept:

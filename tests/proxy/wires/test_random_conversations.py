@@ -21,7 +21,7 @@ from proxy.wires.responses.continuing import continued, names_in
 from proxy.wires.responses.tools import chat_name
 from proxy.wires.responses.wire import RESPONSES
 from proxy.wires.tool_names import short_name
-from proxy.wires.wire import Dialect
+from proxy.wires.wire import Dialect, EventWriter
 from tests.providers.calls import chat_request, deployment, upstream_call
 from tests.proxy.wires.reading import chat_fields, understood
 from tests.proxy.wires.writing import chunk, completion, decoded, served
@@ -97,14 +97,14 @@ def plain(messages: list[_Message]) -> list[_Message]:
     return found
 
 
-def written(chance: Chance, dialect: Dialect, message: _Message) -> tuple[Any, bool]:
-    """The reply, or the events of its stream."""
+def written(chance: Chance, dialect: Dialect, message: _Message) -> tuple[Any, EventWriter | None]:
+    """The reply, or the events of its stream and whoever wrote them, who is held until all is kept."""
     finish = "tool_calls" if message.get("tool_calls") else "stop"
     if chance.random.random() < 0.5:
-        return json.loads(dialect.whole(completion(message, finish), served())), False
+        return json.loads(dialect.whole(completion(message, finish), served())), None
     writer = dialect.events(served())
     data = b"".join(writer.render([event]) for event in chance.chunks(message))
-    return decoded(data + writer.last_words()), True
+    return decoded(data + writer.last_words()), writer
 
 
 def play_responses(seed: int) -> None:
@@ -149,8 +149,8 @@ def play_responses(seed: int) -> None:
             read = understood(RESPONSES, body)
         assert plain(chat_fields(read.request)["messages"]) == plain(said), (seed, turn)
         message = chance.answer(names)
-        reply, is_stream = written(chance, read.dialect, message)
-        if is_stream:
+        reply, writer = written(chance, read.dialect, message)
+        if writer is not None:
             check_events(reply)
             response = reply[-1]["response"]
             kept = read.dialect.to_keep(None, served())
@@ -188,8 +188,8 @@ def play_messages(seed: int) -> None:
         read = understood(MESSAGES, body)
         assert plain(chat_fields(read.request)["messages"]) == plain(said), (seed, turn)
         message = chance.answer(names)
-        reply, is_stream = written(chance, read.dialect, message)
-        if is_stream:
+        reply, writer = written(chance, read.dialect, message)
+        if writer is not None:
             content = check_message_events(reply)
         else:
             check_message(reply)
@@ -214,8 +214,8 @@ def play_claude(seed: int) -> None:
         # Read as if a caller of Anthropic's wire had sent it.
         assert plain(chat_fields(understood(MESSAGES, sent).request)["messages"]) == plain(said), (seed, turn)
         message = chance.answer([_SHORT])
-        reply, is_stream = written(chance, understood(MESSAGES, sent).dialect, message)
-        heard = _heard(reply, claude) if is_stream else _whole(reply, claude)
+        reply, writer = written(chance, understood(MESSAGES, sent).dialect, message)
+        heard = _heard(reply, claude) if writer is not None else _whole(reply, claude)
         assert plain([heard]) == plain([message]), (seed, turn)
         said.append(message)
         waiting = message.get("tool_calls", [])
