@@ -95,7 +95,7 @@ class _Graph(_Addresses):
 class _Placing(_Addresses):
     _fields_ = [
         ("knots", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("pieces", "loads", "kinds", "told")),
+        *((name, ctypes.c_int32) for name in ("pieces", "loads", "kinds", "told", "sketch")),
         *((name, ctypes.c_double) for name in ("tools_by_complexity", "one_call", "agents_job")),
     ]
 
@@ -182,10 +182,16 @@ class CompiledWords:
         return CompiledGraph(self._library, constants, numbers)
 
     def with_placing(
-        self, said: NDArray[np.float32], knots: NDArray[np.float64], numbers: Mapping[str, float]
+        self,
+        said: NDArray[np.float32],
+        sketch: NDArray[np.float32],
+        knots: NDArray[np.float64],
+        numbers: Mapping[str, float],
     ) -> "CompiledPlacing":
-        """Where a prompt stands by what a graph leaves in `said`, with the numbers of a manifest that fits the row."""
-        return CompiledPlacing(self._library, said, knots, numbers)
+        """Where a prompt of this sketch stands by what a graph leaves in `said`, with the numbers of a manifest that fits the row. Both rows
+        have to stay.
+        """
+        return CompiledPlacing(self._library, said, sketch, knots, numbers)
 
 
 class CompiledInputs:
@@ -234,18 +240,23 @@ class CompiledPlacing:
         self,
         library: ctypes.PyDLL,
         said: NDArray[np.float32],
+        sketch: NDArray[np.float32],
         knots: NDArray[np.float64],
         numbers: Mapping[str, float],
     ) -> None:
         pieces, loads = len(knots) - 1, knots.shape[1] - 1
         told = _BEFORE_LOADS + loads + 1 + int(numbers["kinds"])
-        placing = _Placing({"knots": knots}, {"pieces": pieces, "loads": loads, "told": told, **numbers})
+        sizes = {"pieces": pieces, "loads": loads, "told": told, "sketch": len(sketch)}
+        placing = _Placing({"knots": knots}, {**sizes, **numbers})
         room = np.zeros(_PLACED + loads)
         self.found, self.loads = room[:_PLACED], room[_PLACED:]
         """After a run: complexity, trust, log tokens, and which kind; and the loads."""
+        self.vector = np.zeros(loads + len(sketch), np.uint16)
+        """Loads and sketch in floats of 16 bits, as they lie in memory."""
         function = library.weighbridge_placed
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32]
-        self.run = functools.partial(function, ctypes.byref(placing), said.ctypes.data, room.ctypes.data)
+        function.argtypes = [*[ctypes.c_void_p] * 5, ctypes.c_int32]
+        addresses = (array.ctypes.data for array in (said, sketch, room, self.vector))
+        self.run = functools.partial(function, ctypes.byref(placing), *addresses)
         """Takes whether tools are on offer, and returns 0, or -1 where what the graph said is not finite."""
 
 

@@ -29,7 +29,6 @@ NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 _ARTIFACT_CHARS: Final = 12
 _MAX_LOG_TOKENS: Final = 30.0
-_HALF: Final = np.dtype("<f2")
 
 
 class AbilityTable:
@@ -59,7 +58,7 @@ class _Desk(threading.local):
         said = np.zeros((1, graph.width), np.float32)
         self.said: Values = said[0]
         self.run = graph.on(self.inputs.gist, self.inputs.sums, said)
-        self.place = place_by(self.said, manifest)
+        self.place = place_by(self.said, self.inputs.sketch, manifest)
 
 
 class OnnxClassifier:
@@ -163,7 +162,7 @@ class OnnxClassifier:
             expected_output_tokens=bounded_tokens(tokens),
             output_tokens_p90=bounded_tokens(p90),
             outlooks=self._outlooks(placed, tokens, p90, group),
-            vector=_vector(placed, inputs) if learns else b"",
+            vector=placed.vector if learns else b"",
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )
@@ -206,11 +205,6 @@ class OnnxClassifier:
 
 def _is_finite(ability: Ability) -> bool:
     return math.isfinite(sum(ability.weights) + ability.bias + ability.log_length)
-
-
-def _vector(placed: PlacedPrompt, inputs: Inputs) -> bytes:
-    inputs.vector[: len(placed.loads)] = placed.loads
-    return inputs.vector.astype(_HALF).tobytes()
 
 
 def _tokens(log_tokens: float) -> float:

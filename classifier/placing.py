@@ -37,6 +37,8 @@ class PlacedPrompt(msgspec.Struct, frozen=True):
     """Probability that the prompt is like those with known outcomes; where it is low, the complexity leads."""
     log_tokens: float
     kind: int
+    vector: bytes
+    """Loads, then the sketch, as little-endian float16."""
 
 
 Place = Callable[[bool], PlacedPrompt]
@@ -79,16 +81,16 @@ def logistic(value: float) -> float:
     return 1 / (1 + math.exp(-value))
 
 
-def place_by(said: Values, manifest: Manifest, compiled: CompiledWords | None = COMPILED) -> Place:
-    """The way from the row that the graph leaves in `said` to where the prompt stands: compiled where it can be. Raises
+def place_by(said: Values, sketch: Values, manifest: Manifest, compiled: CompiledWords | None = COMPILED) -> Place:
+    """The way from the row that the graph leaves in `said`, and the prompt's sketch, to where it stands: compiled where it can be. Raises
     ArtifactMalformed for a row that is shorter than the manifest describes.
     """
     if len(said) < BEFORE_LOADS + manifest.loads + 1 + len(manifest.kinds):
         raise ArtifactMalformed("the graph gives other outputs than the manifest describes")
-    return _plainly(said, manifest) if compiled is None else _compiled(said, manifest, compiled)
+    return _plainly(said, sketch, manifest) if compiled is None else _compiled(said, sketch, manifest, compiled)
 
 
-def _plainly(said: Values, manifest: Manifest) -> Place:
+def _plainly(said: Values, sketch: Values, manifest: Manifest) -> Place:
     blend, loads = Blend(manifest.blend), slice(BEFORE_LOADS, BEFORE_LOADS + manifest.loads + 1)
     kinds = slice(loads.stop, loads.stop + len(manifest.kinds))
 
@@ -100,21 +102,22 @@ def _plainly(said: Values, manifest: Manifest) -> Place:
         complexity, domain = told[:BEFORE_LOADS]
         trust = trust_in(manifest.trust, domain, complexity, tools=tools)
         *mixed, log_tokens = blend.mixed(told[loads], trust, complexity)
-        scores = told[kinds]
-        return PlacedPrompt(np.array(mixed), complexity, trust, log_tokens, scores.index(max(scores)))
+        scores, own = told[kinds], np.array(mixed)
+        vector = np.concatenate((own.astype(np.float32), sketch)).astype("<f2").tobytes()
+        return PlacedPrompt(own, complexity, trust, log_tokens, scores.index(max(scores)), vector)
 
     return place
 
 
-def _compiled(said: Values, manifest: Manifest, compiled: CompiledWords) -> Place:
+def _compiled(said: Values, sketch: Values, manifest: Manifest, compiled: CompiledWords) -> Place:
     numbers = {"kinds": len(manifest.kinds), **msgspec.structs.asdict(manifest.trust)}
-    placing = compiled.with_placing(said, np.array(manifest.blend), numbers)
-    run, found, loads = placing.run, placing.found, placing.loads
+    placing = compiled.with_placing(said, sketch, np.array(manifest.blend), numbers)
+    run, found, loads, vector = placing.run, placing.found, placing.loads, placing.vector
 
     def place(tools: bool) -> PlacedPrompt:
         if run(tools):
             raise NotFinite("an output of the graph")
         complexity, trust, log_tokens, kind = found.tolist()
-        return PlacedPrompt(loads.copy(), complexity, trust, log_tokens, int(kind))
+        return PlacedPrompt(loads.copy(), complexity, trust, log_tokens, int(kind), vector.tobytes())
 
     return place

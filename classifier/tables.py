@@ -132,7 +132,7 @@ class Inputs:
     """What the graph takes of one prompt, and what else is needed of its features: in one place, filled anew for each prompt."""
 
     def __init__(self, tables: Tables) -> None:
-        ends = np.cumsum([tables.gist, tables.sums, tables.loads, SKETCH, _ASKED]).tolist()
+        ends = np.cumsum([tables.gist, tables.sums, SKETCH, _ASKED]).tolist()
         self.numbers: Values = np.zeros(ends[-1], np.float32)
         self.address = self.numbers.ctypes.data
         self.gist = self.numbers[None, : ends[0]]
@@ -141,10 +141,8 @@ class Inputs:
         """(1, sums): sums over terms, facts, whether there are tools; and for each kind its own sums, facts and 1, which are 0
         but for the likeliest kind's, and count as far as the gate is sure of it.
         """
-        self.vector = self.numbers[ends[1] : ends[3]]
-        """Room for the loads, and the sketch."""
-        self.sketch = self.numbers[ends[2] : ends[3]]
-        self._asked = self.numbers[ends[3] :]
+        self.sketch = self.numbers[ends[1] : ends[2]]
+        self._asked = self.numbers[ends[2] :]
         self._tools_at = tables.gist + tables.summed + _FACTS
 
     @property

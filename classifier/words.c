@@ -676,8 +676,7 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
     gist_of(m, parts, earlier, earlier_size, out);
     out += m->gist;
     sums_of(m, parts, out);
-    /* Between them is room for the loads, which the graph gives. */
-    out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1) + m->loads;
+    out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1);
     memcpy(out, (const float *)found[0] + SKETCH_AT, (size_t)t->sketch * sizeof(float));
     out[t->sketch] = (float)found[0][3];
     out[t->sketch + 1] = (float)found[0][4];
@@ -746,7 +745,7 @@ void weighbridge_graph(const struct graph *g, const float *gist, const float *su
 /* What turns what the graph says into where a prompt stands: numbers of the manifest. `told` is how much of the row is read. */
 struct placing {
     const double *knots;
-    int32_t pieces, loads, kinds, told;
+    int32_t pieces, loads, kinds, told, sketch;
     double tools_by_complexity, one_call, agents_job;
 };
 
@@ -761,9 +760,24 @@ static double trust_in(const struct placing *p, double domain, double complexity
     return allowed > trust ? allowed : trust;
 }
 
-/* Where a prompt stands: complexity, trust, the logarithm of its tokens, and which kind; and behind them the loads. Returns 0, or -1 where
-   what the graph said is not finite. */
-int32_t weighbridge_placed(const struct placing *p, const float *said, double *placed, int32_t tools) {
+/* The nearest float of 16 bits, of two the even one. */
+static uint16_t half_of(float value) {
+    static const uint32_t infinite = 0x47800000, least = 0x38800000, half = 0x3F000000, exponent = 0x38000000;
+    uint32_t bits, sign;
+    memcpy(&bits, &value, sizeof bits);
+    sign = bits >> 16 & 0x8000;
+    bits &= 0x7FFFFFFF;
+    if (bits >= infinite) return (uint16_t)(sign | (bits > 0x7F800000 ? 0x7E00 : 0x7C00));
+    if (bits >= least) return (uint16_t)(sign | (bits - exponent + 0xFFF + (bits >> 13 & 1)) >> 13);
+    /* What is less has no exponent of its own: a sum that has this one is rounded to where its digits stand. */
+    value = (value < 0 ? -value : value) + 0.5f;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(sign | (bits - half));
+}
+
+/* Where a prompt stands: complexity, trust, the logarithm of its tokens, and which kind; behind them the loads; and these with the sketch
+   in 16 bits. Returns 0, or -1 where what the graph said is not finite. */
+int32_t weighbridge_placed(const struct placing *p, const float *said, const float *sketch, double *placed, uint16_t *vector, int32_t tools) {
     const float *own = said + BEFORE_LOADS, *kinds = own + p->loads + 1;
     double all = 0, complexity = said[0];
     int32_t kind = 0;
@@ -777,6 +791,8 @@ int32_t weighbridge_placed(const struct placing *p, const float *said, double *p
         placed[at < p->loads ? PLACED + at : 2] = trust * own[at] + other * now[at] + further * (then[at] - now[at]);
     for (int32_t at = 1; at < p->kinds; at++)
         if (kinds[at] > kinds[kind]) kind = at;
+    for (int32_t at = 0; at < p->loads; at++) vector[at] = half_of((float)placed[PLACED + at]);
+    for (int32_t at = 0; at < p->sketch; at++) vector[p->loads + at] = half_of(sketch[at]);
     placed[0] = complexity;
     placed[1] = trust;
     placed[3] = kind;

@@ -15,9 +15,12 @@ from classifier.manifest import Artifact, ArtifactMalformed, Manifest
 from classifier.placing import NotFinite, place_by
 from classifier.prediction import Prompt
 from classifier.tables import Inputs, Tables, look_up_in, read_tables
+from classifier.tuning import SKETCH
 from tests.classifier.test_features import PROMPTS, compiled
 
 __all__ = ["compiled"]
+HALVES = st.floats(-1, 1, width=32) | st.floats(-(2.0**-13), 2.0**-13, width=32) | st.floats(-70_000, 70_000, width=32)
+"""Floats that are rounded to 16 bits each in another way."""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +103,8 @@ def test_the_library_places_as_python_does(
     told = 3 + manifest.loads + len(manifest.kinds)
     row = np.array(data.draw(st.lists(numbers, min_size=told, max_size=told)), np.float32)
     row[0] = abs(row[0]) / 50
-    one, other = place_by(row, manifest, compiled), place_by(row, manifest, None)
+    sketch = np.array(data.draw(st.lists(HALVES, min_size=SKETCH, max_size=SKETCH)), np.float32)
+    one, other = (place_by(row, sketch, manifest, how) for how in (compiled, None))
     if not np.isfinite(row).all():
         for place in (one, other):
             with pytest.raises(NotFinite):
@@ -109,6 +113,7 @@ def test_the_library_places_as_python_does(
     found, expected = one(tools), other(tools)
     assert found.loads == pytest.approx(expected.loads, rel=1e-12, abs=1e-12)
     assert found.loads.dtype == expected.loads.dtype == np.float64
+    assert found.vector == expected.vector
     assert (found.complexity, found.kind) == (expected.complexity, expected.kind)
     assert (found.trust, found.log_tokens) == pytest.approx((expected.trust, expected.log_tokens), rel=1e-12, abs=1e-12)
 
@@ -117,7 +122,7 @@ def test_where_a_prompt_stood_stays(made_up_artifact: Artifact, compiled: Compil
     """What was found of a prompt is not that of the next one."""
     manifest: Manifest = made_up_artifact.manifest
     row = np.full(3 + manifest.loads + len(manifest.kinds), 0.5, np.float32)
-    place = place_by(row, manifest, compiled)
+    place = place_by(row, np.zeros(SKETCH, np.float32), manifest, compiled)
     before = place(False)
     kept = before.loads.copy()
     row[:] = 1
@@ -129,4 +134,9 @@ def test_where_a_prompt_stood_stays(made_up_artifact: Artifact, compiled: Compil
 def test_a_row_that_is_too_short_is_refused(made_up_artifact: Artifact, compiled: CompiledWords, how: str) -> None:
     """The library would read beyond it."""
     with pytest.raises(ArtifactMalformed, match="other outputs"):
-        place_by(np.zeros(3, np.float32), made_up_artifact.manifest, compiled if how == "library" else None)
+        place_by(
+            np.zeros(3, np.float32),
+            np.zeros(SKETCH, np.float32),
+            made_up_artifact.manifest,
+            compiled if how == "library" else None,
+        )
