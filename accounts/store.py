@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Row, exists, insert, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
@@ -282,9 +282,9 @@ class AccountStore:
 
     async def learning_of(self, team_ids: Iterable[str]) -> dict[str, str]:
         """Each team's current learning setting, by team id; teams that do not exist are left out."""
-        query = select(col(Team.team_id), col(Team.learning)).where(col(Team.team_id).in_(sorted(set(team_ids))))
         async with self._engine.connect() as connection:
-            return {row[0]: row[1] for row in await connection.execute(query)}
+            found = await connection.execute(_LEARNING_OF, {"team_ids": sorted(set(team_ids))})
+            return {row[0]: row[1] for row in found}
 
     async def create_key(
         self,
@@ -444,13 +444,8 @@ class AccountStore:
 
     async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
         """The keys with these digests and their teams, in the same order and in one query; None for what is no key."""
-        query = (
-            select(*_STORED_COLUMNS)
-            .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
-            .where(col(ApiKey.digest).in_(digests))
-        )
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(query)).all()
+            rows = (await connection.execute(_KEYS_OF, {"digests": digests})).all()
         found = {key.digest: key for key in (StoredKey(**_with_settings(row._mapping)) for row in rows)}  # noqa: SLF001
         return [found.get(digest) for digest in digests]
 
@@ -525,6 +520,15 @@ _STORED_COLUMNS: Final = (
     col(Team.allowed_models),
     *_SETTINGS_COLUMNS,
 )
+_KEYS_OF: Final = (
+    select(*_STORED_COLUMNS)
+    .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
+    .where(col(ApiKey.digest).in_(bindparam("digests", expanding=True)))
+)
+_LEARNING_OF: Final = select(col(Team.team_id), col(Team.learning)).where(
+    col(Team.team_id).in_(bindparam("team_ids", expanding=True))
+)
+"""Made once, as the one before: both are asked several times a second."""
 
 
 def _in_organisation(organisation_id: str) -> ColumnElement[bool]:

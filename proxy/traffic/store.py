@@ -55,6 +55,13 @@ class TrafficStore:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+        insert = self._insert(_table)
+        # Made once: it is asked every second while there is traffic.
+        self._later = insert.on_conflict_do_update(
+            index_elements=_KEY,
+            set_={name: insert.excluded[name] for name in ("mark", *_FIGURES)},
+            where=insert.excluded.mark > _table.c.mark,
+        )
 
     async def keep(self, told: TrafficTold) -> None:
         """Keeps a process's minutes. One that is kept already is replaced by a later one, so twice is once."""
@@ -71,14 +78,8 @@ class TrafficStore:
         ]
         if not rows:
             return
-        insert = self._insert(_table)
-        later = insert.on_conflict_do_update(
-            index_elements=_KEY,
-            set_={name: insert.excluded[name] for name in ("mark", *_FIGURES)},
-            where=insert.excluded.mark > _table.c.mark,
-        )
         async with self._engine.begin() as connection:
-            await connection.execute(later, rows)
+            await connection.execute(self._later, rows)
 
     async def roll_up(self, now_us: int) -> None:
         """Adds minutes that are long over to their quarters of an hour, and forgets quarters after a month."""
