@@ -173,7 +173,7 @@ class Run(msgspec.Struct, frozen=True):
     pieces: bytes
     """The pieces, as JSON writes them between quotation marks, with a line end between each two."""
     after: bytes
-    """The payload of each behind its piece."""
+    """The payload of each behind its piece, without usage."""
     tokens: int
     """How many of them have text."""
 

@@ -1,7 +1,7 @@
 """Runs of words: the events of one read that differ in nothing but the piece of text that each says.
 
 Most of a stream is these. Under load many of them come in one read, and are then taken apart together, in a few passes over the
-bytes, rather than decoded one by one.
+bytes, rather than decoded one by one. Where each tells the usage so far, as vLLM's do, that may differ, too; the last one counts.
 """
 
 import re
@@ -10,11 +10,12 @@ from typing import Final
 import msgspec
 
 from providers.errors import UpstreamError
-from providers.wire import Event, Run, decode_event
+from providers.wire import Event, Run, WireUsage, decode_event
 
 _DATA: Final = b"data: "
 _END: Final = b"\n\n"
 _CONTENT: Final = re.compile(rb'(.*"content": ?")(?:[^"\\]|\\.)+(".*)')
+_COUNTED: Final = re.compile(rb',"usage": ?(\{[^{}\n]*\})\}\n\n')
 _LOOKED_AT: Final = 3
 """The first events of a read, among which the form of words is looked for: a role may come before them."""
 _TRIES: Final = 8
@@ -22,6 +23,7 @@ _TRIES: Final = 8
 _PROBE: Final = "words"
 
 _texts: Final = msgspec.json.Decoder(list[str]).decode
+_usage: Final = msgspec.json.Decoder(WireUsage).decode
 
 
 class FoundRun(msgspec.Struct, frozen=True):
@@ -62,13 +64,17 @@ class WordRuns:
 class _Form:
     """What a stream's events with words have in common."""
 
-    __slots__ = ("_after", "_before", "_between", "_lead", "_service_tier", "_trail")
+    __slots__ = ("_after", "_before", "_between", "_counted", "_lead", "_mark", "_service_tier", "_trail")
 
-    def __init__(self, before: bytes, after: bytes, service_tier: str | None) -> None:
-        """`before` and `after` are an event's payload around its piece of text."""
+    def __init__(self, before: bytes, after: bytes, counted: bytes, service_tier: str | None) -> None:
+        """`before` and `after` are an event's payload around its piece of text, without its usage. `counted` is how it comes
+        to that, such as `,"usage":`; empty where it has none.
+        """
         self._before = before
         self._after = after
+        self._counted = counted
         self._service_tier = service_tier
+        self._mark = after[:-1] + counted if counted else after
         self._lead = _DATA + before
         self._trail = after + _END
         self._between = self._trail + self._lead
@@ -76,27 +82,41 @@ class _Form:
     def run_in(self, read: bytes) -> FoundRun | None:
         """All from the first to the last event of this form, if those between are of this form, too."""
         lead, trail = self._lead, self._trail
-        start, last = read.find(lead), read.rfind(trail)
+        start, last = read.find(lead), read.rfind(self._mark, 0, read.rfind(_END))
         if start < 0 or last < start:
             return None
-        end = last + len(trail)
+        end = read.find(_END, last) + len(_END)
         run = read[start:end]
+        usages: list[bytes] = []
+        if self._counted:
+            parts = _COUNTED.split(run)
+            run, usages = (b"}" + _END).join(parts[::2]), parts[1::2]
         before, after = len(lead), -len(self._after)
         # Every second line is the empty one that ends an event.
         pieces = [line[before:after] for line in run.split(b"\n")[:-1:2]]
         if lead + self._between.join(pieces) + trail != run:
             return None
+        event = self._event(pieces, usages)
+        return None if event is None else FoundRun(event, start, end)
+
+    def _event(self, pieces: list[bytes], usages: list[bytes]) -> Event | None:
+        """The run of these pieces of text, and of the usages behind them; None where some are no such thing."""
         texts = _texts_of(pieces)
         words = "".join(texts)
-        if not words:
+        if not words or (self._counted and len(usages) != len(pieces)):
             return None
-        payload = self._before + b"".join(pieces) + self._after
+        payload, usage = self._before + b"".join(pieces) + self._after, None
+        if usages:
+            try:
+                usage = _usage(usages[-1])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                return None
+            payload = b"%b%b%b}" % (payload[:-1], self._counted, usages[-1])
         tokens = len(texts) - texts.count("")
-        event = Event(
-            payload, True, 1, len(words), None, False, self._service_tier, words,
+        return Event(
+            payload, True, 1, len(words), usage, False, self._service_tier, words,
             run=Run(self._before, b"\n".join(pieces), self._after, tokens),
         )  # fmt: skip
-        return FoundRun(event, start, end)
 
 
 def _texts_of(pieces: list[bytes]) -> list[str]:
@@ -129,17 +149,19 @@ def _form_in(read: bytes) -> _Form | None:
 
 def _form_of(payload: bytes) -> _Form | None:
     """The form of an event that says nothing but a piece of text."""
-    found = _CONTENT.fullmatch(payload)
+    counted = _COUNTED.search(payload + _END)
+    plain = payload if counted is None else payload[: counted.start()] + b"}"
+    found = _CONTENT.fullmatch(plain)
     if found is None:
         return None
     before, after = found.groups()
     # Tried with another text, so that what is told apart is what decoding tells apart.
-    payload = before + _PROBE.encode() + after
+    probe = before + _PROBE.encode() + after
     try:
-        probed = decode_event(payload, "")
+        probed = decode_event(probe, "")
     except UpstreamError:
         return None
     tier = probed.service_tier
-    if probed != Event(payload, True, 1, len(_PROBE), None, False, tier, _PROBE):
+    if probed != Event(probe, True, 1, len(_PROBE), None, False, tier, _PROBE):
         return None
-    return _Form(before, after, tier)
+    return _Form(before, after, b"" if counted is None else payload[counted.start() : counted.start(1)], tier)

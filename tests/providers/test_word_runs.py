@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from providers.connections.connection import Connection
 from providers.connections.pool import ConnectionPool
 from providers.direct import DirectLimits, _Stream
-from providers.wire import Event, decode_event
+from providers.wire import Event, WireUsage, decode_event
 from providers.word_runs import FoundRun, WordRuns
 from tests.providers.calls import deployment, tokens_of, upstream_call
 from tests.providers.test_sse import split
@@ -26,6 +26,15 @@ def words(text: str) -> bytes:
 
 def sse(*payloads: bytes) -> bytes:
     return b"".join(b"data: " + payload + b"\n\n" for payload in payloads)
+
+
+def counted(payload: bytes, tokens: int) -> bytes:
+    """An event that tells the usage so far, too."""
+    return payload[:-1] + b',"usage":{"prompt_tokens":1,"completion_tokens":%d}}' % tokens
+
+
+def bare(payload: bytes) -> bytes:
+    return payload.partition(b',"usage"')[0].removesuffix(b"}") + b"}"
 
 
 def found_in(*payloads: bytes) -> FoundRun | None:
@@ -77,7 +86,8 @@ def test_a_run_is_one_event() -> None:
         pytest.param((words(""), words("")), id="no text"),
         pytest.param((b'{"content":"a","choices":[]}',) * 3, id="content of something else"),
         pytest.param((words("a").replace(b"null", b'"stop"'),) * 3, id="finished"),
-        pytest.param((words("a")[:-1] + b',"usage":{"prompt_tokens":1,"completion_tokens":1}}',) * 3, id="with usage"),
+        pytest.param((counted(words("a"), 1), words("b"), counted(words("c"), 3)), id="some with usage"),
+        pytest.param((words("a")[:-1] + b',"usage":{"prompt_tokens":1"}}',) * 3, id="usage that is none"),
         pytest.param((words("a")[:-1] + b',"error":"no"}',) * 3, id="an error"),
         pytest.param((words("a").replace(b'"index":0', b'"index":1'),) * 3, id="another choice"),
     ],
@@ -85,6 +95,16 @@ def test_a_run_is_one_event() -> None:
 def test_what_is_no_run(payloads: tuple[bytes, ...]) -> None:
     """Whatever is not just text, alike in all else and written as JSON wants it, is decoded one by one."""
     assert found_in(*payloads) is None
+
+
+def test_the_last_usage_counts() -> None:
+    """An engine that tells the usage with each event is a run as well, which tells the last."""
+    found = found_in(counted(words("a"), 1), counted(words("b"), 2), counted(FINISH, 2), counted(USAGE, 2))
+    assert found is not None
+    event = found.event
+    assert (event.words, event.usage) == ("ab", WireUsage(prompt_tokens=1, completion_tokens=2))
+    assert msgspec.structs.replace(event, run=None) == decode_event(event.payload, "")
+    assert payloads_of(event) == [words("a"), words("b")]
 
 
 def test_another_form_is_found_next() -> None:
@@ -114,16 +134,21 @@ class _Reads:
         return self.left.pop(0)
 
 
-@given(st.lists(_payload, min_size=1, max_size=30), st.lists(st.integers(0, 3_000), max_size=4))
-def test_runs_say_what_their_events_say(payloads: list[bytes], cuts: list[int]) -> None:
-    """Any stream, cut anywhere: the same payloads, text and tokens as event by event."""
+@given(st.lists(_payload, min_size=1, max_size=30), st.lists(st.integers(0, 3_000), max_size=4), st.booleans())
+def test_runs_say_what_their_events_say(payloads: list[bytes], cuts: list[int], counts: bool) -> None:
+    """Any stream, cut anywhere: the same payloads, text, tokens and usage as event by event."""
+    if counts:
+        payloads = [counted(bare(payload), number) for number, payload in enumerate(payloads)]
     reads = _Reads(split(sse(*payloads), [cut for cut in cuts if cut < len(sse(*payloads))]))
     stream = _Stream(ConnectionPool(), cast("Connection", reads), upstream_call(deployment()), DirectLimits(), None)
     events: list[Event] = []
     while reads.left:
         events += stream.unread()
     singly = [decode_event(payload, "") for payload in payloads]
-    assert [payload for event in events for payload in payloads_of(event)] == payloads
+    told = [bare(payload) for event in events for payload in payloads_of(event)]
+    assert told == list(map(bare, payloads))
+    usages = [[event.usage for event in each if event.usage is not None] for each in (events, singly)]
+    assert usages[0][-1:] == usages[1][-1:]
     assert "".join(event.words for event in events) == "".join(event.words for event in singly)
     assert sum(event.text_chars for event in events) == sum(event.text_chars for event in singly)
     assert tokens_of(events) == tokens_of(singly)
