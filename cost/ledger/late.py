@@ -49,11 +49,15 @@ async def hold_closings(connection: AsyncConnection, *, alone: bool) -> None:
         await connection.execute(text(f"SELECT {name}(:lock)"), {"lock": _CLOSING_LOCK})
 
 
+def may_be_late(entries: Iterable[Entry], now_us: int | None = None) -> bool:
+    """Return False if none belongs to a month that is over: only such a one can be signed, so what happens now needs no look."""
+    now = wall_us() if now_us is None else now_us
+    return min(entry.at_us for entry in entries) < start_of(day_of(now).replace(day=1))
+
+
 async def moved(connection: AsyncConnection, entries: Sequence[Entry], now_us: int | None = None) -> list[Entry]:
     """Return the entries in their order, those of signed months moved to the next open one."""
-    now = wall_us() if now_us is None else now_us
-    # Only a month that is over can be signed, so what happens now needs no look.
-    if min(entry.at_us for entry in entries) >= start_of(day_of(now).replace(day=1)):
+    if not may_be_late(entries, now_us):
         return list(entries)
     await hold_closings(connection, alone=False)
     closed = await _closed_months(connection, {entry.organisation_id for entry in entries})

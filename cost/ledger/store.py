@@ -15,7 +15,7 @@ from sqlmodel import col
 from cost.errors import EntriesRefused
 from cost.ledger import rollups
 from cost.ledger.entries import TERMINAL, Entry
-from cost.ledger.late import moved, note_late
+from cost.ledger.late import may_be_late, moved, note_late
 from cost.ledger.rows import ALL, COLUMNS, read, row_of
 from cost.ledger.sweep import with_lost_hosts
 from cost.tables import LedgerEntry
@@ -62,6 +62,10 @@ class LedgerStore:
 
     async def _insert(self, entries: list[Entry], *, careful: bool) -> int:
         """Write the ledger, then each roll-up: every writer locks in this order, and in each table by its key."""
+        if self._sqlite and not careful and not may_be_late(entries):
+            # Nothing has to be read before.
+            async with self._engine.connect() as connection:
+                return len(await connection.run_sync(_in_one_turn, partial(_transact_sqlite, entries)))
         async with self._engine.begin() as connection:
             if self._sqlite:
                 # Take the write lock at once: of two transactions that have read, only one could go on to write.
@@ -124,6 +128,12 @@ def _in_one_turn(connection: Connection, write: Callable[[sqlite3.Connection], l
     """Do in one turn of the connection's thread what would be a turn for each statement: see `gateway.sqlite_driver`."""
     driver: Any = connection.connection.dbapi_connection
     return cast("list[Entry]", driver.run(write))
+
+
+def _transact_sqlite(entries: list[Entry], connection: sqlite3.Connection) -> list[Entry]:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        return _write_sqlite(entries, connection)
 
 
 def _write_sqlite(entries: list[Entry], connection: sqlite3.Connection) -> list[Entry]:
