@@ -15,7 +15,11 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.store import LedgerStore
+from cost.times import wall_us
 from gateway.database import make_engine
+from tests.cost.entries import reserve
+from tests.sqlite import newest_sqlite
 
 
 @pytest.fixture
@@ -82,6 +86,17 @@ async def test_many_statements_are_one_turn(engine: AsyncEngine, turns: Counter[
     with pytest.raises(IntegrityError):
         async with engine.begin() as connection:
             await connection.run_sync(run)
+
+
+async def test_new_entries_and_their_sums_are_one_turn(tmp_path: Path, turns: Counter[str]) -> None:
+    """Begun and committed within it, so that nobody waits for a thread that is not let run in between."""
+    engine = make_engine(newest_sqlite(tmp_path / "ledger.sqlite"))
+    async with engine.connect() as connection:
+        await connection.execute(text("SELECT 7"))
+    turns.clear()
+    assert await LedgerStore(engine).insert([reserve(at_us=wall_us())]) == 1
+    assert turns.total() == 1
+    await engine.dispose()
 
 
 async def test_what_fails_is_rolled_back(engine: AsyncEngine) -> None:
