@@ -5,6 +5,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.utils import formatdate
 from typing import Final
@@ -34,6 +35,10 @@ _MOVE_S: Final = 2.0
 _CUT_OFF_S: Final = 2.0
 """Seconds after the drain for the last bytes of requests that are cut off."""
 _POLL_S: Final = 0.05
+_BEGUN_A_TURN: Final = 4
+"""Requests that begin in one turn of the loop among streams. What many callers ask at once would fill it for many milliseconds,
+in which no stream is passed on, and no upstream hears of any of these requests. Whole answers are made faster many at once.
+"""
 
 
 class HttpServer:
@@ -62,6 +67,10 @@ class HttpServer:
         self._otherwise = otherwise
         self._cors = Cors(cors_origins) if cors_origins else None
         self._half_closed: set[Connection] = set()
+        self._waiting: deque[Exchange] = deque()
+        """Requests that begin in the next turns of the loop."""
+        self._streams = False
+        """Whether the reply that ended last was a stream of events, so that others are under way."""
         self._not_http = 0
         self._common = b""
         self._dated_at = 0
@@ -111,6 +120,7 @@ class HttpServer:
     async def aclose(self) -> None:
         """Ends at once: what is left of requests is cancelled, and told as far as it can be."""
         self.close_doors()
+        self._waiting.clear()
         tasks = tuple(self.tasks)
         for task in tasks:
             task.cancel()
@@ -233,7 +243,21 @@ class HttpServer:
         return self._common
 
     def dispatch(self, exchange: Exchange) -> None:
-        """Begins to answer, in a task of its own."""
+        """Begins to answer, in a task of its own; among streams, some in each of the next turns."""
+        if not self._streams and not self._waiting:
+            self._begin(exchange)
+            return
+        self._waiting.append(exchange)
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._begin_some)
+
+    def _begin_some(self) -> None:
+        for _ in range(min(_BEGUN_A_TURN, len(self._waiting))):
+            self._begin(self._waiting.popleft())
+        if self._waiting:
+            self._loop.call_soon(self._begin_some)
+
+    def _begin(self, exchange: Exchange) -> None:
         # Refusals, too: thousands that were sent ahead must not be answered in one turn of the loop.
         # With a name, as one would be made for each.
         exchange.task = asyncio.Task(self._answer(exchange), loop=self._loop, name="request")
@@ -271,6 +295,7 @@ class HttpServer:
             refuse(exchange, error)
         finally:
             exchange.release()
+            self._streams = bool(exchange.probe)
             assert exchange.task is not None  # noqa: S101 - It was set before this coroutine ran.
             self.tasks.discard(exchange.task)
 

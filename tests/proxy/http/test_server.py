@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,33 @@ async def test_a_head_may_wait_for_its_first_piece() -> None:
         await caller.send(_GET % (b"/", b""))
         await caller.head()
         assert await caller.reader.readexactly(5) == b"0\r\n\r\n"
+
+
+async def test_among_streams_few_requests_begin_in_one_turn() -> None:
+    """However many callers ask at once, the streams that are under way have their turns in between."""
+    turns, begun = 0, []
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        counting[:] = [asyncio.get_running_loop().call_soon(count)]
+
+    async def answer(exchange: Exchange) -> None:
+        begun.append(turns)
+        exchange.start(200, [(b"content-length", b"0")], probe=b":\n\n")
+        exchange.end()
+
+    async with serving(answer) as served:
+        callers = [await served.call() for _ in range(20)]
+        await callers[0].send(_GET % (b"/", b""))
+        await callers[0].reply()
+        counting = [asyncio.get_running_loop().call_soon(count)]
+        for caller in callers:
+            caller.writer.write(_GET % (b"/", b""))
+        for caller in callers:
+            assert (await caller.reply())[0] == 200
+        counting[0].cancel()
+    assert max(Counter(begun).values()) <= 4
 
 
 async def test_http_1_0_is_not_told_to_go_on(echo: Echo) -> None:
