@@ -36,7 +36,7 @@ _CUT_OFF_S: Final = 2.0
 """Seconds after the drain for the last bytes of requests that are cut off."""
 _POLL_S: Final = 0.05
 _BEGUN_A_TURN: Final = 4
-"""Requests that begin in one turn of the loop among streams. What many callers ask at once would fill it for many milliseconds,
+"""Requests that begin in one turn of the loop among streams, or half of those that wait, if that is more. What many callers ask at once would fill it for many milliseconds,
 in which no stream is passed on, and no upstream hears of any of these requests. Whole answers are made faster many at once.
 """
 
@@ -252,7 +252,9 @@ class HttpServer:
             self._loop.call_soon(self._begin_some)
 
     def _begin_some(self) -> None:
-        for _ in range(min(_BEGUN_A_TURN, len(self._waiting))):
+        waiting = len(self._waiting)
+        # Thousands of streams make long turns, in which more come than a few.
+        for _ in range(min(waiting, max(_BEGUN_A_TURN, waiting // 2))):
             self._begin(self._waiting.popleft())
         if self._waiting:
             self._loop.call_soon(self._begin_some)

@@ -120,7 +120,7 @@ async def test_among_streams_few_requests_begin_in_one_turn() -> None:
         exchange.end()
 
     async with serving(answer) as served:
-        callers = [await served.call() for _ in range(20)]
+        callers = [await served.call() for _ in range(9)]
         await callers[0].send(_GET % (b"/", b""))
         await callers[0].reply()
         counting = [asyncio.get_running_loop().call_soon(count)]
