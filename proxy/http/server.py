@@ -36,8 +36,9 @@ _CUT_OFF_S: Final = 2.0
 """Seconds after the drain for the last bytes of requests that are cut off."""
 _POLL_S: Final = 0.05
 _BEGUN_A_TURN: Final = 4
-"""Requests that begin in one turn of the loop among streams, or half of those that wait, if that is more. What many callers ask at once would fill it for many milliseconds,
-in which no stream is passed on, and no upstream hears of any of these requests. Whole answers are made faster many at once.
+"""Requests that begin in one turn of the loop among streams, or half of those that wait, if that is more. What many callers ask at
+once would fill it for many milliseconds, in which no stream is passed on, and no upstream hears of any of these requests. Whole answers
+are made faster many at once.
 """
 
 
