@@ -137,15 +137,30 @@ class Children:
         self._started.clear()
 
 
+def until_rest(
+    used_s: Callable[[], Sequence[float]],
+    *,
+    look_s: float,
+    share: float,
+    looks: int,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Sequence[float], bool]:
+    """Waits until none of the processor times that `used_s` tells grows by `share` of a processor between two looks. Returns the last
+    ones, and whether it came to that.
+    """
+    now = used_s()
+    for _ in range(looks):
+        sleep(look_s)
+        before, now = now, used_s()
+        if all(each - was < look_s * share for was, each in zip(before, now, strict=True)):
+            return now, True
+    return now, False
+
+
 def used_at_rest(used_s: Callable[[], float], sleep: Callable[[float], None] = time.sleep) -> float:
     """What `used_s` tells once it grows no more than by polls."""
-    used = used_s()
-    for _ in range(_LOOKS):
-        sleep(_LOOK_S)
-        before, used = used, used_s()
-        if used - before < _LOOK_S * _RESTING_SHARE:
-            break
-    return used
+    last, _ = until_rest(lambda: (used_s(),), look_s=_LOOK_S, share=_RESTING_SHARE, looks=_LOOKS, sleep=sleep)
+    return last[0]
 
 
 def machine_cpu_s() -> float | None:

@@ -23,6 +23,8 @@ from gateway.database import make_engine, migrate
 _DRAIN_S: Final = 2
 _QUIET_WITHIN_S: Final = 60.0
 _QUIET_LOOK_S: Final = 0.5
+_QUIET_SHARE: Final = 0.2
+"""Part of a processor below which a worker counts as quiet."""
 _ESTABLISHED: Final = "01"
 _COMMAND: Final = (sys.executable, "-c", "from gateway.cli import app; app()", "serve")
 
@@ -133,13 +135,14 @@ class Workers:
 
     def wait_quiet(self) -> None:
         """Until no worker has much to do: each has started, and what an earlier load left behind is done. Raises RuntimeError."""
-        give_up_at = time.monotonic() + _QUIET_WITHIN_S
-        while time.monotonic() < give_up_at:
-            before = self.now()
-            time.sleep(_QUIET_LOOK_S)
-            if all(now.cpu_s - was.cpu_s < _QUIET_LOOK_S / 5 for was, now in zip(before, self.now(), strict=True)):
-                return
-        raise RuntimeError("the gateway does not come to rest")
+        _, is_quiet = processes.until_rest(
+            lambda: [each.cpu_s for each in self.now()],
+            look_s=_QUIET_LOOK_S,
+            share=_QUIET_SHARE,
+            looks=round(_QUIET_WITHIN_S / _QUIET_LOOK_S),
+        )
+        if not is_quiet:
+            raise RuntimeError("the gateway does not come to rest")
 
     def connections(self, port: int) -> list[int]:
         """How many callers each worker has, as the system lists them; zeros where there is no /proc. Takes a while."""

@@ -196,7 +196,7 @@ class Breakers:
 
     def available(self, target: Target) -> tuple[Deployment, ...]:
         """The deployments that may be called now, in their order. Takes no permit and changes no state."""
-        group = self._groups.get(target.pattern or target.target_id)
+        group = self._groups.get(target.entry)
         if group is None:
             group = self._add_group(target, self._breakers)
         deployments = target.deployments if target.pool is None else self.ready(target)

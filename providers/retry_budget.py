@@ -25,17 +25,17 @@ class RetryBudget:
 
     def request(self) -> None:
         """Counts a new request, whose first attempt is free."""
-        number = int(self._clock() // self._bucket_s)
+        number = self._bucket()
         if not self._recent or self._recent[-1][0] != number:
             self._expire(number)
             self._recent.append([number, 0])
         self._recent[-1][1] += 1
         self._requests += 1
-        self._balance = min(self._balance + self._share, max(self._floor, self._share * self._requests))
+        self._balance = min(self._balance + self._share, self._cap())
 
     def try_spend(self) -> bool:
         """Takes one retry from the budget; False when there is none left."""
-        self._expire(int(self._clock() // self._bucket_s))
+        self._expire(self._bucket())
         # The small slack makes five fifths a whole in floating point.
         if self._balance < 1 - 1e-9:
             return False
@@ -45,11 +45,18 @@ class RetryBudget:
     @property
     def balance(self) -> float:
         """Retries that are left now."""
-        self._expire(int(self._clock() // self._bucket_s))
+        self._expire(self._bucket())
         return self._balance
+
+    def _cap(self) -> float:
+        return max(self._floor, self._share * self._requests)
+
+    def _bucket(self) -> int:
+        """The number of the present bucket."""
+        return int(self._clock() // self._bucket_s)
 
     def _expire(self, number: int) -> None:
         """Forgets what is too old, now that the bucket of this number is the present one."""
         while self._recent and self._recent[0][0] <= number - _BUCKETS:
             self._requests -= self._recent.popleft()[1]
-        self._balance = min(self._balance, max(self._floor, self._share * self._requests))
+        self._balance = min(self._balance, self._cap())

@@ -264,11 +264,7 @@ class Attempt:
         if self.settled is not None:
             return self.settled
         self.unused = unused
-        failed: bool | None = False
-        if error is None and ending == "ok":
-            self._permit.success()
-        else:
-            failed = self._report_health(ending, error)
+        failed = self._report_health(ending, error)
         kind, money = self._ended(ending, error)
         usage, lasted_s = money.usage, self._clock() - self.started_at
         if self._reserve is not None:

@@ -76,7 +76,7 @@ class Routing:
             raise
         arm: Arm = ""
         # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
-        if prediction is not None and not downgraded and config.holdout_share > 0:
+        if prediction is not None and not downgraded:
             arm, route = drawn_arm(context.request_id, config, route, facts, prediction, fleet)
         if route.candidates[0].reason == "spill-over":
             self._tell_overflow(route, facts)
@@ -102,9 +102,7 @@ class Routing:
             keep_bytes=keep_bytes,
             conversation=conversation,
         )
-        hold = None
-        if parsed.wants_escalation or caller.settings.escalation != "off":
-            hold = hold_of(config, caller, parsed, facts, route, in_flight)
+        hold = hold_of(config, caller, parsed, facts, route, in_flight)
         return replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
 
     def first_choice(
