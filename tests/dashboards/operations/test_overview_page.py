@@ -14,11 +14,13 @@ from cost.ledger.store import LedgerStore
 from cost.times import wall_us
 from dashboards.live.readers import open_operations
 from dashboards.operations.snapshot import operations_snapshot
+from dashboards.operations.stores import in_database
 from dashboards.web.cookie import COOKIE
 from dashboards.web.gateway import Gateway
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
 from tests.dashboards.live.ledger import ended
+from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.signed_in import cookie_of, signed_in
 
@@ -241,6 +243,12 @@ async def test_the_same_over_the_api(own: Running) -> None:
         Environment(pepper=PEPPER),
     )[0]
     key = await own.accounts.create_key("team_a", "ops", pepper, role="admin")
+
+    async def both_have_said_that_they_live() -> bool:
+        # The worker's journal shows it, in the drain's own time.
+        return len((await in_database(own.engine, ""))["processes"]) == 2
+
+    await until(both_have_said_that_they_live)
     async with aiohttp.ClientSession(own.url) as session:
         async with session.get("/v1/operations", headers={"authorization": f"Bearer {own.key}"}) as reply:
             assert reply.status == 403
