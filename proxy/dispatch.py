@@ -35,6 +35,7 @@ from proxy.engine_fields import call_fields, call_headers, left_out_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.hedging import Hedging, first_to_succeed, places
 from proxy.held_reply import hold
+from proxy.in_step import InStep
 from proxy.latency import LatencyTracker
 from proxy.patience import Patience, PatienceTimer, hold_within, impatience, patience_s
 from proxy.policy import AUTO, Candidate, is_own
@@ -89,6 +90,7 @@ class Dispatcher:
         self._replicas = replicas
         self._hedging = hedging
         self._patience = PatienceTimer()
+        self.in_step = InStep()
         self.room = TargetRoom(queues=queues, replicas=replicas, latency=latency, clock=clock)
         self._deployments = DeploymentChoice(breakers, rng, replicas)
 
@@ -253,7 +255,7 @@ class Dispatcher:
 
     async def _begin(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Makes one attempt, until the first token of its answer."""
-        attempt = self._new_attempt(candidate, routed, attempts)
+        attempt, streams = self._new_attempt(candidate, routed, attempts), routed.request.stream
         stream: UpstreamStream | None = None
         patience: Patience | None = None
         try:
@@ -265,7 +267,10 @@ class Dispatcher:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 attempt.sent = True
                 call = self._call(attempt) if attempt.lease is None else await self._prepared_call(attempt)
+                await self.in_step.step(stream=streams)
                 stream = await self._upstream.open(call)
+                self.in_step.came(stream=streams)
+                await self.in_step.step(stream=streams)
                 events = await first_token(stream, attempt)
             attempt.healthy()
         except BaseException as error:

@@ -93,6 +93,7 @@ class RequestPipeline:
         self._classifier = classifier
         self._routing = Routing(affinity, breakers, dispatcher)
         self._dispatcher = dispatcher
+        self._in_step = dispatcher.in_step
         self._better_answers = BetterAnswers(dispatcher)
         self.reports = Reports(observers, reported_at_once)
         self._settling = Settling(affinity, latency, self.reports)
@@ -226,9 +227,15 @@ class RequestPipeline:
         if parsed.later is not None and self._background is not None:
             await put_off(self._background, context, caller, parsed, exchange)
             return
+        stream = parsed.request.stream
+        self._in_step.came(stream=stream)
+        await self._in_step.step(stream=stream)
         downgraded = await self.admit(context, caller, parsed)
+        await self._in_step.step(stream=stream)
         prediction = self.classify(context, caller, parsed, downgraded=downgraded)
+        await self._in_step.step(stream=stream)
         routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=downgraded)
+        await self._in_step.step(stream=stream)
         try:
             committed = await self.dispatch(context, routed)
         except BudgetExceeded as exceeded:
@@ -238,6 +245,7 @@ class RequestPipeline:
             prediction = self.classify(context, caller, parsed, downgraded=True)
             routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=True)
             committed = await self.dispatch(context, routed)
+        await self._in_step.step(stream=stream)
         await self.relay(context, committed)
 
     async def _tell(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
