@@ -1,7 +1,7 @@
-"""The graph as it is run: by onnxruntime, or where classifier/words.c is compiled by one pass over the same constants.
+"""The graph as it is run: where classifier/words.c is compiled by one pass over its constants, elsewhere by onnxruntime.
 
-onnxruntime takes 5 µs in the line of requests to find its way to a single node. The loop's constants are those of model.onnx, so
-nothing is written down twice, and it is used where it says what onnxruntime says.
+onnxruntime takes 5 µs in the line of requests to find its way to a single node, and 27 MB. The loop's constants are those of model.onnx,
+so nothing is written down twice. It runs a file of just the nodes that training makes; onnxruntime is loaded for any other.
 """
 
 import contextlib
@@ -30,11 +30,26 @@ _MOST_INNER: Final = 1024
 """Numbers that it has room for, of every row but the last."""
 _SAME: Final = 1e-4
 
-# Protobuf's ways to write a field, and the fields of onnx.proto that lead to a constant.
+# Protobuf's ways to write a field, and the fields of onnx.proto that lead to a constant, and to what is done with it.
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 _GRAPH, _INITIALIZER, _NAME, _DIMS, _DATA_TYPE, _RAW_DATA = 7, 5, 8, 1, 2, 9
 _FLOAT: Final = 1
+_NODE, _RESULT, _RESULT_NAME = 1, 12, 1
+_READS, _WRITES, _OPERATOR, _OPTIONS = 1, 2, 4, 5
+
+_NODES: Final = (
+    ("Gemm", "sums by_sums constant", "straight", b""),
+    ("Gemm", "gist hidden hidden_bias", "before_relu", b""),
+    ("Relu", "before_relu", "inner", b""),
+    ("Gemm", "inner out straight", "scores", b""),
+    ("Sigmoid", "scores", "chances", b""),
+    ("MatMul", "chances parts", "complexity", b""),
+    ("Concat", "complexity scores", OUTPUT, b"\n\x04axis\x18\x01\xa0\x01\x02"),
+)
+"""Operator, what it reads, what it writes, and its options as they are in the file (the rows are put side by side). Those of training/graph.py,
+and of the loop.
+"""
 
 
 class Graph(Protocol):
@@ -64,15 +79,14 @@ class RuntimeGraph:
 
 
 def graph_of(model: bytes, tables: Tables, compiled: CompiledWords | None = COMPILED) -> Graph:
-    """The graph of a model: compiled where it can be and says what onnxruntime says. Raises as `RuntimeGraph` does."""
-    by_runtime = RuntimeGraph(model)
-    loop = None if compiled is None else _loop(constants_of(model), tables, by_runtime.width - 1, compiled)
-    return loop if loop is not None and _are_same(tables, loop, by_runtime) else by_runtime
+    """The graph of a model: compiled where it is one that the loop knows. Raises as `RuntimeGraph` does."""
+    loop = None if compiled is None else _loop(constants_of(model), tables, compiled)
+    return RuntimeGraph(model) if loop is None else loop
 
 
-def _loop(found: Mapping[str, Values], tables: Tables, scores: int, compiled: CompiledWords) -> CompiledGraph | None:
-    """The loop over these constants; None where they are not those of the graph that training makes, or it has no room for them."""
-    inner = found["hidden"].shape[-1] if "hidden" in found else 0
+def _loop(found: Mapping[str, Values], tables: Tables, compiled: CompiledWords) -> CompiledGraph | None:
+    """The loop over these constants; None where they do not fit each other, it has no room for them, or says something else than they do."""
+    scores, inner = (found[name].size if name in found else 0 for name in ("constant", "hidden_bias"))
     shapes = {
         "by_sums": (tables.sums, scores),
         "constant": (scores,),
@@ -90,7 +104,8 @@ def _loop(found: Mapping[str, Values], tables: Tables, scores: int, compiled: Co
     filled = {name: _filled(read[name], rows=name == "out") for name in shapes if name != "parts"}
     numbers = {"sums": tables.sums, "gist": tables.gist, "pairs": len(one), "told": scores}
     wide = {"inner": len(filled["hidden_bias"]), "scores": len(filled["constant"])}
-    return compiled.with_graph({**filled, "parts": found["parts"], "one": one, "other": other}, {**numbers, **wide})
+    loop = compiled.with_graph({**filled, "parts": found["parts"], "one": one, "other": other}, {**numbers, **wide})
+    return loop if _is_right(loop, found, tables) else None
 
 
 def _often_alike(tables: Tables) -> tuple[Indices, Indices]:
@@ -117,30 +132,48 @@ def _filled(matrix: Values, *, rows: bool) -> Values:
     return np.pad(matrix, sides if rows or matrix.ndim == 1 else [(0, 0), sides[1]])
 
 
-def _are_same(tables: Tables, one: Graph, other: Graph) -> bool:
-    inputs = Inputs(tables)
-    rows = [np.zeros((1, graph.width), np.float32) for graph in (one, other)]
-    runs = [graph.on(inputs.gist, inputs.sums, said) for graph, said in zip((one, other), rows, strict=True)]
+def _is_right(loop: Graph, constants: Mapping[str, Values], tables: Tables) -> bool:
+    """Whether the loop says of the probe prompts what numpy says."""
+    inputs, said = Inputs(tables), np.zeros((1, loop.width), np.float32)
+    run = loop.on(inputs.gist, inputs.sums, said)
     for prompt in PROBES:
         look_up_features(tables, extract(prompt), inputs)
-        try:
-            for run in runs:
-                run()
-        except Exception:  # noqa: BLE001 - onnxruntime's errors share no base class. Its next run will tell of this one.
-            return False
-        if not np.allclose(rows[0], rows[1], rtol=_SAME, atol=_SAME):
+        run()
+        if not np.allclose(said, _by_numpy(constants, inputs), rtol=_SAME, atol=_SAME):
             return False
     return True
 
 
+def _by_numpy(constants: Mapping[str, Values], inputs: Inputs) -> Values:
+    """What _NODES say, (1, width)."""
+    straight = inputs.sums @ constants["by_sums"] + constants["constant"]
+    inner = np.maximum(inputs.gist @ constants["hidden"] + constants["hidden_bias"], 0)
+    scores = inner @ constants["out"] + straight
+    # The logistic function, written so that nothing overflows.
+    chances = (1 + np.tanh(scores / 2)) / 2
+    return np.concatenate([chances @ constants["parts"], scores], axis=1)
+
+
 def constants_of(model: bytes) -> Mapping[str, Values]:
-    """The constants of an ONNX file by name, those that are floats: the library that reads such files is training's alone. None for what is
-    no such file.
+    """The constants by name, those that are floats, of an ONNX file of _NODES: the library that reads such files is training's alone. None for
+    what is no such file.
     """
     with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
-        graph = dict(_fields(memoryview(model)))[_GRAPH]
-        return dict(_constants(value for number, value in _fields(graph) if number == _INITIALIZER))
+        graph = list(_fields(dict(_fields(memoryview(model)))[_GRAPH]))
+        nodes = tuple(_node(value) for number, value in graph if number == _NODE)
+        results = [_text(dict(_fields(value))[_RESULT_NAME]) for number, value in graph if number == _RESULT]
+        if nodes == _NODES and results == [OUTPUT]:
+            return dict(_constants(value for number, value in graph if number == _INITIALIZER))
     return {}
+
+
+def _node(message: memoryview) -> tuple[str, str, str, bytes]:
+    fields = list(_fields(message))
+    reads, writes, operator, options = (
+        [bytes(value) for number, value in fields if number == wanted]
+        for wanted in (_READS, _WRITES, _OPERATOR, _OPTIONS)
+    )
+    return b" ".join(operator).decode(), b" ".join(reads).decode(), b" ".join(writes).decode(), b"".join(options)
 
 
 def _constants(tensors: Iterable[memoryview]) -> Iterator[tuple[str, Values]]:
@@ -150,7 +183,11 @@ def _constants(tensors: Iterable[memoryview]) -> Iterator[tuple[str, Values]]:
         if told[_DATA_TYPE] == _FLOAT:
             shape = [value for number, value in fields if number == _DIMS]
             # A copy, for in the file they begin at any byte.
-            yield bytes(told[_NAME]).decode(), np.frombuffer(told[_RAW_DATA], "<f4").astype(np.float32).reshape(shape)
+            yield _text(told[_NAME]), np.frombuffer(told[_RAW_DATA], "<f4").astype(np.float32).reshape(shape)
+
+
+def _text(value: memoryview) -> str:
+    return bytes(value).decode()
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, Any]]:

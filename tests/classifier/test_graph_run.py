@@ -76,11 +76,22 @@ def changed(model: bytes, name: str, change: Any) -> bytes:
 def test_a_graph_that_computes_something_else_is_left_to_onnxruntime(
     made_up_artifact: Artifact, tables: Tables, compiled: CompiledWords
 ) -> None:
-    """One that has the same constants, and a node more."""
-    proto = onnx.load_from_string(made_up_artifact.model)
-    proto.graph.node[0].output[0] = "half"
-    proto.graph.node.insert(1, onnx.helper.make_node("Neg", ["half"], ["straight"]))
-    assert isinstance(graph_of(bytes(proto.SerializeToString()), tables, compiled), RuntimeGraph)
+    """One that has the same constants, and a node more, another operator or an option."""
+    more, other, option = (onnx.load_from_string(made_up_artifact.model) for _ in range(3))
+    more.graph.node[0].output[0] = "half"
+    more.graph.node.insert(1, onnx.helper.make_node("Neg", ["half"], ["straight"]))
+    other.graph.node[2].op_type = "Tanh"
+    option.graph.node[0].attribute.append(onnx.helper.make_attribute("alpha", 0.5))
+    for proto in (more, other, option):
+        assert isinstance(graph_of(bytes(proto.SerializeToString()), tables, compiled), RuntimeGraph)
+
+
+def test_constants_that_the_loop_sums_wrongly_are_left_to_onnxruntime(
+    made_up_artifact: Artifact, tables: Tables, compiled: CompiledWords
+) -> None:
+    """It has to say of some prompts what numpy says; of what is no number nobody says the same."""
+    model = changed(made_up_artifact.model, "constant", lambda array: np.full_like(array, np.nan))
+    assert isinstance(graph_of(model, tables, compiled), RuntimeGraph)
 
 
 @pytest.mark.parametrize("wide", [33, 2000])

@@ -55,7 +55,7 @@ def test_the_packaged_model_loads() -> None:
 
 
 def test_the_shipped_graph_is_run_by_the_loop() -> None:
-    """Where there is a library, onnxruntime only says whether the graph is sound: its constants are those that the loop knows."""
+    """Where there is a library: its nodes are those that the loop knows."""
     artifact = read_artifact(PACKAGED)
     graph = graph_of(artifact.model, read_tables(artifact.tables, artifact.manifest.loads))
     assert isinstance(graph, CompiledGraph) == (COMPILED is not None)
@@ -447,27 +447,33 @@ def test_a_sample_of_other_loads_is_refused(made_up_artifact: Artifact, made_up:
         OnnxClassifier(msgspec.structs.replace(made_up_artifact, sample=write_sample(narrow)))
 
 
-def test_without_onnxruntime_the_heuristic_serves() -> None:
-    """When onnxruntime cannot be imported nothing fails: the heuristic scores, and says why."""
+@pytest.mark.parametrize("library", [True, False])
+def test_without_onnxruntime_the_loop_serves_or_the_heuristic(library: bool) -> None:
+    """Where the library runs the graph onnxruntime is not even loaded; without both nothing fails: the heuristic scores, and says why."""
     code = (
         "import sys\n"
+        "from pathlib import Path\n"
         "sys.modules['onnxruntime'] = None\n"
-        "from classifier.config import ClassifierSection\n"
+        "import classifier.compiled\n"
+        + ("" if library else "classifier.compiled.LIBRARY = Path('none')\n")
+        + "from classifier.config import ClassifierSection\n"
         "from classifier.onnx_classifier import load_classifier\n"
         "from classifier.prediction import Prompt\n"
         "classifier = load_classifier(ClassifierSection())\n"
         "print(classifier.classify(Prompt(text='hi')).source, classifier.fallback_reason)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.startswith("heuristic RuntimeMissing: ")
+    served = "onnx None" if library and COMPILED is not None else "heuristic RuntimeMissing: "
+    assert done.stdout.startswith(served)
 
 
 def test_loading_leaves_no_file_behind(tmp_path: Path) -> None:
     """The telemetry of onnxruntime is off before it loads: it leaves nothing in the folder for temporary files."""
     code = (
-        "from classifier.config import ClassifierSection\n"
-        "from classifier.onnx_classifier import load_classifier\n"
-        "load_classifier(ClassifierSection())\n"
+        "from classifier.graph import RuntimeGraph\n"
+        "from classifier.manifest import read_artifact\n"
+        "from pathlib import Path\n"
+        f"RuntimeGraph(read_artifact(Path({str(PACKAGED)!r})).model)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"TMPDIR": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
