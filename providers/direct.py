@@ -5,8 +5,8 @@ This is the hot path: one read returns all events of one network read.
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
-from http import HTTPStatus
+from collections.abc import Coroutine
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
@@ -50,7 +50,6 @@ from providers.wire import (
     EMPTY_OBJECT,
     METERED,
     Event,
-    Operation,
     completes_text,
     completion_as_chunk,
     decode_embeddings,
@@ -61,6 +60,8 @@ from providers.wire import (
 )
 from providers.word_runs import WordRuns
 
+_OK: Final = 200
+"""A name of an enumeration takes longer to look up than all else that is asked of a head."""
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
 _MANY_BYTES: Final = 512
@@ -77,7 +78,7 @@ _BYTES: Final = "application/octet-stream"
 _JSON_TYPE: Final = fields([("content-type", "application/json")])
 
 
-def _ignored() -> None:
+def _ignored(_reached: bool) -> None:
     """A question may reach its deployment or not: nothing is booked for it."""
 
 
@@ -92,8 +93,9 @@ class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """The part of a request's head that is the same for every call of a deployment."""
+    """The part of a request's head that is the same for every call of a deployment's path."""
 
+    deployment: Deployment
     address: Address
     fields: bytes
 
@@ -111,7 +113,8 @@ class DirectUpstream:
             ),
             proxy=proxy,
         )
-        self._heads: dict[tuple[str, str, str | None], _Head] = {}
+        self._heads: dict[tuple[str, str], _Head] = {}
+        """By the deployment's id and the path."""
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
@@ -133,7 +136,7 @@ class DirectUpstream:
             raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
         try:
             await connection.reply_begins()
-            if connection.status != HTTPStatus.OK:
+            if connection.status != _OK:
                 await _refuse(connection, call)
             return self._stream_of(connection, call, reader)
         except ReplyTimeout as error:
@@ -155,16 +158,16 @@ class DirectUpstream:
     async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
         """Puts the question as `TokenCounter.count_tokens` does."""
         try:
-            head = self._head(deployment, question.url)
+            head = _head_of(deployment, question.url)
             own = fields([*question.headers, ("x-request-id", request_id)])
             connection = await self._pool.send(
-                head.address, head.fields + own, question.body, connect_s=_COUNT_S, total_s=_COUNT_S, connected=_ignored
+                head.address, head.fields + own, question.body, connect_s=_COUNT_S, total_s=_COUNT_S, reaches=_ignored
             )
         except (UpstreamError, ConnectionFailed, ConnectionTimeout):
             return None
         try:
             await connection.reply_begins()
-            body = await _read_bounded(connection, _MAX_COUNT_BYTES) if connection.status == HTTPStatus.OK else None
+            body = await _read_bounded(connection, _MAX_COUNT_BYTES) if connection.status == _OK else None
             found = None if body is None else msgspec.json.decode(body, type=dict[str, Any]).get(question.field)
         except (*READ_ERRORS, msgspec.DecodeError, UnicodeDecodeError):
             return None
@@ -193,8 +196,7 @@ class DirectUpstream:
         self, call: UpstreamCall, body: bytes, media_type: bytes, length: int | None = None
     ) -> Coroutine[Any, Any, Connection]:
         """Sends the call over the pool, as `ConnectionPool.send` does."""
-        call.reaches(False)
-        head = self._head(call.deployment, _url_of(call.deployment, path_of(call.request, call.deployment)))
+        head = self._head(call.deployment, path_of(call.request, call.deployment))
         dialect = call.request.as_written.headers if call.request.as_written is not None else ()
         own = media_type + fields([*call.headers.items(), *dialect, ("x-request-id", call.request_id)])
         return self._pool.send(
@@ -203,43 +205,39 @@ class DirectUpstream:
             body,
             connect_s=call.connect_timeout_s,
             total_s=call.total_timeout_s,
-            connected=lambda: call.reaches(True),
+            reaches=call.reaches,
             length=length,
         )
 
-    def _head(self, deployment: Deployment, url: str) -> _Head:
-        key = url, deployment.kind, deployment.api_key
+    def _head(self, deployment: Deployment, path: str) -> _Head:
+        key = deployment.deployment_id, path
         head = self._heads.get(key)
-        if head is None:
-            # Replicas come and go for months, each at an address of its own.
+        # A new configuration may give the name another address or key.
+        if head is None or head.deployment is not deployment:
+            # Replicas come and go for months, each with a name of its own.
             if len(self._heads) >= _MAX_CACHED_HEADS:
                 self._heads.clear()
-            head = self._heads[key] = _head_of(deployment, url)
+            head = self._heads[key] = _head_of(deployment, _url_of(deployment, path))
         return head
 
     def _stream_of(self, connection: Connection, call: UpstreamCall, reader: ReplyReader | None) -> UpstreamStream:
-        deployment_id = call.deployment.deployment_id
-        if connection.field(b"content-encoding", "identity").lower() != "identity":
-            raise MalformedReply(
-                "The upstream compressed its reply although asked not to.", deployment_id=deployment_id
-            )
-        media_type = connection.field(b"content-type")
-        kind = media_type.partition(";")[0].strip().lower()
-        if "html" in kind:
-            raise MalformedReply(
-                "The upstream answered with a page rather than a completion.", deployment_id=deployment_id
-            )
-        if call.request.operation in METERED and "json" not in kind:
-            return self._passed(connection, call, media_type)
-        if not call.request.stream or call.request.operation in METERED:
-            if kind == "text/event-stream":
-                raise MalformedReply(
-                    "The upstream streams although asked for a whole answer.", deployment_id=deployment_id
-                )
+        coding = connection.fields.get(b"content-encoding")
+        if coding is not None and coding.lower() != b"identity":
+            raise _malformed("The upstream compressed its reply although asked not to.", call)
+        media_type = connection.fields.get(b"content-type", b"")
+        kind = _kind_of(media_type)
+        if b"html" in kind:
+            raise _malformed("The upstream answered with a page rather than a completion.", call)
+        is_metered = call.request.operation in METERED
+        if is_metered and b"json" not in kind:
+            return self._passed(connection, call, media_type.decode("latin-1"))
+        if is_metered or not call.request.stream:
+            if kind == b"text/event-stream":
+                raise _malformed("The upstream streams although asked for a whole answer.", call)
             return _Body(self._pool, connection, call, self._limits, reader, as_chunk=False)
         # The first token may take longer than any later pause.
         connection.limit_silence(call.idle_timeout_s)
-        if "json" in kind and reader is None:
+        if b"json" in kind and reader is None:
             # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
             return _Body(self._pool, connection, call, self._limits, None, as_chunk=True)
         return _Stream(self._pool, connection, call, self._limits, reader)
@@ -254,6 +252,16 @@ class DirectUpstream:
             max_reply_bytes=self._limits.max_reply_bytes,
             max_event_bytes=self._limits.max_event_bytes,
         )
+
+
+@lru_cache(maxsize=256)
+def _kind_of(media_type: bytes) -> bytes:
+    """The media type alone, in lower case."""
+    return media_type.partition(b";")[0].strip().lower()
+
+
+def _malformed(message: str, call: UpstreamCall) -> MalformedReply:
+    return MalformedReply(message, deployment_id=call.deployment.deployment_id)
 
 
 def _url_of(deployment: Deployment, path: str) -> str:
@@ -280,7 +288,7 @@ def _head_of(deployment: Deployment, url: str) -> _Head:
         name = _KEY_HEADERS.get(deployment.kind)
         headers.append((name, deployment.api_key) if name else ("authorization", f"Bearer {deployment.api_key}"))
     try:
-        return _Head(address, fields(headers))
+        return _Head(deployment, address, fields(headers))
     except ValueError as error:
         raise UpstreamRefusedUs("The deployment's key has a line end in it.", deployment_id=deployment_id) from error
 
@@ -311,21 +319,25 @@ async def _refuse(connection: Connection, call: UpstreamCall) -> NoReturn:
 
 async def _read_bounded(connection: Connection, limit: int) -> bytes | None:
     """The whole body, or None when it is longer than the limit."""
-    pieces: list[bytes] = []
-    size = 0
-    while not connection.at_eof:
+    # Most come whole with their head.
+    pieces = [connection.take()]
+    size = len(pieces[0])
+    while size <= limit and not connection.at_eof:
         piece = await connection.read()
         size += len(piece)
-        if size > limit:
-            return None
         pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return b"".join(pieces) if size <= limit else None
 
 
-def _decoder_of(operation: Operation) -> Callable[[bytes, str, str | None], Event]:
-    if operation in METERED:
-        return lambda body, deployment_id, secret: decode_metered(body, operation, deployment_id, secret)
-    return decode_event if operation == "chat" else decode_embeddings
+def _decoded(call: UpstreamCall, body: bytes) -> Event:
+    """A whole reply as one event. Raises an UpstreamError."""
+    deployment_id, secret = call.deployment.deployment_id, call.deployment.api_key
+    operation = call.request.operation
+    if operation == "chat":
+        return decode_event(body, deployment_id, secret)
+    if operation == "embeddings":
+        return decode_embeddings(body, deployment_id, secret)
+    return decode_metered(body, operation, deployment_id, secret)
 
 
 class _Body:
@@ -335,10 +347,7 @@ class _Body:
         "_as_chunk",
         "_call",
         "_connection",
-        "_decode",
-        "_deployment",
-        "_is_text",
-        "_limits",
+        "_most_bytes",
         "_pool",
         "_reader",
         "ended",
@@ -357,34 +366,32 @@ class _Body:
         self._pool = pool
         self._connection = connection
         self._call = call
-        self._deployment = call.deployment
-        self._limits = limits
+        self._most_bytes = limits.max_reply_bytes
         self._as_chunk = as_chunk
         self._reader = reader
-        self._decode = _decoder_of(call.request.operation)
-        self._is_text = completes_text(call.request, call.deployment)
         self.ended = False
 
     async def read(self) -> list[Event] | None:
         if self.ended:
             return None
-        deployment_id = self._deployment.deployment_id
+        call = self._call
         try:
-            body = await _read_bounded(self._connection, self._limits.max_reply_bytes)
+            body = await _read_bounded(self._connection, self._most_bytes)
         except READ_ERRORS as error:
-            raise read_error(error, self._call) from error
+            raise read_error(error, call) from error
         if body is None:
-            raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
+            raise _malformed("The upstream's answer is too large.", call)
         self.ended = True
-        if self._is_text:
+        if completes_text(call.request, call.deployment):
             body = text_as_chat(body, stream=self._as_chunk)
         if self._reader is not None:
             return [self._reader.whole(body)]
-        event = self._decode(body, deployment_id, self._deployment.api_key)
+        event = _decoded(call, body)
         if event.choices == 0:
-            raise MalformedReply("The upstream's answer has no content.", deployment_id=deployment_id)
+            raise _malformed("The upstream's answer has no content.", call)
         if self._as_chunk:
-            event = msgspec.structs.replace(event, payload=completion_as_chunk(event.payload, deployment_id))
+            chunk = completion_as_chunk(event.payload, call.deployment.deployment_id)
+            event = msgspec.structs.replace(event, payload=chunk)
         return [event]
 
     def unread(self) -> list[Event]:

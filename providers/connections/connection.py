@@ -26,17 +26,15 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_at_eof",
-        "_bounded",
         "_buffered",
         "_chunks",
         "_due_at",
         "_error",
-        "_fields",
         "_from_peer",
         "_gone",
         "_has_reply",
+        "_head",
         "_head_bytes",
-        "_headers",
         "_idle_s",
         "_last_read_at",
         "_loop",
@@ -50,7 +48,9 @@ class Connection(asyncio.Protocol):
         "_waiter",
         "_write_paused",
         "busy",
+        "fields",
         "on_body",
+        "on_header",
         "status",
     )
 
@@ -67,24 +67,28 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         self._unsent = 0
         self.busy = False
+        self._chunks: list[bytes] = []
+        self._head: dict[bytes, bytes] = {}
+        # The parser's for each piece of the reply, of which a stream has one a token, and for each field of head and trailers.
+        self.on_body = self._chunks.append
+        self.on_header = self._head.__setitem__
+        self._idle_s = math.inf
+        self._due_at = math.inf
+        self._paused = False
         self._begin()
 
     def _begin(self) -> None:
-        self._chunks: list[bytes] = []
-        # The parser's for each piece of the reply, of which a stream has one a token.
-        self.on_body = self._chunks.append
+        """Forgets the last reply."""
+        self._chunks.clear()
+        self._head.clear()
         self._buffered = 0
-        self._paused = False
         self._has_reply = False
         self._at_eof = False
-        self._bounded = False
         self._stays = False
         self._head_bytes = 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._idle_s = math.inf
-        self._due_at = math.inf
         self._last_read_at = 0.0
-        self._fields: dict[bytes, bytes] = {}
+        self.fields: dict[bytes, bytes] = {}
+        """The reply's header fields, the last one of each name, which is in lower case."""
         self.status = 0
 
     # The pool's side.
@@ -104,7 +108,6 @@ class Connection(asyncio.Protocol):
         self._error = None
         self.busy = True
         self._unsent = unsent
-        self._parser = httptools.HttpResponseParser(self)
         self._due_at = deadline
         self._arm(deadline)
         self._transport.write(request)
@@ -112,14 +115,13 @@ class Connection(asyncio.Protocol):
     def rest(self, for_s: float) -> None:
         """Keeps the connection for another call, for so many seconds."""
         self.busy = False
-        self._parser = None
         self._idle_s, self._due_at = math.inf, self._loop.time() + for_s
         self._arm(self._due_at)
 
     @property
     def reusable(self) -> bool:
         """Whether the reply came whole and the upstream keeps the connection."""
-        whole = self._at_eof and self._stays and self._error is None and not self._unsent
+        whole = self._at_eof and self._stays and self._error is None and not self._unsent and not self._paused
         return whole and self._transport is not None and not self._transport.is_closing()
 
     def cut(self) -> None:
@@ -148,15 +150,10 @@ class Connection(asyncio.Protocol):
                 raise self._error
             await self._change()
 
-    def field(self, name: bytes, default: str = "") -> str:
-        """The value of the reply's last header field of a lower-case name."""
-        value = self._fields.get(name)
-        return default if value is None else value.decode("latin-1")
-
     @property
     def headers(self) -> dict[str, str]:
-        """All header fields of the reply, the last one of each name, which is in lower case."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields.items()}
+        """The `fields` as text."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
     def limit_silence(self, idle_s: float) -> None:
         """From now on the reply may not be silent for longer."""
@@ -212,6 +209,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface and not the base class.
         self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpResponseParser(self)
         socket = transport.get_extra_info("socket")
         if socket is not None:
             self._from_peer = select.poll()
@@ -228,9 +226,10 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._transport = None
+        # The two know each other, which only the collector would undo.
+        self._transport = self._parser = None
         if self.busy:
-            if self._has_reply and not self._bounded and exc is None:
+            if self._has_reply and not self._is_bounded and exc is None:
                 self._at_eof = True
                 self._wake()
             else:
@@ -239,7 +238,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         parser = self._parser
-        if parser is None or self._at_eof:
+        if parser is None or self._at_eof or not self.busy:
             # Nothing was asked: whatever it is, it would be taken for the next call's reply.
             self.cut()
             return
@@ -270,38 +269,38 @@ class Connection(asyncio.Protocol):
         if self._at_eof:
             raise NotHttp("behind a whole reply comes nothing that was asked for")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head, or of trailers, which nobody reads."""
-        if not self._has_reply:
-            self._headers.append((name, value))
-
     def on_headers_complete(self) -> None:
         """The head is whole; one of an interim reply is forgotten."""
         assert self._parser is not None  # noqa: S101
         status = self._parser.get_status_code()
         if status < _FIRST_FINAL:
-            self._headers = []
+            self._head.clear()
             return
         self.status = status
         if self._head_bytes > MAX_HEAD_BYTES:
             # It may have come in one read with much of the body.
-            self._head_bytes = sum(len(name) + len(value) for name, value in self._headers)
-        self._fields = fields = {name.lower(): value for name, value in self._headers}
-        self._bounded = b"content-length" in fields or b"transfer-encoding" in fields or status in _NO_CONTENT
+            self._head_bytes = sum(len(name) + len(value) for name, value in self._head.items())
+        # A copy, as trailers come to where the head did, and nobody reads them.
+        self.fields = {name.lower(): value for name, value in self._head.items()}
         self._has_reply = self._head_bytes <= MAX_HEAD_BYTES
 
     def on_message_complete(self) -> None:
         """The whole reply came, unless it was an interim one."""
         if self._has_reply and not self._at_eof and self._parser is not None:
             self._at_eof = True
-            # The parser knows it only now.
-            self._stays = self._bounded and bool(self._parser.should_keep_alive())
+            # The parser knows it only now. What ends with its connection does not stay either.
+            self._stays = bool(self._parser.should_keep_alive())
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether the reply has an end of its own, without that of its connection."""
+        return b"content-length" in self.fields or b"transfer-encoding" in self.fields or self.status in _NO_CONTENT
 
     # The timer.
 
     def _arm(self, due_at: float) -> None:
         """Makes sure that the timer looks at `due_at` or before."""
-        if due_at < self._timer_at or self._timer is None:
+        if due_at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = due_at

@@ -90,11 +90,12 @@ class ConnectionPool:
         *,
         connect_s: float,
         total_s: float,
-        connected: Callable[[], None],
+        reaches: Callable[[bool], None],
         length: int | None = None,
     ) -> Connection:
-        """Sends a POST over a kept or a new connection; `head` are its further fields. Calls `connected` before a byte
-        leaves. Of a body of `length` bytes `body` is the beginning; the connection takes the rest by `send_more`. Whoever gets the connection must give it back by `release`.
+        """Sends a POST over a kept or a new connection; `head` are its further fields. Calls `reaches` with False where it has to
+        wait for a connection, and with True before a byte leaves. Of a body of `length` bytes `body` is the beginning; the
+        connection takes the rest by `send_more`. Whoever gets the connection must give it back by `release`.
 
         Raises ConnectionFailed; from there on the connection tells.
         """
@@ -103,12 +104,13 @@ class ConnectionPool:
         deadline = loop.time() + total_s
         connection = self._idle_one(address.origin)
         if connection is None:
+            reaches(False)
             try:
                 async with asyncio.timeout(min(connect_s, total_s)):
                     connection = await self._another(address.origin, loop)
             except TimeoutError:
                 raise ConnectionTimeout("no connection in time") from None
-        connected()
+        reaches(True)
         size = len(body) if length is None else length
         request = b"%b%bcontent-length: %d\r\n\r\n%b" % (address.head, head, size, body)
         connection.send(request, deadline, size - len(body))

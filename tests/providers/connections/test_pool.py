@@ -68,7 +68,7 @@ def replying(*replies: bytes) -> Serve:
 
 
 async def send(pool: ConnectionPool, address: Address, *, connect_s: float = 5.0, total_s: float = 5.0) -> Connection:
-    return await pool.send(address, b"", b"{}", connect_s=connect_s, total_s=total_s, connected=lambda: None)
+    return await pool.send(address, b"", b"{}", connect_s=connect_s, total_s=total_s, reaches=lambda _: None)
 
 
 async def read(connection: Connection) -> bytes:
@@ -303,6 +303,17 @@ async def test_a_reader_that_does_not_read_fills_no_memory(pool: ConnectionPool)
             whole += len(piece)
         assert whole > 60_000_000
         pool.release(connection)
+
+
+async def test_a_reply_that_nobody_read_holds_up_no_other(pool: ConnectionPool) -> None:
+    """It came whole, and so fast that its connection was not to be read from for a while."""
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\n\r\n" + b"x" * 300_000
+    async with serving(replying(large, OK)) as address:
+        connection = await send(pool, address)
+        await connection.reply_begins()
+        await asyncio.sleep(0.02)
+        pool.release(connection)
+        assert (await asyncio.wait_for(asked(pool, address), 2))[-2:] in (b"ok", b"xx")
 
 
 async def test_what_takes_too_long_is_told(pool: ConnectionPool) -> None:
