@@ -25,26 +25,24 @@ _REQUESTS, _TOKENS = (
 )
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float) -> bytes:
     """Formats a reset time as OpenAI does: `12ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
-        return f"{round(seconds * 1000)}ms"
+        return b"%dms" % round(seconds * 1000)
     minutes, rest = divmod(seconds, 60)
     if not minutes:
-        return f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
-    return f"{int(minutes)}m{int(rest)}s"
+        return (b"%.3f" % rest).rstrip(b"0").rstrip(b".") + b"s"
+    return b"%dm%ds" % (minutes, rest)
 
 
 def rate_headers(figures: Figures) -> list[tuple[bytes, bytes]]:
     """Returns limit, remaining and reset headers for requests and for tokens, where such limits are set."""
-    headers = [] if figures.requests is None else _headers(_REQUESTS, figures.requests)
-    return headers if figures.tokens is None else headers + _headers(_TOKENS, figures.tokens)
-
-
-def _headers(names: tuple[bytes, bytes, bytes], left: Remaining) -> list[tuple[bytes, bytes]]:
-    limit, remaining, reset = names
-    return [
-        (limit, b"%d" % left.limit),
-        (remaining, b"%d" % left.remaining),
-        (reset, duration(left.reset_s).encode()),
-    ]
+    headers: list[tuple[bytes, bytes]] = []
+    for (limit, remaining, reset), left in ((_REQUESTS, figures.requests), (_TOKENS, figures.tokens)):
+        if left is not None:
+            headers += (
+                (limit, b"%d" % left.limit),
+                (remaining, b"%d" % left.remaining),
+                (reset, duration(left.reset_s)),
+            )
+    return headers

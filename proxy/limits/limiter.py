@@ -63,8 +63,7 @@ class _BucketAdmission:
     __slots__ = ("_draw", "_limiter", "_open", "_taken", "requests", "tokens")
 
     def __init__(self, limiter: "BucketLimiter", draw: LimitSet, taken: int, told: Figures) -> None:
-        self.requests: Remaining | None = told.requests
-        self.tokens: Remaining | None = told.tokens
+        self.requests, self.tokens = told
         self._limiter = limiter
         self._draw = draw
         self._taken = taken

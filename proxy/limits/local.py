@@ -151,12 +151,13 @@ class LocalBuckets:
             for bucket in buckets:
                 bucket.set_back(now_us)
             return Outcome(False, now_us, figures)
-        for index, bucket in enumerate(buckets):
-            figures[index] -= 1.0 if index < draw.requests else float(tokens)
-            self._move(draw.rated[index], bucket, figures[index], now_us)
-        self.begin(draw)
-        for index in range(len(buckets), len(figures)):
-            figures[index] += 1
+        for index, limit in enumerate(draw.rated):
+            figures[index] -= 1 if index < draw.requests else tokens
+            self._move(limit, buckets[index], figures[index], now_us)
+        if draw.counted:
+            self.begin(draw)
+            for index in range(len(buckets), len(figures)):
+                figures[index] += 1
         return Outcome(True, now_us, figures)
 
     def peek(self, draw: LimitSet, now_us: float, live: int) -> Outcome:
@@ -237,7 +238,7 @@ class LocalBuckets:
 
     def _bucket(self, limit: Limit, live: int) -> _Bucket:
         bucket = self._find_or_add(limit)
-        if bucket.live != live or bucket.limit != limit:
+        if bucket.live != live or (bucket.limit is not limit and bucket.limit != limit):
             bucket.fit(limit, live)
         return bucket
 

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import msgspec
-
 from accounts.caller import Caller
 from proxy.limits.bucket import places, share, wait_us
 from proxy.limits.limit import PERIOD_S, Limit, Remaining
@@ -16,24 +14,20 @@ _PLACE_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 86_400.0
 
 
-class Figures(msgspec.Struct, frozen=True):
-    """The tightest request limit and the tightest token limit; see Admission."""
-
-    requests: Remaining | None
-    tokens: Remaining | None
+Figures = tuple[Remaining | None, Remaining | None]
+"""The tightest request limit and the tightest token limit; see Admission."""
 
 
 def figures(draw: LimitSet, outcome: Outcome, live: int) -> Figures:
     """Returns the request bucket and the token bucket with least left; of two equal ones the smaller limit."""
-    return Figures(
-        _tightest(draw, outcome, live, 0, draw.requests),
-        _tightest(draw, outcome, live, draw.requests, len(draw.rated)),
+    requests, rated = draw.requests, len(draw.rated)
+    return (
+        _tightest(draw, outcome, live, 0, requests) if requests else None,
+        _tightest(draw, outcome, live, requests, rated) if requests < rated else None,
     )
 
 
-def _tightest(draw: LimitSet, outcome: Outcome, live: int, first: int, end: int) -> Remaining | None:
-    if first == end:
-        return None
+def _tightest(draw: LimitSet, outcome: Outcome, live: int, first: int, end: int) -> Remaining:
     tightest = first
     for index in range(first + 1, end):
         left, least = int(outcome.figures[index]), int(outcome.figures[tightest])
@@ -49,7 +43,7 @@ def remaining(limit: Limit, figure: float, live: int) -> Remaining:
     if limit.kind == "concurrency":
         most = places(limit.burst, live)
         return Remaining(most, max(0, most - int(figure)), 0.0)
-    rate, burst = share(limit.rate, limit.burst, live)
+    rate, burst = (limit.rate, limit.burst) if live <= 1 else share(limit.rate, limit.burst, live)
     # Truncation is rounding down here, since a debt remains as nothing.
     left = int(figure) if figure > 0 else 0
     return Remaining(int(burst), left, 0.0 if figure >= burst else (burst - figure) * PERIOD_S / rate)
@@ -66,15 +60,15 @@ def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Ca
     asked = tokens if limit.kind == "tokens" else 1
     shares = f" (one of {live} shares of {limit.rate or limit.burst})" if live > 1 else ""
     bursts = f", Burst {int(burst)}" if limit.kind != "concurrency" and limit.rate != limit.burst else ""
-    told = figures(draw, outcome, live)
+    requests_left, tokens_left = figures(draw, outcome, live)
     return RateLimited(
         f"Rate limit reached for {_what(limit)} of {_whose(limit, caller, model)}: Limit {rate:.12g}{shares}{bursts}, "
         f"Used {used}, Requested {asked}. Please try again in {_seconds(wait_s)}s.",
         retry_after_s=min(wait_s, _LONGEST_WAIT_S),
         scope=limit.scope,
         kind=limit.kind,
-        requests=told.requests,
-        tokens=told.tokens,
+        requests=requests_left,
+        tokens=tokens_left,
     )
 
 

@@ -25,11 +25,11 @@ def test_the_figures_are_those_of_the_tightest_buckets() -> None:
         limit("requests", 100, scope="key"),
         limit("tokens", 1000, scope="team"),
     )
-    told = figures(LimitSet(limits, PREFIX), Outcome(True, 0.0, [59.9, 59.0, 80.0, -30.5]), 1)
-    assert told.requests == Remaining(60, 59, 1.0)
-    assert told.tokens is not None
-    assert (told.tokens.limit, told.tokens.remaining) == (1000, 0)
-    assert told.tokens.reset_s == pytest.approx(61.83)
+    requests, tokens = figures(LimitSet(limits, PREFIX), Outcome(True, 0.0, [59.9, 59.0, 80.0, -30.5]), 1)
+    assert requests == Remaining(60, 59, 1.0)
+    assert tokens is not None
+    assert (tokens.limit, tokens.remaining) == (1000, 0)
+    assert tokens.reset_s == pytest.approx(61.83)
 
 
 def test_a_share_tells_its_own_figures() -> None:
