@@ -10,6 +10,7 @@ covers.
 """
 
 import math
+import operator
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
@@ -426,27 +427,28 @@ def may_use(allowed: frozenset[str] | None, target: Target) -> bool:
 
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, kind: _Kind) -> Rejection | None:
     """Returns the first reason why a target cannot serve the request, or None."""
-    found: tuple[Obstacle, str] | None = None
-    auto = kind == AUTO
+    auto, wanted = kind == AUTO, facts.max_output_tokens
+    found: tuple[Obstacle, str]
     if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
         found = ("not-allowed", "the team may not use it")
     elif facts.tier not in target.tiers:
         found = ("tier", f"does not serve the {facts.tier} tier")
     elif (inability := _inability(target, facts)) is not None:
         found = inability
-    elif not has_price(target, facts) and not is_bookable(None, unpriced, auto=auto):
+    elif (target.price is None or facts.unit) and not (
+        has_price(target, facts) or is_bookable(None, unpriced, auto=auto)
+    ):
         found = ("unpriced", "its price is unknown")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
         found = ("unavailable", _EJECTED if target.pool is None else _NOBODY_READY)
-    elif auto and facts.max_output_tokens is not None and longest_answer(target, facts) != facts.max_output_tokens:
+    elif auto and wanted is not None and wanted > target.max_output_tokens and longest_answer(target, facts) != wanted:
         # Last, since it is no obstacle where everybody has it.
-        found = (
-            "output",
-            f"answers with at most {target.max_output_tokens} tokens, {facts.max_output_tokens} are wanted",
-        )
-    return found and Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
+        found = ("output", f"answers with at most {target.max_output_tokens} tokens, {wanted} are wanted")
+    else:
+        return None
+    return Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
 
 
 def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
@@ -548,6 +550,8 @@ class _Option(msgspec.Struct, eq=False):
     expected: int | None
     compared: int | None
     """What it is compared by: within a tool loop the expected cost of the turn's first request."""
+    capable: bool = True
+    """True when it is good enough for this prompt."""
     reason: Reason = "fallback"
     margin_nanousd: int | None = None
     margin_why: MarginWhy = ""
@@ -556,8 +560,7 @@ class _Option(msgspec.Struct, eq=False):
     rank: tuple[float, bool, str] = (math.inf, False, "")
 
 
-def _rank(option: _Option) -> tuple[float, bool, str]:
-    return option.rank
+_rank: Final = operator.attrgetter("rank")
 
 
 class _TargetComparison(msgspec.Struct, eq=False):
@@ -574,37 +577,37 @@ class _TargetComparison(msgspec.Struct, eq=False):
         """The target with what one more request costs by its price, and the rank that follows from it and the routing weight:
         unpriced last.
         """
-        facts, target_id = self.facts, target.target_id
-        outlook = self.prediction.outlooks.get(target_id)
-        predicted = self.prediction.expected_output_tokens if outlook is None else outlook.output_tokens
-        output = _expected_output(target, facts, facts.input_tokens, predicted)
-        expected = compared = _expected(target, facts.input_tokens, output, sticky)
-        if (opening := facts.opening_tokens) is not None:
-            compared = _expected(target, opening, _expected_output(target, facts, opening, predicted), sticky)
+        facts, prediction, policy, target_id = self.facts, self.prediction, self.policy, target.target_id
+        outlook = prediction.outlooks.get(target_id)
+        predicted = prediction.expected_output_tokens if outlook is None else outlook.output_tokens
+        output, expected = _expected(target, facts, facts.input_tokens, predicted, sticky)
+        compared = expected
+        if facts.opening_tokens is not None:
+            _, compared = _expected(target, facts, facts.opening_tokens, predicted, sticky)
+        if self.reference is None or outlook is None:
+            capable = prediction.complexity <= target.capability + policy.capability_shift
+        else:
+            capable = self.reference - outlook.adequate <= self.tolerance
         if compared is None:
-            return _Option(target, outlook, output, expected, None, rank=(math.inf, False, target_id))
+            return _Option(target, outlook, output, expected, None, capable, rank=(math.inf, False, target_id))
         return _Option(
             target,
             outlook,
             output,
             expected,
             compared,
+            capable,
             margin_nanousd=compared,
-            margin_why="average" if is_own(target, self.policy.pooled) else "bought",
+            margin_why="average" if target.own or target_id in policy.pooled else "bought",
             rank=(compared / target.routing_weight, False, target_id),
         )
-
-    def capable(self, option: _Option) -> bool:
-        if self.reference is None or option.outlook is None:
-            return self.prediction.complexity <= option.target.capability + self.policy.capability_shift
-        return self.reference - option.outlook.adequate <= self.tolerance
 
     def may_stay(self, option: _Option) -> bool:
         """True when the target was good enough for the turn's first request: with room or without, each tolerance keeps the
         minimum, and the room may have changed since.
         """
         if self.reference is None or option.outlook is None:
-            return self.capable(option)
+            return option.capable
         most = max(self.facts.tolerance, self.facts.tolerance_with_room or 0.0)
         return self.reference - option.outlook.adequate <= most
 
@@ -649,15 +652,17 @@ def _auto(
     for target in eligible:
         option = scales.option(target, sticky)
         stays = kept is not None and kept.target_id == target.target_id and scales.may_stay(option)
-        (capable if stays or scales.capable(option) else weak).append(option)
+        (capable if stays or option.capable else weak).append(option)
     if rooms is not NO_ROOMS:
         _price_rooms(capable, rooms)
         _price_rooms(weak, rooms)
     if len(weak) > 1:
         weak.sort(key=lambda option: (-scales.strength(option), option.rank))
     if capable:
-        capable.sort(key=_rank)
-        capable[0].reason = _first_reason(capable, scales, sticky, rooms)
+        if len(capable) > 1:
+            capable.sort(key=_rank)
+        is_plain = sticky is None and rooms is NO_ROOMS
+        capable[0].reason = "cheapest-capable" if is_plain else _first_reason(capable, scales, sticky, rooms)
     else:
         capable.append(weak.pop(0))
         capable[0].reason = "most-capable"
@@ -770,8 +775,11 @@ def _cheapest_bought(good_enough: Iterable[_Option]) -> Target | None:
     """Returns the paid target of least cost. Routing weights are ignored: they express preference, not the cost
     elsewhere.
     """
-    bought = [option for option in good_enough if option.margin_why == "bought"]
-    return min(bought, key=_booked).target if bought else None
+    cheapest: _Option | None = None
+    for option in good_enough:
+        if option.margin_why == "bought" and (cheapest is None or _booked(option) < _booked(cheapest)):
+            cheapest = option
+    return None if cheapest is None else cheapest.target
 
 
 def _booked(option: _Option) -> tuple[int, str]:
@@ -838,14 +846,12 @@ def _option(
     """A target that is compared with nothing."""
     outlook = None if prediction is None else prediction.outlooks.get(target.target_id)
     predicted = DEFAULT_OUTPUT_TOKENS if prediction is None else prediction.expected_output_tokens
-    output = _expected_output(
-        target, facts, facts.input_tokens, predicted if outlook is None else outlook.output_tokens
-    )
-    expected = _expected(target, facts.input_tokens, output, sticky)
+    predicted = predicted if outlook is None else outlook.output_tokens
+    output, expected = _expected(target, facts, facts.input_tokens, predicted, sticky)
     if facts.unit:
         # Billed by what was asked for: it costs what it may cost.
         expected = likely_most_nanousd(target, facts)
-    return _Option(target, outlook, output, expected, None, reason)
+    return _Option(target, outlook, output, expected, None, reason=reason)
 
 
 def _candidate(option: _Option, facts: Facts) -> Candidate:
@@ -861,33 +867,33 @@ def _candidate(option: _Option, facts: Facts) -> Candidate:
     )
 
 
-def _expected(target: Target, input_tokens: int, output_tokens: int, sticky: Sticky | None) -> int | None:
-    """The expected cost in nano-dollars: estimated input, predicted output, and the conversation's cached tokens at the
-    sticky target.
+def _expected(
+    target: Target, facts: Facts, input_tokens: int, predicted_tokens: int, sticky: Sticky | None
+) -> tuple[int, int | None]:
+    """The expected answer tokens of all choices beside so many of the prompt, and the expected cost in nano-dollars: estimated
+    input, predicted output, and the conversation's cached tokens at the sticky target.
     """
+    output_tokens = 0
+    if not facts.needs or facts.needs.isdisjoint(_ANSWERS_NOTHING):
+        most = target.max_output_tokens
+        room = max(1, target.max_context_tokens - input_tokens)
+        output_tokens = min(predicted_tokens, facts.max_output_tokens or most, most, room) * facts.choices
     price = target.price
     if price is None:
-        return None
+        return output_tokens, None
     cached = 0
     if sticky is not None and sticky.target_id == target.target_id:
         cached = min(sticky.cached_tokens, input_tokens)
-    return price.tokens_nanousd(input_tokens, output_tokens, cached)
-
-
-def _expected_output(target: Target, facts: Facts, input_tokens: int, predicted_tokens: int) -> int:
-    """The expected answer tokens of all choices, beside so many of the prompt."""
-    if facts.needs and not facts.needs.isdisjoint(_ANSWERS_NOTHING):
-        return 0
-    most = target.max_output_tokens
-    room = max(1, target.max_context_tokens - input_tokens)
-    return min(predicted_tokens, facts.max_output_tokens or most, most, room) * facts.choices
+    return output_tokens, price.tokens_nanousd(input_tokens, output_tokens, cached)
 
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     """The maximum cost of one attempt by the estimates: nothing cached, everything written to the cache, the longest
     output.
     """
-    price = _price(target, facts)
+    price = target.price
+    if facts.unit or facts.service_tier is not None:
+        price = _price(target, facts)
     if price is None:
         return None
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0

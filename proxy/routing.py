@@ -64,7 +64,9 @@ class Routing:
         rooms = self._rooms(context, caller, parsed, prediction, fleet) if chooses and config.policy.pools else NO_ROOMS
         conversation = conversation_key(request, parsed.prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
-        reuse = self._reuse(config, caller.team_id, parsed, sticky)
+        reuse = None
+        if parsed.input_tokens >= CACHE_MIN_TOKENS and request.operation == "chat":
+            reuse = self._reuse(config, caller.team_id, sticky)
         turn, chosen = None, None
         if chooses and config.policy.stay_in_turn and (request.tools or facts.loop.steps):
             turn = turn_key(parsed.prompt)
@@ -76,7 +78,7 @@ class Routing:
             raise
         arm: Arm = ""
         # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
-        if prediction is not None and not downgraded:
+        if config.holdout_share > 0 and prediction is not None and not downgraded:
             arm, route = drawn_arm(context.request_id, config, route, facts, prediction, fleet)
         if route.candidates[0].reason == "spill-over":
             self._tell_overflow(route, facts)
@@ -84,7 +86,7 @@ class Routing:
         if request.as_written is None:
             compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
             keep_bytes = kept_bytes(caller, prediction, in_flight, compared=compared)
-        # In two steps of few names, as with facts.
+        # In steps of few names, as with facts.
         routed = RoutedRequest(
             request_id=context.request_id,
             caller=caller,
@@ -103,7 +105,9 @@ class Routing:
             conversation=conversation,
         )
         hold = hold_of(config, caller, parsed, facts, route, in_flight)
-        return replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
+        if arm or downgraded or hold is not None or reuse is not None or turn is not None:
+            routed = replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
+        return routed
 
     def first_choice(
         self, context: RequestContext, caller: Caller, parsed: ParsedRequest, prediction: Prediction | None
@@ -122,12 +126,8 @@ class Routing:
             return None
         return found, fleet.get(found.target_id, ())
 
-    def _reuse(
-        self, config: PipelineConfig, team_id: str, parsed: ParsedRequest, sticky: Sticky | None
-    ) -> Reuse | None:
-        """What is known of the prompt being cached. None for one that is too short, and for teams that want no marks."""
-        if parsed.input_tokens < CACHE_MIN_TOKENS or parsed.request.operation != "chat":
-            return None
+    def _reuse(self, config: PipelineConfig, team_id: str, sticky: Sticky | None) -> Reuse | None:
+        """What is known of a prompt being cached that is long enough for it. None for teams that want no marks."""
         self._shares.note(team_id, again=sticky is not None)
         if not config.cache_marks.enabled or team_id in config.cache_marks.off_for_teams:
             return None
