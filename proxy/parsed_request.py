@@ -64,9 +64,8 @@ def parsed_request(
         )
     if request.tag:
         tags.admit(caller.team_id, request.tag)
-    wanted = wants_escalation(headers)
     deadline = deadline_of(
-        own_timeout_s(headers.timeout_ms),
+        None if headers.timeout_ms is None else own_timeout_s(headers.timeout_ms),
         request.tier,
         context.config.deadlines,
         context.started_at,
@@ -79,7 +78,7 @@ def parsed_request(
         prompt=prompt,
         input_tokens=input_tokens(request, prompt),
         deadline=deadline,
-        wants_escalation=wanted,
+        wants_escalation=None if headers.escalate is None else wants_escalation(headers.escalate),
         idempotency_key=headers.idempotency_key,
         later=understood.later,
         to_count=understood.to_count,

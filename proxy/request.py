@@ -10,9 +10,9 @@ from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.prices import SERVICE_TIERS, ServiceTier
-from providers.parameters import DECISIVE, is_said
+from providers.parameters import DECISIVE, MINOR, is_said
 from providers.target import Capability, Tier
-from providers.wire import SERVED_BY, ChatRequest, Message, Priority
+from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
 from proxy.tool_loop import turn_start
 
@@ -87,7 +87,7 @@ MAX_EMBEDDED = 2_048
 """The most texts in one embeddings request, as with OpenAI."""
 MAX_ID_CHARS = 256
 
-_DEFINITIONS: Final = ("tools", "functions", "response_format")
+_DEFINITIONS: Final = frozenset({"tools", "functions", "response_format"})
 _DIGESTED_BYTES = 128 * 1024
 _ASKED: Final = ("messages", "input", "documents", "prompt")
 _TIERS: frozenset[str] = frozenset(get_args(Tier))
@@ -100,6 +100,7 @@ _SERVICE_TIERS: Mapping[str, Tier] = {
 }
 _SOLD: Mapping[str, ServiceTier] = {tier: tier for tier in SERVICE_TIERS}
 _INSTRUCTING = frozenset({"system", "developer"})
+_NOTHING: Final[frozenset[Capability]] = frozenset()
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
 _MEASURABLE_PARTS = _IMAGE_PARTS | {"text", "input_text", "refusal", "thinking", "redacted_thinking", "input_audio"}
 _PRIORITIES: Mapping[str, Priority] = {"low": -1, "normal": 0, "high": 1}
@@ -217,14 +218,17 @@ _encode = msgspec.json.Encoder().encode
 _OWN_FIELDS: Final = frozenset(OWN_FIELDS)
 _TYPED: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Asked)) - {"tools", "functions"}
 """What of a body is read for itself."""
+_ORDINARY: Final = (_TYPED | MINOR | DECISIVE | {"messages", "tools", "functions", "tool_choice", "stop"}) - _OWN_FIELDS
+"""Most bodies have no other fields: none of these steers, and none is the gateway's own."""
 _T = TypeVar("_T")
 
 
 def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
     """Parses a chat completion request. Raises BadRequest."""
     fields, typed = decoded(body, _body_decoder)
-    refuse_steering(fields)
-    drop_own_fields(fields)
+    if not _ORDINARY.issuperset(fields):
+        refuse_steering(fields)
+        drop_own_fields(fields)
     tools = len(typed.tools or ()) + len(typed.functions or ())
     return request_of(fields, typed, typed.messages, headers, tools=tools)
 
@@ -286,6 +290,10 @@ def request_of(
     """
     _check_limits(asked, messages)
     options, form = asked.stream_options, asked.response_format
+    images = 0
+    for message in messages:
+        if isinstance(message.content, list):
+            images += _images_in(message.content)
     request = ChatRequest(
         fields=fields,
         model=asked.model,
@@ -296,7 +304,7 @@ def request_of(
         max_output_tokens=max(asked.max_completion_tokens or 0, asked.max_tokens or 0) or None,
         n=(asked.n or 1) * times,
         tools=tools,
-        images=_count_images(messages),
+        images=images,
         json_mode=form is not None and form.type != "text",
         session_id=session,
         cache_key=asked.prompt_cache_key,
@@ -404,7 +412,8 @@ def decoded(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str,
     """A JSON body's fields as they came, and what the decoder reads of them. Raises BadRequest."""
     try:
         # Fields that are passed on unread are not looked at by the decoders: no upstream gets broken text.
-        body.decode()
+        if not body.isascii():
+            body.decode()
         return _fields_decoder.decode(body), decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _not_valid(error) from error
@@ -466,16 +475,15 @@ def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
         )
     if body.n is not None and not 1 <= body.n <= MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
-    for name, most in (("max_tokens", body.max_tokens), ("max_completion_tokens", body.max_completion_tokens)):
-        if most is not None and most < 1:
-            raise BadRequest(f"`{name}` must be at least 1.", param=name)
+    if body.max_tokens is not None and body.max_tokens < 1:
+        raise BadRequest("`max_tokens` must be at least 1.", param="max_tokens")
+    if body.max_completion_tokens is not None and body.max_completion_tokens < 1:
+        raise BadRequest("`max_completion_tokens` must be at least 1.", param="max_completion_tokens")
 
 
-def wants_escalation(headers: RequestHeaders) -> bool | None:
-    """Returns the request's choice of escalation; None leaves it to the team. Raises BadRequest."""
-    if headers.escalate is None:
-        return None
-    said = headers.escalate.lower()
+def wants_escalation(header: str) -> bool:
+    """Returns the request's choice of escalation. Raises BadRequest."""
+    said = header.lower()
     if said not in {"true", "false"}:
         raise BadRequest("`x-weighbridge-escalate` must be `true` or `false`.", param="x-weighbridge-escalate")
     return said == "true"
@@ -485,6 +493,9 @@ def messages_digest(request: ChatRequest) -> int:
     """Returns a hash of the messages that recognises a repeated request in this process: keyed as that of
     `conversation_key`. Of large ones both ends and the size are hashed.
     """
+    if len(request.messages) == 1 and isinstance(content := request.messages[0].content, str):
+        # A text's hash is made once, and this one's is known from there.
+        return hash((request.messages[0].role, content))
     raw = b""
     for name in _ASKED:
         if name in request.fields:
@@ -541,19 +552,16 @@ def _priority(header: str | None, field: str | None, service_tier: str | None) -
     return _PRIORITIES[named]
 
 
-def _count_images(messages: Sequence[Message]) -> int:
-    images = 0
-    for message in messages:
-        if isinstance(message.content, list):
-            for part in message.content:
-                images += part.type in _IMAGE_PARTS
-    return images
+def _images_in(parts: Iterable[Part]) -> int:
+    return sum(part.type in _IMAGE_PARTS for part in parts)
 
 
 def needs(request: ChatRequest) -> frozenset[Capability]:
     """Returns the capabilities that a target needs to serve this request."""
     if request.operation != "chat":
         return frozenset({SERVED_BY[request.operation]})
+    if not (request.tools or request.images or request.json_mode):
+        return _NOTHING
     wanted: list[Capability] = []
     if request.tools:
         wanted.append("tools")
@@ -596,9 +604,9 @@ def prompt_of(request: ChatRequest) -> Prompt:
     question = asked[-1] if asked else len(talk) - 1
     return Prompt(
         text=talk[question] if talk else "",
-        system="\n".join(system),
+        system="\n".join(system) if system else "",
         before=talk[asked[-2]] if len(asked) > 1 else "",
-        history="\n".join(talk[: max(0, question)]),
+        history="\n".join(talk[:question]) if question > 0 else "",
         since="\n".join(talk[question + 1 :]),
         turns=max(len(asked), 1),
         tools=request.tools,
@@ -611,14 +619,15 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     """Estimates the prompt's tokens, with framing, tool definitions and images."""
     if request.operation != "chat":
         return request.given_texts_tokens
+    fields = request.fields
     tokens = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
     tokens += request.given_tokens
     for text in (prompt.text, prompt.system, prompt.history, prompt.since):
         if text:
             tokens += estimate_tokens(text)
-    for name in _DEFINITIONS:
-        if name in request.fields:
-            tokens += estimate_tokens(bytes(request.fields[name]).decode())
+    if not _DEFINITIONS.isdisjoint(fields):
+        for name in _DEFINITIONS & fields.keys():
+            tokens += estimate_tokens(bytes(fields[name]).decode())
     for message in request.messages:
         if message.tool_calls or message.function_call or not isinstance(message.content, str):
             tokens += _beside_text(message)
@@ -628,7 +637,8 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
 def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:
     """Of the prompt's estimated `tokens` those up to the last user message, without its tool loop."""
     since = request.messages[turn_start(request.messages) :]
-    added = estimate_tokens(prompt.since) + MESSAGE_TOKENS * len(since) + IMAGE_TOKENS * _count_images(since)
+    images = sum(_images_in(message.content) for message in since if isinstance(message.content, list))
+    added = estimate_tokens(prompt.since) + MESSAGE_TOKENS * len(since) + IMAGE_TOKENS * images
     return max(1, tokens - added - sum(_beside_text(message) for message in since))
 
 

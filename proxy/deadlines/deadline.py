@@ -153,10 +153,8 @@ def _client_seconds(value: str) -> float | None:
     return seconds if _LEAST_TIMEOUT_S <= seconds <= MOST_TIMEOUT_MS / 1000 else None
 
 
-def own_timeout_s(value: str | None) -> float | None:
-    """Parses the time-out header to seconds; None without one. Raises BadRequest."""
-    if value is None:
-        return None
+def own_timeout_s(value: str) -> float:
+    """Parses the time-out header to seconds. Raises BadRequest."""
     # `int` would take signs, underscores and the digits of other scripts, too.
     if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and 1 <= int(value) <= MOST_TIMEOUT_MS:
         return int(value) / 1000

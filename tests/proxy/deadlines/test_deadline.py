@@ -69,7 +69,6 @@ def test_anything_else_is_refused_by_name(sent: str) -> None:
 
 def test_without_the_header_the_tier_decides() -> None:
     """Interactive and batch have their own defaults; null lifts each."""
-    assert own_timeout_s(None) is None
     assert (of_tier().first_token_at, of_tier().answer_at, of_tier().own) == (101.0, 110.0, False)
     batch = deadline_of(None, "batch", DEFAULTS, ARRIVED)
     assert (batch.first_token_at, batch.answer_at) == (220.0, 700.0)
