@@ -76,8 +76,9 @@ class Directory:
         self._store = store
         self._peppers = usable_peppers(tuple(peppers))
         # The memory's own key, so that what it holds is of no use elsewhere. Its digests are full-length and
-        # cover the whole key; BLAKE2's keyed mode is a MAC by itself and costs a tenth of an HMAC here.
-        self._cache_secret = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
+        # cover the whole key; BLAKE2's keyed mode is a MAC by itself and costs a tenth of an HMAC here. A key is short, and
+        # BLAKE2s takes the smaller blocks.
+        self._cache_secret = secrets.token_bytes(hashlib.blake2s.MAX_KEY_SIZE)
         self._clock = clock
         self._wall_clock = wall_clock
         self._fresh_s = fresh_s
@@ -167,7 +168,7 @@ class Directory:
         await asyncio.gather(*self._lookups.values())
 
     def _cache_key(self, presented: str) -> bytes:
-        return hashlib.blake2b(presented.encode(), key=self._cache_secret, digest_size=32).digest()
+        return hashlib.blake2s(presented.encode(), key=self._cache_secret, digest_size=32).digest()
 
     def _join_lookup(self, digest: bytes, presented: str) -> asyncio.Task[_LookupResult] | None:
         """The lookup of this key, joined or begun now; None when too many are in progress."""
