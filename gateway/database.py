@@ -160,13 +160,16 @@ def _address(url: str) -> URL:
 
 
 def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
+    options: dict[str, Any] = {}
     if address.database and address.database != ":memory:":
+        # The connection that was used last still knows most pages.
+        options["pool_use_lifo"] = True
         private_folder(Path(address.database).parent)
         # Its journal and its shared memory get the rights of the database's own file.
         private_file(Path(address.database))
     # How long a statement waits for another writer; `?timeout=` in the address has the last word.
     waiting = {} if "timeout" in address.query else {"timeout": _BUSY_TIMEOUT_S}
-    engine = create_async_engine(address, connect_args=waiting, module=SqliteDriver())
+    engine = create_async_engine(address, connect_args=waiting, module=SqliteDriver(), **options)
     # With WAL, readers do not wait for the writer. NORMAL loses nothing when the process is killed;
     # at a loss of power it may lose the last commits.
     pragmas = (f"synchronous={'FULL' if power_safe else 'NORMAL'}", "foreign_keys=ON")
