@@ -15,11 +15,11 @@ ALL: Final = select(*(getattr(LedgerEntry, name) for name in COLUMNS))
 _FLAGS: Final = COLUMNS.index("flags")
 
 
-def row_of(entry: Entry) -> tuple[Any, ...]:
+def row_of(entry: Entry) -> list[Any]:
     """Return the entry's values in the order of `COLUMNS`."""
-    values = msgspec.structs.astuple(entry)
-    flags = msgspec.json.encode(entry.flags).decode() if entry.flags else "[]"
-    return (*values[:_FLAGS], flags, *values[_FLAGS + 1 :])
+    values = list(msgspec.structs.astuple(entry))
+    values[_FLAGS] = msgspec.json.encode(entry.flags).decode() if entry.flags else "[]"
+    return values
 
 
 def entry_of(row: Sequence[Any]) -> Entry:

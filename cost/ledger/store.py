@@ -48,10 +48,8 @@ class LedgerStore:
         """
         if not entries:
             return 0
-        # In key order, so that two writers of overlapping batches never deadlock.
-        ordered = sorted(entries, key=_key)
         try:
-            return await self._insert(ordered, careful=careful)
+            return await self._insert(self._ordered(entries), careful=careful)
         except (DataError, IntegrityError, ValueError, OverflowError) as failure:
             raise EntriesRefused(type(failure).__name__) from failure
         except DBAPIError as failure:
@@ -71,14 +69,21 @@ class LedgerStore:
                 # Take the write lock at once: of two transactions that have read, only one could go on to write.
                 await connection.exec_driver_sql("BEGIN IMMEDIATE")
             if careful:
-                entries = sorted(await with_lost_hosts(connection, entries), key=_key)
+                entries = self._ordered(await with_lost_hosts(connection, entries))
             if not entries:
                 return 0
             return await self._insert_ordered(connection, entries)
 
     async def insert_within(self, connection: AsyncConnection, entries: Sequence[Entry]) -> int:
         """Run `insert` within the transaction of a caller whose own rows must commit or fail with these."""
-        return await self._insert_ordered(connection, sorted(entries, key=_key)) if entries else 0
+        return await self._insert_ordered(connection, self._ordered(entries)) if entries else 0
+
+    def _ordered(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return them in the order of their keys, so that two writers of overlapping batches never deadlock.
+
+        SQLite has one writer at a time, and what comes in the order of time goes to the ends of its indexes.
+        """
+        return list(entries) if self._sqlite else sorted(entries, key=_key)
 
     async def _insert_ordered(self, connection: AsyncConnection, entries: list[Entry]) -> int:
         kept = await moved(connection, entries)
@@ -159,7 +164,7 @@ def _array_type(column: str) -> str:
     return next(array for name, array in _PG_TYPES.items() if name in words)
 
 
-def _as_columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+def _as_columns(rows: Sequence[Sequence[Any]]) -> tuple[list[Any], ...]:
     """Return one array per column: a single statement, whatever the number of rows."""
     return tuple(list(column) for column in zip(*rows, strict=True))
 
