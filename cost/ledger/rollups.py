@@ -51,20 +51,22 @@ class RollupDeltas(msgspec.Struct, frozen=True):
     spend: dict[tuple[str, str, int], int]
 
 
-_other_dimensions: Final = attrgetter(*ROLLUP_KEY[2:])
-_plain_sums: Final = attrgetter(*_TOKENS)
-_meter_sums: Final = attrgetter(*METER_COLUMNS)
+_DIMENSIONS: Final = tuple(name for name in ROLLUP_KEY if name != "start_us")
+_kind: Final = attrgetter(*_DIMENSIONS, "entry", "attempt", "served", "usage_source", "flags")
+_amounts: Final = attrgetter(
+    "cost_nanousd", *_BASELINES, "priced_attempts", "batch_saved_nanousd", *_TOKENS, *METER_COLUMNS
+)
 
 
 def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
     """Return the sums of entries that are new to the ledger."""
-    amounts: dict[RollupKey, list[Sums]] = {}
+    alike: dict[tuple[int, tuple[Any, ...]], list[Entry]] = {}
     for entry in entries:
         if entry.entry != "reserve":
-            key = (entry.team_id, entry.at_us - entry.at_us % HOUR_US, *_other_dimensions(entry))
-            amounts.setdefault(key, []).append(_amounts(entry))
-    # Column by column: many entries share a key.
-    hours: dict[RollupKey, Sums] = {key: tuple(map(sum, zip(*rows, strict=True))) for key, rows in amounts.items()}
+            alike.setdefault((entry.at_us // HOUR_US, _kind(entry)), []).append(entry)
+    hours: dict[RollupKey, Sums] = {}
+    for (hour, kind), group in alike.items():
+        add(hours, (kind[0], hour * HOUR_US, *kind[1 : len(_DIMENSIONS)]), _sums_of(group))
     days = days_of(hours)
     return RollupDeltas(hours, days, spend_of(days))
 
@@ -100,29 +102,33 @@ def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
     return spend
 
 
-def _amounts(entry: Entry) -> Sums:
-    """Return one entry's contribution in the order of `ROLLUP_SUMS`."""
-    closes = _closes(entry)
-    tried = 0 if entry.entry == "void" else closes
-    cost, baseline = entry.cost_nanousd, entry.baseline_nanousd
-    cheapest, hosted = entry.cheapest_nanousd, entry.hosted_nanousd
+def _sums_of(alike: Sequence[Entry]) -> Sums:
+    """Return what entries of the same kind add to a row, in the order of `ROLLUP_SUMS`."""
+    first, count = alike[0], len(alike)
+    closes = _closes(first)
+    tried = 0 if first.entry == "void" else closes
+    # Column by column: many entries of a batch are of one kind.
+    costs, baselines, cheapest, hosted, priced, saved, *plain = zip(*map(_amounts, alike), strict=True)
+    sums = [sum(column) for column in plain]
     return (
-        closes if entry.attempt == 1 and entry.origin == "caller" else 0,
-        tried,
-        int(entry.served),
-        *_plain_sums(entry),
-        cost or 0,
-        *_meter_sums(entry),
-        baseline or 0,
-        int(baseline is not None),
-        cheapest or 0,
-        int(cheapest is not None),
-        hosted or 0,
-        int(hosted is not None),
-        (tried if cost is None else 0) - entry.priced_attempts,
-        tried if entry.usage_source == "estimated" else 0,
-        entry.batch_saved_nanousd,
+        closes * count if first.attempt == 1 and first.origin == "caller" else 0,
+        tried * count,
+        count if first.served else 0,
+        *sums[: len(_TOKENS)],
+        sum(filter(None, costs)),
+        *sums[len(_TOKENS) :],
+        *_known(baselines),
+        *_known(cheapest),
+        *_known(hosted),
+        tried * costs.count(None) - sum(priced),
+        tried * count if first.usage_source == "estimated" else 0,
+        sum(saved),
     )
+
+
+def _known(amounts: tuple[int | None, ...]) -> tuple[int, int]:
+    """Return the sum of those amounts that are known, and how many those are."""
+    return sum(filter(None, amounts)), len(amounts) - amounts.count(None)
 
 
 def _closes(entry: Entry) -> int:
