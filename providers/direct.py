@@ -234,12 +234,12 @@ class DirectUpstream:
         if is_metered or not call.request.stream:
             if kind == b"text/event-stream":
                 raise _malformed("The upstream streams although asked for a whole answer.", call)
-            return _Body(self._pool, connection, call, self._limits, reader, as_chunk=False)
+            return _Body(self._pool, connection, call, self._limits.max_reply_bytes, reader, False)
         # The first token may take longer than any later pause.
         connection.limit_silence(call.idle_timeout_s)
         if b"json" in kind and reader is None:
             # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
-            return _Body(self._pool, connection, call, self._limits, None, as_chunk=True)
+            return _Body(self._pool, connection, call, self._limits.max_reply_bytes, None, True)
         return _Stream(self._pool, connection, call, self._limits, reader)
 
     def _passed(self, connection: Connection, call: UpstreamCall, media_type: str) -> PassedStream:
@@ -340,56 +340,36 @@ def _decoded(call: UpstreamCall, body: bytes) -> Event:
     return decode_metered(body, operation, deployment_id, secret)
 
 
-class _Body:
+class _Body(msgspec.Struct, eq=False):
     """A whole reply, as one event. Closing it cuts the connection unless the reply was read to its end."""
 
-    __slots__ = (
-        "_as_chunk",
-        "_call",
-        "_connection",
-        "_most_bytes",
-        "_pool",
-        "_reader",
-        "ended",
-    )
-
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        connection: Connection,
-        call: UpstreamCall,
-        limits: DirectLimits,
-        reader: ReplyReader | None,
-        *,
-        as_chunk: bool,
-    ) -> None:
-        self._pool = pool
-        self._connection = connection
-        self._call = call
-        self._most_bytes = limits.max_reply_bytes
-        self._as_chunk = as_chunk
-        self._reader = reader
-        self.ended = False
+    pool: ConnectionPool
+    connection: Connection
+    call: UpstreamCall
+    most_bytes: int
+    reader: ReplyReader | None
+    as_chunk: bool
+    ended: bool = False
 
     async def read(self) -> list[Event] | None:
         if self.ended:
             return None
-        call = self._call
+        call = self.call
         try:
-            body = await _read_bounded(self._connection, self._most_bytes)
+            body = await _read_bounded(self.connection, self.most_bytes)
         except READ_ERRORS as error:
             raise read_error(error, call) from error
         if body is None:
             raise _malformed("The upstream's answer is too large.", call)
         self.ended = True
         if completes_text(call.request, call.deployment):
-            body = text_as_chat(body, stream=self._as_chunk)
-        if self._reader is not None:
-            return [self._reader.whole(body)]
+            body = text_as_chat(body, stream=self.as_chunk)
+        if self.reader is not None:
+            return [self.reader.whole(body)]
         event = _decoded(call, body)
         if event.choices == 0:
             raise _malformed("The upstream's answer has no content.", call)
-        if self._as_chunk:
+        if self.as_chunk:
             chunk = completion_as_chunk(event.payload, call.deployment.deployment_id)
             event = msgspec.structs.replace(event, payload=chunk)
         return [event]
@@ -399,7 +379,7 @@ class _Body:
         return []
 
     async def aclose(self) -> None:
-        self._pool.release(self._connection)
+        self.pool.release(self.connection)
 
 
 class _Stream:
