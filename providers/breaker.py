@@ -93,23 +93,20 @@ class _Group:
         self.ejected = 0
 
 
-class Permit:
+class Permit(msgspec.Struct, eq=False):
     """The right to make one attempt, to which its outcome is reported; reports after the final one do nothing.
 
     `success` may come early, at the first token, and still be followed by `failure` when the stream is cut later: the
     failure then counts as if the success had not been.
     """
 
-    __slots__ = ("_breaker", "_breakers", "_done", "_epoch", "_failures_before", "_successes", "_successes_before")
-
-    def __init__(self, breakers: "Breakers", breaker: _Breaker, failures_before: int) -> None:
-        self._breakers = breakers
-        self._breaker = breaker
-        self._epoch = breaker.epoch
-        self._failures_before = failures_before
-        self._successes_before = breaker.successes
-        self._successes = -1
-        self._done = False
+    _breakers: "Breakers"
+    _breaker: _Breaker
+    _failures_before: int
+    _epoch: int
+    _successes_before: int
+    _successes: int = -1
+    _done: bool = False
 
     def success(self) -> None:
         """Reports that the deployment answers: closes the breaker after a probe, and clears earlier failures."""
@@ -220,11 +217,12 @@ class Breakers:
         """A permit for one attempt, or None when the deployment is ejected or its probe is taken."""
         breaker = self._breaker_of(deployment_id)
         if breaker.open_until is None:
-            return Permit(self, breaker, breaker.failures)
+            return Permit(self, breaker, breaker.failures, breaker.epoch, breaker.successes)
         if not self._accepts_calls(breaker, self._clock()):
             return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
-        breaker.probe = Permit(self, breaker, self._config.consecutive_failures - 1)
+        failures = self._config.consecutive_failures - 1
+        breaker.probe = Permit(self, breaker, failures, breaker.epoch, breaker.successes)
         return breaker.probe
 
     def answered_since(self, deployment_id: str, moment: float) -> bool:

@@ -21,17 +21,23 @@ class RetryBudget:
         self._balance = self._floor
         # Requests by time, in coarse buckets: (number of the bucket, requests).
         self._recent: deque[list[int]] = deque()
+        self._latest = [-1, 0]
         self._requests = 0
 
     def request(self) -> None:
         """Counts a new request, whose first attempt is free."""
         number = self._bucket()
-        if not self._recent or self._recent[-1][0] != number:
+        if self._latest[0] != number:
             self._expire(number)
-            self._recent.append([number, 0])
-        self._recent[-1][1] += 1
+            self._latest = [number, 0]
+            self._recent.append(self._latest)
+        self._latest[1] += 1
+        before = self._share * self._requests
         self._requests += 1
-        self._balance = min(self._balance + self._share, self._cap())
+        self._balance += self._share
+        if before < self._floor:
+            # From there on the cap rises by as much.
+            self._balance = min(self._balance, self._cap())
 
     def try_spend(self) -> bool:
         """Takes one retry from the budget; False when there is none left."""

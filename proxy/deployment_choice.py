@@ -80,14 +80,6 @@ class ReplicaDoor(Protocol):
         ...
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """A deployment that may be called now, its breaker permit, and the lease where it is a replica chosen by load."""
-
-    deployment: Deployment
-    permit: Permit
-    lease: Lease | None
-
-
 class DeploymentChoice:
     """Chooses by replica load in our own pools, and by weighted random choice elsewhere."""
 
@@ -106,8 +98,12 @@ class DeploymentChoice:
             for each in self._breakers.available(target)
         )
 
-    def take(self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]) -> Chosen:
-        """Takes a deployment, preferring those not in `tried`. Raises UpstreamUnavailable when every breaker is open."""
+    def take(
+        self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]
+    ) -> tuple[Deployment, Permit, Lease | None]:
+        """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a lease
+        where it is a replica chosen by load. Raises UpstreamUnavailable when every breaker is open.
+        """
         target = candidate.target
         pool: Sequence[Deployment] = self._breakers.available(target)
         if routed.before is not None:
@@ -120,9 +116,8 @@ class DeploymentChoice:
             permit = self._breakers.try_acquire(deployment.deployment_id)
             if permit is not None:
                 if self._replicas is None or ask is None or choice is None:
-                    return Chosen(deployment, permit, None)
-                lease = self._replicas.take(target, choice, ask, routed.request, routed.caller)
-                return Chosen(deployment, permit, lease)
+                    return deployment, permit, None
+                return deployment, permit, self._replicas.take(target, choice, ask, routed.request, routed.caller)
             # A half-open breaker lets one probe through, and another request is that.
             pool = [each for each in pool if each is not deployment]
         ejected = UpstreamUnavailable(

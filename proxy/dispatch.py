@@ -319,12 +319,10 @@ class Dispatcher:
 
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
         """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
-        chosen = self._deployments.take(candidate, routed, _tried_deployments(attempts))
+        deployment, permit, lease = self._deployments.take(candidate, routed, _tried_deployments(attempts))
         number = len(attempts) + 1
-        attempt = Attempt(
-            routed, number, candidate, chosen.deployment, chosen.permit, self._books, self._clock, self._now_us
-        )
-        attempt.lease = chosen.lease
+        attempt = Attempt(routed, number, candidate, deployment, permit, self._books, self._clock, self._now_us)
+        attempt.lease = lease
         attempts.append(attempt)
         return attempt
 
@@ -370,28 +368,23 @@ class Dispatcher:
         return msgspec.structs.replace(call, engine_fields={**call.engine_fields, **handed})
 
     def _call(self, attempt: Attempt) -> UpstreamCall:
-        routed = attempt.routed
+        routed, target, deployment, now = attempt.routed, attempt.candidate.target, attempt.deployment, self._clock()
+        request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
+        marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
         return UpstreamCall(
-            deployment=attempt.deployment,
-            request=routed.request,
+            deployment=deployment,
+            request=request,
             request_id=routed.request_id,
-            connect_timeout_s=routed.timeouts.connect_s,
-            idle_timeout_s=routed.timeouts.idle_s,
-            total_timeout_s=routed.deadline.total_timeout_s(
-                self._clock(), routed.timeouts.total_s, stream=routed.request.stream
-            ),
-            headers=call_headers(attempt.candidate.target, routed, self._clock()),
-            engine_fields=call_fields(attempt.candidate.target, attempt.deployment, routed),
-            marks_cache=_marks_cache(attempt),
-            dropped=left_out_fields(attempt.candidate.target, routed),
+            connect_timeout_s=timeouts.connect_s,
+            idle_timeout_s=timeouts.idle_s,
+            total_timeout_s=routed.deadline.total_timeout_s(now, timeouts.total_s, stream=request.stream),
+            headers=call_headers(target, routed, now),
+            engine_fields=call_fields(target, deployment, routed),
+            marks_cache=marks,
+            dropped=left_out_fields(target, routed),
             reaches=attempt.reaches,
             drops=attempt.dropped.append,
         )
-
-
-def _marks_cache(attempt: Attempt) -> bool:
-    reuse, target = attempt.routed.reuse, attempt.candidate.target
-    return reuse is not None and speaks_anthropic(attempt.deployment) and pays(reuse, target.target_id, target.price)
 
 
 def _unknown_there(attempt: Attempt) -> RequestRejected:

@@ -84,7 +84,8 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         """The time-out of the whole reply. A stream that has begun is cut by its caller's own deadline only."""
         if stream and not self.own:
             return patience_s
-        return min(patience_s, max(self.answer_at - now, _LEAST_TIMEOUT_S))
+        left_s = self.answer_at - now
+        return patience_s if patience_s < left_s else max(left_s, _LEAST_TIMEOUT_S)
 
     @property
     def cuts_streams(self) -> bool:
