@@ -314,7 +314,7 @@ _PLACE: Final = (np.arange(1 << BUCKET_BITS, dtype=np.uint32) * np.uint32(_PLACI
 """Each bucket's place among 2 * SKETCH; the lowest bit is the sign. As a table of bytes it takes a quarter of the cache that
 the arithmetic's results would."""
 # By count: no text that is read has more words than bytes.
-_COUNTS: Final = np.arange(_MAX_BYTES + 1)
+_COUNTS: Final = np.arange(-(-_MAX_BYTES // _BLOCK_BYTES) * _BLOCK_BYTES + 1)
 _SKETCHED: Final = np.log1p(_COUNTS)
 _SUBLINEAR: Final = (1 + np.log(np.maximum(1, _COUNTS))).astype(np.float32)
 
@@ -712,7 +712,7 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "ideograph": _LEADS_IDEOGRAPH.view(np.uint8),
         "cue": _CUE,
         "is_cue": np.packbits(_CUE > 0, bitorder="little"),
-        "weight": _SKETCHED,
+        "log_more": _SKETCHED,
         "sublinear": _SUBLINEAR,
         "power": _in_blocks(_BASE),
         "inverse": _in_blocks(_UNBASE),

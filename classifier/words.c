@@ -17,6 +17,7 @@ const char weighbridge_source[65] = WORDS_SOURCE;
 enum { MOST_BYTES = 37 * 64, CUE_GROUPS = 5, BUCKET_BITS = 17, BLOCK_BYTES = 64, IDEOGRAPH_BYTES = 3, MARK_BYTES = 5, LONG_CODE = 12, PLACE_SHIFT = 25 };
 /* More than there can be terms, which are words and pairs of them. */
 enum { PLACE_BITS = 13, MOST_TERMS = 1 << PLACE_BITS };
+static const uint32_t NOTHING = 0xFFFFFFFF;
 
 /* What kind of byte each byte is; the order is that of classifier/features.py. */
 enum { LOWER, UPPER, DIGIT, UNDERSCORE, LEAD, REST, SPACE, NEWLINE, MATH, BRACKET, BACKSLASH, DOLLAR, QUESTION, COMMA, STOP, OTHER, KINDS };
@@ -26,7 +27,7 @@ struct tables {
     const uint8_t *ideograph;  /* by byte: whether a character that is a word of its own begins with it */
     const uint8_t *cue;        /* by 16 bits of a word's hash: its cue group, 0 for none */
     const uint8_t *is_cue;     /* the same as bits, for few words are cues and few bytes stay in the cache */
-    const double *weight;      /* by count: what a term adds to the sketch */
+    const double *log_more;    /* by count, of a text's bytes at most: the logarithm of one more, which a term adds to the sketch, too */
     const float *sublinear;    /* by count: what a term counts in the graph */
     const uint64_t *power;     /* of the base, of 0 to 63, then of 0, 64, 128, ... */
     const uint64_t *inverse;   /* the same of its inverse */
@@ -124,34 +125,43 @@ static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t siz
 }
 
 /* Which bucket numbers there are, in the order in which they come, and how often each is there. A table finds what was there before:
-   of each number its place in that order, counted from 1. */
+   of each number its place in that order. Whether a number is new decides nothing, for the processor cannot foretell it; it
+   foretells that hardly ever another number has a number's slot, of which there are so many. */
 static int32_t counted(const uint32_t *buckets, int32_t size, int32_t *distinct, int32_t *counts) {
-    uint32_t table[2 * MOST_TERMS], mask = 15;
+    uint32_t table[4 * MOST_TERMS], mask = 15;
     int32_t found = 0;
-    while (mask < 2 * (uint32_t)size) mask = 2 * mask + 1;
-    memset(table, 0, (mask + 1) * sizeof *table);
+    while (mask < 4 * (uint32_t)size) mask = 2 * mask + 1;
+    memset(table, 0xFF, (mask + 1) * sizeof *table);
+    memset(counts, 0, (size_t)size * sizeof *counts);
     for (int32_t at = 0; at < size; at++) {
-        uint32_t bucket = buckets[at], slot = bucket & mask;
-        while (table[slot] && table[slot] >> PLACE_BITS != bucket) slot = (slot + 1) & mask;
-        uint32_t known = table[slot] & (MOST_TERMS - 1), is_new = !known, place = is_new ? (uint32_t)found : known - 1;
+        uint32_t bucket = buckets[at], slot = bucket, is_new, known;
+        for (;; slot++) {
+            slot &= mask;
+            is_new = table[slot] == NOTHING;
+            known = is_new ? bucket << PLACE_BITS | (uint32_t)found : table[slot];
+            if (known >> PLACE_BITS == bucket) break;
+        }
+        table[slot] = known;
+        distinct[found] = (int32_t)bucket;
+        counts[known & (MOST_TERMS - 1)]++;
         found += (int32_t)is_new;
-        table[slot] = bucket << PLACE_BITS | (place + 1);
-        distinct[place] = (int32_t)bucket;
-        counts[place] = is_new ? 1 : counts[place] + 1;
     }
     return found;
 }
 
-/* Lines that begin like a choice ("A." or "A)"), and as a list's ("- ", "* ", "1. ", "2. "). */
-static void line_starts(const uint8_t *text, int32_t size, int32_t *choices, int32_t *items) {
+/* The number of line ends; lines that begin like a choice ("A." or "A)"), and as a list's ("- ", "* ", "1. ", "2. "). */
+static int32_t line_starts(const uint8_t *text, int32_t size, int32_t *choices, int32_t *items) {
     const uint8_t *at = text, *end = text + size;
+    int32_t line_ends = 0;
     *choices = *items = 0;
     while ((at = memchr(at, '\n', (size_t)(end - at)))) {
         int64_t left = end - ++at;
+        line_ends++;
         if (left >= 2 && at[0] >= 'A' && at[0] <= 'J' && (at[1] == '.' || at[1] == ')')) ++*choices;
         else if (left >= 2 && (at[0] == '-' || at[0] == '*') && at[1] == ' ') ++*items;
         else if (left >= 3 && (at[0] == '1' || at[0] == '2') && at[1] == '.' && at[2] == ' ') ++*items;
     }
+    return line_ends;
 }
 
 static int fenced(const uint8_t *text, int32_t size) {
@@ -219,17 +229,19 @@ static void tallied(const struct tables *t, const uint8_t *text, int32_t size, i
     }
 }
 
-static void facts(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
-                  const int32_t *starts, int32_t words, const int32_t *cues, float *out) {
-    int32_t kinds[KINDS] = {0}, numbers = 0, choices, items;
-    tallied(t, text, size, kinds);
-    for (int32_t word = 0; word < words; word++) numbers += (uint8_t)(text[starts[word]] - '0') < 10;
-    line_starts(text, size, &choices, &items);
+/* What is counted in a text, but for its size and lines: the same whatever blanks and line ends stand between its words. */
+struct content {
+    int32_t words, numbers, cues[256], kinds[KINDS];
+};
+
+static void facts(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size, const struct content *content, float *out) {
+    const int32_t *kinds = content->kinds;
+    int32_t choices, items, words = content->words, line_ends = line_starts(text, size, &choices, &items);
     double whole = size > 1 ? size : 1, each = (double)size / (words > 1 ? words : 1);
     int32_t beyond_ascii = kinds[LEAD] + kinds[REST];
     int32_t letters = kinds[LOWER] + kinds[UPPER];
-    *out++ = (float)log_more(size);
-    *out++ = (float)log_more(words);
+    *out++ = (float)t->log_more[size];
+    *out++ = (float)t->log_more[words];
     *out++ = (float)(each < 16.0 ? each : 16.0);
     *out++ = (float)(kinds[DIGIT] / whole);
     *out++ = (float)(kinds[UPPER] / (double)(letters > 1 ? letters : 1));
@@ -238,15 +250,15 @@ static void facts(const struct tables *t, const struct request *request, const u
     *out++ = (float)(kinds[BACKSLASH] / whole);
     *out++ = (float)(kinds[DOLLAR] / whole);
     *out++ = (float)(beyond_ascii / whole);
-    *out++ = (float)log_more(kinds[NEWLINE]);
-    *out++ = (float)log_more(kinds[QUESTION]);
-    *out++ = (float)log_more(numbers);
-    *out++ = (float)log_more(choices);
-    *out++ = (float)log_more(kinds[COMMA]);
-    *out++ = (float)log_more(kinds[STOP]);
-    *out++ = (float)log_more(items);
+    *out++ = (float)t->log_more[line_ends];
+    *out++ = (float)t->log_more[kinds[QUESTION]];
+    *out++ = (float)t->log_more[content->numbers];
+    *out++ = (float)t->log_more[choices];
+    *out++ = (float)t->log_more[kinds[COMMA]];
+    *out++ = (float)t->log_more[kinds[STOP]];
+    *out++ = (float)t->log_more[items];
     *out++ = (float)fenced(text, size);
-    for (int32_t group = 1; group <= CUE_GROUPS; group++) *out++ = (float)log_more(cues[group]);
+    for (int32_t group = 1; group <= CUE_GROUPS; group++) *out++ = (float)t->log_more[content->cues[group]];
     *out++ = (float)log_more(request->turns - 1);
     *out++ = (float)log_more(request->tools);
     *out++ = (float)log_more(request->images);
@@ -258,7 +270,7 @@ static void facts(const struct tables *t, const struct request *request, const u
 /* Each bucket adds its weight to a place, or takes it away; then all is of length 1. The lowest bit of the place is the sign. */
 static void sketched(const struct tables *t, const int32_t *buckets, const int32_t *counts, int32_t distinct, float *out) {
     double both[1 << (32 - PLACE_SHIFT)] = {0}, square = 0;
-    for (int32_t at = 0; at < distinct; at++) both[(uint32_t)buckets[at] * (uint32_t)t->placing >> PLACE_SHIFT] += t->weight[counts[at]];
+    for (int32_t at = 0; at < distinct; at++) both[(uint32_t)buckets[at] * (uint32_t)t->placing >> PLACE_SHIFT] += t->log_more[counts[at]];
     for (int32_t at = 0; at < t->sketch; at++) {
         both[at] = both[2 * at] - both[2 * at + 1];
         square += both[at] * both[at];
@@ -267,21 +279,20 @@ static void sketched(const struct tables *t, const int32_t *buckets, const int32
     for (int32_t at = 0; at < t->sketch; at++) out[at] = (float)(length > 0 ? both[at] / length : both[at]);
 }
 
-/* The features of one text: the numbers of distinct buckets, of terms, and of meanings; the length asked for; 29 facts and the sketch, as floats; and
-   with room for head_words + tail_words, 2 * size, 2 * size and 2 * size numbers the meanings, the buckets in no order, their counts,
-   and what these count as floats. Returns 0, or -1 for a text that is longer than a text that is read can be. */
-int32_t weighbridge_features(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
-                             int32_t *out) {
+/* All of a text's features, as below, that hang on its words alone, and its content. */
+static void content_of(const struct tables *t, const uint8_t *text, int32_t size, int32_t *out, struct content *content) {
     static const int32_t bucket_shift = 64 - BUCKET_BITS;
     uint64_t hashes[MOST_BYTES + 1], joined[MOST_BYTES];
     uint32_t all_terms[2 * MOST_BYTES];
-    int32_t starts[MOST_BYTES], cues[256] = {0}, pairs = 0;
-    if (size < 0 || size > MOST_BYTES) return -1;
+    int32_t starts[MOST_BYTES], pairs = 0;
     int32_t *meanings = out + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
     int32_t *counts = buckets + 2 * size;
     float *sublinear = (float *)(counts + 2 * size);
     int32_t words = words_in(t, text, size, hashes, starts);
     int32_t terms = words ? 2 * words - 1 : 0;
+    memset(content, 0, sizeof *content);
+    content->words = words;
+    tallied(t, text, size, content->kinds);
     for (int32_t word = 0; word + 1 < words; word++) {
         uint64_t pair = mixed(hashes[word] * t->pair + hashes[word + 1], t->finish);
         all_terms[words + word] = (uint32_t)(pair >> bucket_shift);
@@ -292,7 +303,8 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
         hashes[word] = mixed(hashes[word], t->finish);
         all_terms[word] = (uint32_t)(hashes[word] >> bucket_shift);
         uint32_t cue = (uint32_t)(hashes[word] >> 48);
-        if (t->is_cue[cue >> 3] >> (cue & 7) & 1) cues[t->cue[cue]]++;
+        if (t->is_cue[cue >> 3] >> (cue & 7) & 1) content->cues[t->cue[cue]]++;
+        content->numbers += (uint8_t)(text[starts[word]] - '0') < 10;
     }
     /* The meaning is looked up of words, then of pairs of ideographs: the first of them all, and the last. */
     int32_t all = words + pairs, most = t->head_words + t->tail_words;
@@ -304,10 +316,26 @@ int32_t weighbridge_features(const struct tables *t, const struct request *reque
     out[0] = counted(all_terms, terms, buckets, counts);
     out[1] = terms;
     out[2] = meant;
-    asked(text, size < t->searched ? size : t->searched, out + 3, out + 4);
     for (int32_t at = 0; at < out[0]; at++) sublinear[at] = t->sublinear[counts[at]];
-    sketched(t, buckets, counts, out[0], (float *)(out + SKETCH_AT));
-    facts(t, request, text, size, starts, words, cues, (float *)(out + FACTS_AT));
+}
+
+/* What is wanted of a whole text alone: the length asked for, and the sketch. */
+static void whole_of(const struct tables *t, const uint8_t *text, int32_t size, int32_t *out) {
+    const int32_t *buckets = out + SKETCH_AT + t->sketch + t->head_words + t->tail_words;
+    asked(text, size < t->searched ? size : t->searched, out + 3, out + 4);
+    sketched(t, buckets, buckets + 2 * size, out[0], (float *)(out + SKETCH_AT));
+}
+
+/* The features of one text: the numbers of distinct buckets, of terms, and of meanings; the length asked for; 29 facts and the sketch, as floats; and
+   with room for head_words + tail_words, 2 * size, 2 * size and 2 * size numbers the meanings, the buckets in no order, their counts,
+   and what these count as floats. Returns 0, or -1 for a text that is longer than a text that is read can be. */
+int32_t weighbridge_features(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
+                             int32_t *out) {
+    struct content content;
+    if (size < 0 || size > MOST_BYTES) return -1;
+    content_of(t, text, size, out, &content);
+    whole_of(t, text, size, out);
+    facts(t, request, text, size, &content, (float *)(out + FACTS_AT));
     return 0;
 }
 
@@ -417,8 +445,8 @@ static int32_t without_single_quoted(uint8_t *text, int32_t size, int32_t least)
     return kept;
 }
 
-/* Of several lines the first and the last, without the blanks around them. */
-static int32_t first_and_last(uint8_t *text, int32_t size) {
+/* Of several lines the first and the last, without the blanks around them; and how many lines there were. */
+static int32_t first_and_last(uint8_t *text, int32_t size, int32_t *all_lines) {
     int32_t kept = 0, last_begin = 0, last_end = 0, lines = 0;
     for (int32_t at = 0; at < size;) {
         int32_t begin = at, end = next_of(text, at, size, '\n');
@@ -429,6 +457,7 @@ static int32_t first_and_last(uint8_t *text, int32_t size) {
         if (lines++) last_begin = begin, last_end = end;
         else kept = moved(text, 0, begin, end);
     }
+    *all_lines = lines;
     if (lines < 2) return kept;
     text[kept++] = '\n';
     return moved(text, kept, last_begin, last_end);
@@ -452,14 +481,19 @@ static int ends_sentence(const uint8_t *text, int32_t at, int32_t size) {
     return at + 1 == size || is_blank(text[at + 1]) || text[at + 1] >= 0x80;
 }
 
-/* What a text asks, into `ask`, where there is room for the text; returns its size. */
-static int32_t ask_in(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *ask) {
+/* What a text asks, into `ask`, where there is room for the text; returns its size. `same_words` says that nothing but blanks and line ends is
+   left out, if anything: whatever else is left out is longer than what is put in its place. */
+static int32_t ask_in(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *ask, int32_t *same_words) {
+    int32_t lines = 0;
     memcpy(ask, text, (size_t)size);
     int32_t kept = without_marked(ask, without_fences(ask, size), '`', LONG_CODE, 0);
     kept = without_single_quoted(ask, without_marked(ask, kept, '"', t->long_quote, 1), t->long_quote);
-    if (next_of(ask, 0, kept, '\n') < kept) kept = first_and_last(ask, kept);
+    *same_words = kept == size;
+    if (next_of(ask, 0, kept, '\n') < kept) kept = first_and_last(ask, kept, &lines);
+    *same_words &= lines <= 2;
     if (has_enough(ask, kept)) return kept;
     memcpy(ask, text, (size_t)size);
+    *same_words = 1;
     return size;
 }
 
@@ -486,18 +520,25 @@ static int32_t question_in(const struct tables *t, const uint8_t *ask, int32_t s
 }
 
 /* A text's plain bytes, and behind them what it asks and its question, where there is room for three texts; the sizes of all
-   three, the last two negative where they are the same as the one before. Returns 0, or -1 as above. */
-int32_t weighbridge_parts(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *out, int32_t *sizes) {
-    if (size < 0 || size > MOST_BYTES) return -1;
+   three, the last two negative where they are the same as the one before. Returns whether what is asked has the text's words. */
+static int32_t parts_of(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *out, int32_t *sizes) {
+    int32_t same_words;
     memcpy(out, text, (size_t)size);
     sizes[0] = with_plain_marks(t, out, size);
     uint8_t *ask = out + sizes[0];
-    sizes[1] = ask_in(t, out, sizes[0], ask);
+    sizes[1] = ask_in(t, out, sizes[0], ask, &same_words);
     int32_t same = sizes[1] == sizes[0] && !memcmp(ask, out, (size_t)sizes[0]), all = sizes[1];
     int32_t begin = question_in(t, ask, all, sizes + 2);
     memcpy(ask + all, ask + begin, (size_t)sizes[2]);
     if (sizes[2] == all) sizes[2] = -1;
     if (same) sizes[1] = -1;
+    return same_words;
+}
+
+/* The same. Returns 0, or -1 as above. */
+int32_t weighbridge_parts(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *out, int32_t *sizes) {
+    if (size < 0 || size > MOST_BYTES) return -1;
+    parts_of(t, text, size, out, sizes);
     return 0;
 }
 
@@ -544,7 +585,7 @@ static void meant(const struct model *m, const int32_t *words, int32_t size, flo
 
 static float within(float value, float low, float high) { return value < low ? low : value > high ? high : value; }
 
-/* What was found in a text, or in a part of it. */
+/* What was found in a text, or in a part of it; its facts are pointed to by whoever has them. */
 struct found {
     const int32_t *meanings, *buckets;
     const float *sublinear, *facts;
@@ -553,7 +594,7 @@ struct found {
 
 static struct found found_in(const struct tables *t, const int32_t *out, int32_t size) {
     const int32_t *meanings = out + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
-    struct found found = {meanings, buckets, (const float *)(buckets + 4 * size), (const float *)out + FACTS_AT, out[2], out[0]};
+    struct found found = {meanings, buckets, (const float *)(buckets + 4 * size), 0, out[2], out[0]};
     return found;
 }
 
@@ -656,21 +697,28 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
                          int32_t size, const uint8_t *before, int32_t before_size, float *out) {
     int32_t found[3][ROOM], earlier[MOST_MEANT], sizes[3], earlier_size;
     uint8_t texts[3 * MOST_BYTES], plain[MOST_BYTES];
+    float of_facts[3][FACTS];
+    struct content content;
     struct found parts[3];
     if (t->sketch > WIDEST || t->head_words + t->tail_words > MOST_MEANT || m->context_words > MOST_MEANT) return -1;
-    if (before_size < 0 || before_size > MOST_BYTES || weighbridge_parts(t, text, size, texts, sizes)) return -1;
+    if (size < 0 || size > MOST_BYTES || before_size < 0 || before_size > MOST_BYTES) return -1;
+    int32_t same_words = parts_of(t, text, size, texts, sizes);
     memcpy(plain, before, (size_t)before_size);
     earlier_size = weighbridge_words(t, plain, with_plain_marks(t, plain, before_size), m->context_words, earlier);
     const uint8_t *at = texts;
     for (int32_t part = 0, length = 0; part < 3; part++) {
-        if (part && sizes[part] < 0) {
-            /* It is the one before; what is asked lies behind the text even so. */
-            parts[part] = parts[part - 1];
-        } else {
+        if (part) parts[part] = parts[part - 1];
+        /* A negative size says that it is the one before; what is asked lies behind the text even so. */
+        if (sizes[part] >= 0) {
             length = sizes[part];
-            weighbridge_features(t, request, at, length, found[part]);
-            parts[part] = found_in(t, found[part], length);
+            if (part != 1 || !same_words) {
+                content_of(t, at, length, found[part], &content);
+                parts[part] = found_in(t, found[part], length);
+            }
+            facts(t, request, at, length, &content, of_facts[part]);
+            parts[part].facts = of_facts[part];
         }
+        if (!part) whole_of(t, at, length, found[0]);
         at += length;
     }
     gist_of(m, parts, earlier, earlier_size, out);
@@ -691,9 +739,10 @@ struct graph {
     int32_t sums, gist, pairs, inner, scores, told;
 };
 
-enum { LANES = 4, AT_ONCE = 4, MOST_SCORES = 64, MOST_INNER = 1024 };
+enum { LANES = 4, AT_ONCE = 8, MOST_SCORES = 64, MOST_INNER = 1024 };
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 typedef lanes any_lanes __attribute__((aligned(4)));
+typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 
 /* Adds to `out` the product of a row and a matrix. Where the row has a 0, as in two places of five, the matrix is not read: the time is that
    of memory. What is added up is read and written once for AT_ONCE rows. */
@@ -712,9 +761,12 @@ static void multiplied(const float *row, int32_t size, const float *matrix, int3
             rows[each] = (const any_lanes *)(matrix + (int64_t)at * width);
             values[each] = (there ? row[at] : 0) - (lanes){0};
         }
-        const any_lanes *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
-        for (int32_t at = 0; at < width / LANES; at++)
-            sums[at] = sums[at] + values[0] * a[at] + values[1] * b[at] + values[2] * c[at] + values[3] * d[at];
+        for (int32_t at = 0; at < width / LANES; at++) {
+            lanes sum = sums[at];
+#pragma GCC unroll 8
+            for (int32_t each = 0; each < AT_ONCE; each++) sum += values[each] * rows[each][at];
+            sums[at] = sum;
+        }
     }
 }
 
@@ -731,7 +783,8 @@ void weighbridge_graph(const struct graph *g, const float *gist, const float *su
     }
     memcpy(inner, g->hidden_bias, (size_t)g->inner * sizeof *inner);
     multiplied(row, g->gist + g->pairs, g->hidden, g->inner, inner);
-    for (int32_t at = 0; at < g->inner; at++) inner[at] = inner[at] > 0 ? inner[at] : 0;
+    /* All at once, for the processor cannot foretell which of them are above 0. */
+    for (any_lanes *at = (any_lanes *)inner; at < (any_lanes *)(inner + g->inner); at++) *at = (any_lanes)((mask)*at & (*at > 0));
     memcpy(scores, g->constant, (size_t)g->scores * sizeof *scores);
     multiplied(inner, g->inner, g->out, g->scores, scores);
     multiplied(sums, g->sums, g->by_sums, g->scores, scores);

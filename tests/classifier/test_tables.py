@@ -54,6 +54,25 @@ def test_the_library_looks_up_what_numpy_does(
         assert found.tools == expected.tools == (prompt.tools > 0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  one 2, two? ",
+        "A. one\n\n\t- 22 two  \n",
+        "漢字 \n 漢",
+        "one\n\n\ntwo\n",
+        " \n `",
+        "word, 2 words. " * 150 + "\n",
+    ],
+)
+def test_what_is_asked_in_the_same_words_is_looked_up_as_such(
+    both: tuple[LookUp, LookUp], tables: Tables, text: str
+) -> None:
+    """Where only blanks and line ends are left out of a text, its words are not looked up anew; its size and lines are."""
+    found, expected = (looked_up(tables, how, Prompt(text=text)) for how in both)
+    assert found.numbers == pytest.approx(expected.numbers, abs=1e-4, rel=1e-5)
+
+
 def test_without_a_library_the_score_is_the_same(
     made_up_artifact: Artifact, compiled: CompiledWords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
