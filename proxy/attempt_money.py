@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from cost.claim.comparators import NO_BASELINES, Baselines, Work
+from cost.claim.comparators import NO_BASELINES, Baselines
 from cost.prices import Meters, Price, ServiceTier
 from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
 from providers.target import NOT_CHAT, Target
@@ -157,12 +157,12 @@ def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd
     # Where a tool was needed, whoever it is compared with need not have it, nor its price.
     if target.comparator is None or routed.comparators is None or routed.facts.dialect is not None:
         return NO_BASELINES
-    work = Work(
-        usage=usage,
+    cheapest = routed.plan.cheapest_commercial
+    return routed.comparators.baselines(
+        usage,
         by=target.comparator,
         own=is_own(target, routed.pools),
         cost_nanousd=cost_nanousd,
+        cheapest=None if cheapest is None else cheapest.comparator,
         batch=routed.facts.tier == "batch",
     )
-    cheapest = routed.plan.cheapest_commercial
-    return routed.comparators.baselines(work, None if cheapest is None else cheapest.comparator)

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.policy import Candidate, Rejection, RoutePlan, why_too_weak
+from proxy.policy import Rejection, RoutePlan, why_too_weak
 
 MOST: Final = 12
 """Most targets written down: those that could be asked, then those that were passed over, as planning has them."""
@@ -75,11 +75,24 @@ _decoder: Final = msgspec.json.Decoder(Considered)
 
 def written(plan: RoutePlan) -> str:
     """Returns the plan's comparison as it is kept in the ledger: `Considered` as an array."""
-    candidates, rejected = plan.candidates[:MOST], plan.rejected
-    targets = [_candidate(each) for each in candidates]
+    candidates, rejected = plan.candidates, plan.rejected
+    targets: list[_Row] = [
+        (
+            (target := each.target).target_id,
+            each.reason,
+            True,
+            target.capability,
+            _rounded(each.adequate),
+            each.expected_nanousd,
+            each.margin_nanousd,
+            each.margin_why,
+            "",
+        )
+        for each in candidates[:MOST]
+    ]
     if rejected:
-        targets += [_rejection(each) for each in rejected[: MOST - len(candidates)]]
-    left_out = len(plan.candidates) + len(rejected) - len(targets)
+        targets += [_rejection(each) for each in rejected[: MOST - len(targets)]]
+    left_out = len(candidates) + len(rejected) - len(targets)
     told = (_rounded(plan.tolerance), _rounded(plan.reference_adequate), targets, left_out, plan.complexity)
     return _encoder.encode(told).decode()
 
@@ -97,21 +110,6 @@ def read(text: str) -> Considered | None:
         return _decoder.decode(text)
     except msgspec.MsgspecError:
         return None
-
-
-def _candidate(candidate: Candidate) -> _Row:
-    target = candidate.target
-    return (
-        target.target_id,
-        candidate.reason,
-        True,
-        target.capability,
-        _rounded(candidate.adequate),
-        candidate.expected_nanousd,
-        candidate.margin_nanousd,
-        candidate.margin_why,
-        "",
-    )
 
 
 def _rejection(rejection: Rejection) -> _Row:

@@ -239,6 +239,8 @@ class Holds:
 
     def settle(self, entry: Entry) -> None:
         """Turn a hold into what its attempt cost. An attempt without a hold changes nothing."""
+        if not self._open:
+            return
         key = (entry.request_id, entry.attempt)
         hold = self._drop_hold(key)
         cost = 0 if entry.entry == "void" else entry.cost_nanousd or 0

@@ -58,18 +58,6 @@ class Baselines(msgspec.Struct, frozen=True, kw_only=True):
 NO_BASELINES: Final = Baselines()
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer that its caller got, as it is booked."""
-
-    usage: Usage
-    by: Comparator
-    """The target that made it."""
-    own: bool
-    """True if it was made on our own GPUs."""
-    cost_nanousd: int
-    batch: bool
-
-
 class Comparators(msgspec.Struct, frozen=True, kw_only=True):
     """The configured comparators; immutable, so that a reload replaces it whole."""
 
@@ -77,20 +65,30 @@ class Comparators(msgspec.Struct, frozen=True, kw_only=True):
     hosted: Mapping[str, Comparator] = {}
     """Per target of our own: the target that hosts the same weights."""
 
-    def baselines(self, work: Work, cheapest: Comparator | None) -> Baselines:
-        """Return all three baselines.
+    def baselines(
+        self,
+        usage: Usage,
+        *,
+        by: Comparator,
+        own: bool,
+        cost_nanousd: int,
+        cheapest: Comparator | None,
+        batch: bool = False,
+    ) -> Baselines:
+        """Return all three baselines of one answer that its caller got, as it is booked.
 
-        `cheapest` is the cheapest commercial target good enough for the prompt, if any.
+        `by` is the target that made it, `own` True if that was on our own GPUs. `cheapest` is the cheapest commercial
+        target good enough for the prompt, if any.
         """
-        hosted = self.hosted.get(work.by.target_id)
-        if hosted is None and not work.own:
+        hosted, counted_ppm = self.hosted.get(by.target_id), by.tokenizer_ppm
+        if hosted is None and not own:
             # A bought target is the hosted one itself, so its own cost is the baseline.
-            hosted_nanousd: int | None = work.cost_nanousd
-            hosted_price = work.by.label
+            hosted_nanousd: int | None = cost_nanousd
+            hosted_price = by.label
         else:
-            hosted_nanousd, hosted_price = _cost_at(hosted, work)
-        reference_nanousd, reference_price = _cost_at(self.reference, work)
-        cheapest_nanousd, cheapest_price = _cost_at(cheapest, work)
+            hosted_nanousd, hosted_price = _cost_at(hosted, usage, batch, counted_ppm)
+        reference_nanousd, reference_price = _cost_at(self.reference, usage, batch, counted_ppm)
+        cheapest_nanousd, cheapest_price = _cost_at(cheapest, usage, batch, counted_ppm)
         return Baselines(
             reference_nanousd=reference_nanousd,
             reference_price=reference_price,
@@ -101,7 +99,9 @@ class Comparators(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _cost_at(comparator: Comparator | None, work: Work) -> tuple[int | None, str]:
-    if comparator is None or not comparator.price.covers(work.usage):
+def _cost_at(
+    comparator: Comparator | None, usage: Usage, batch: bool, counted_ppm: int | None
+) -> tuple[int | None, str]:
+    if comparator is None or not comparator.price.covers(usage):
         return None, ""
-    return comparator.worth_nanousd(work.usage, batch=work.batch, counted_ppm=work.by.tokenizer_ppm), comparator.label
+    return comparator.worth_nanousd(usage, batch=batch, counted_ppm=counted_ppm), comparator.label

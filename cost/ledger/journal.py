@@ -174,7 +174,9 @@ class Journal:
     @property
     def accepting(self) -> bool:
         """True if `reserve` would take an entry now."""
-        return self._lock is not None and not self._failing and self.size_bytes < self._max_bytes
+        if self._lock is None or self._retry is not None or self._unwritten:
+            return False
+        return self._bytes + self._buffered_bytes < self._max_bytes
 
     @property
     def _failing(self) -> bool:
@@ -217,14 +219,8 @@ class Journal:
 
     def reserve(self, entry: Entry) -> asyncio.Future[None]:
         """Write a reserve; the future is done when it is durable. Raises LedgerUnavailable, as may the future."""
-        if self._lock is None:
-            raise LedgerUnavailable("the journal is closed")
-        if self._failing:
-            self._remember_refused(entry)
-            raise LedgerUnavailable(_UNWRITABLE)
-        if self.size_bytes >= self._max_bytes:
-            self._remember_refused(entry)
-            raise LedgerUnavailable("the journal is full, because the database does not keep up")
+        if not self.accepting:
+            raise self._refusal(entry)
         safe = self._running_loop().create_future()
         self._append(entry, safe)
         return safe
@@ -243,6 +239,15 @@ class Journal:
             self._unwritten.append((entry, encode_line(entry), None))
         else:
             self._append(entry, None)
+
+    def _refusal(self, reserve: Entry) -> LedgerUnavailable:
+        """Return why no reserve is taken now, and remember it as refused."""
+        if self._lock is None:
+            return LedgerUnavailable("the journal is closed")
+        self._remember_refused(reserve)
+        if self._failing:
+            return LedgerUnavailable(_UNWRITABLE)
+        return LedgerUnavailable("the journal is full, because the database does not keep up")
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         # Asked for once: until Python 3.12 each answer takes a system call.
@@ -421,8 +426,11 @@ class Journal:
         self._bytes += size
         awaiting = self._awaiting
         if awaiting is not None:
-            ends = [(entry.request_id, entry.attempt) for entry, _, _ in lines if entry.entry in TERMINAL]
-            keys = [key for key in ends if awaiting.awaits(key)]
+            keys = [
+                key
+                for entry, _, _ in lines
+                if entry.entry in TERMINAL and awaiting.awaits(key := (entry.request_id, entry.attempt))
+            ]
             if keys:
                 self._awaited.append(((segment.number, segment.bytes), keys))
         if self._power:

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.claim.comparators import Comparator, Comparators, Work
+from cost.claim.comparators import Baselines, Comparator, Comparators
 from cost.prices import price_from_usd
 from cost.usage import Usage
 
@@ -14,21 +14,19 @@ GPT_4O = price_from_usd(version="2026-05-01", input_usd="2.50", output_usd="10",
 LLAMA = price_from_usd(version="june", input_usd="0.88", output_usd="0.88")
 
 
-def work(usage: Usage, **changes: object) -> Work:
-    fields: dict[str, object] = {
-        "usage": usage,
-        "by": Comparator(target_id="llama-3-70b", price=LLAMA),
-        "own": True,
-        "cost_nanousd": 5,
-        "batch": False,
-    }
-    return Work(**{**fields, **changes})  # type: ignore[arg-type]
+LLAMA_70B = Comparator(target_id="llama-3-70b", price=LLAMA)
+
+
+def baselines(
+    comparators: Comparators, usage: Usage, *, by: Comparator = LLAMA_70B, own: bool = True, batch: bool = False
+) -> Baselines:
+    return comparators.baselines(usage, by=by, own=own, cost_nanousd=5, cheapest=None, batch=batch)
 
 
 def test_the_cached_share_keeps_its_discount() -> None:
     """A thousand tokens of which 400 were cached: 600 at 2.50, 400 at 1.25, 500 out at 10 dollars a million."""
     usage = Usage(input_tokens=1_000, cached_input_tokens=400, output_tokens=500)
-    found = Comparators(reference=Comparator(target_id="gpt-4o", price=GPT_4O)).baselines(work(usage), None)
+    found = baselines(Comparators(reference=Comparator(target_id="gpt-4o", price=GPT_4O)), usage)
     assert found.reference_nanousd == 600 * 2_500 + 400 * 1_250 + 500 * 10_000
     assert found.reference_price == "gpt-4o@2026-05-01"
     assert (found.cheapest_nanousd, found.hosted_nanousd) == (None, None)
@@ -40,8 +38,8 @@ def test_batch_work_is_compared_with_the_batch_price() -> None:
     reference = Comparator(target_id="gpt-4o", price=msgspec.structs.replace(GPT_4O, batch=half))
     usage = Usage(input_tokens=1_000, output_tokens=100)
     found = Comparators(reference=reference)
-    assert found.baselines(work(usage, batch=True), None).reference_nanousd == 1_000 * 1_250 + 100 * 5_000
-    assert found.baselines(work(usage), None).reference_nanousd == 1_000 * 2_500 + 100 * 10_000
+    assert baselines(found, usage, batch=True).reference_nanousd == 1_000 * 1_250 + 100 * 5_000
+    assert baselines(found, usage).reference_nanousd == 1_000 * 2_500 + 100 * 10_000
 
 
 def test_tokens_are_converted_where_both_tokenizers_are_known() -> None:
@@ -56,12 +54,12 @@ def test_what_was_bought_is_hosted_by_others_already() -> None:
     """Its own cost is the figure; our own work has one only where somebody hosts the same weights."""
     usage = Usage(input_tokens=1_000, output_tokens=1_000)
     comparators = Comparators(hosted={"llama-3-70b": Comparator(target_id="together", price=LLAMA)})
-    own = comparators.baselines(work(usage), None)
+    own = baselines(comparators, usage)
     assert (own.hosted_nanousd, own.hosted_price) == (2_000 * 880, "together@june")
-    bought = comparators.baselines(work(usage, by=Comparator(target_id="mini", price=LLAMA), own=False), None)
+    bought = baselines(comparators, usage, by=Comparator(target_id="mini", price=LLAMA), own=False)
     assert (bought.hosted_nanousd, bought.hosted_price) == (5, "mini@june")
     other = Comparator(target_id="other", price=LLAMA)
-    assert comparators.baselines(work(usage, by=other), None).hosted_nanousd is None
+    assert baselines(comparators, usage, by=other).hosted_nanousd is None
 
 
 @given(
