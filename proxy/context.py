@@ -118,9 +118,9 @@ def new_context(
     task = exchange.task or asyncio.current_task()
     assert task is not None  # noqa: S101  # A server runs each request in a task.
     reply = Reply(exchange, clock)
-    reply.headers.append((REQUEST_ID_HEADER, request_id.encode()))
+    reply.lines = b"%b: %b\r\n" % (REQUEST_ID_HEADER, request_id.encode())
     if wire.request_id_header is not None:
-        reply.headers.append((wire.request_id_header, request_id.encode()))
+        reply.lines += b"%b: %b\r\n" % (wire.request_id_header, request_id.encode())
     return RequestContext(
         request_id=request_id,
         wire=wire,

@@ -17,8 +17,7 @@ from proxy.dispatch import Committed, Dispatcher
 from proxy.ending import CALLER_GONE
 from proxy.errors import DeadlineExceeded, error_reply
 from proxy.relayed_answer import RelayedAnswer
-from proxy.reply import Header
-from proxy.reply_headers import decision_headers, money_headers
+from proxy.reply_headers import decision_lines, money_lines
 from proxy.wires.own_fields import dollars
 from proxy.wires.wire import Dialect, EventWriter, Served, Tally
 from selfhosted.prefixes.tracker import PrefixTracker
@@ -42,15 +41,15 @@ async def relay_answer(
     try:
         if habits is not None:
             _note_habit(habits, attempt)
-        headers = decision_headers(
+        lines = decision_lines(
             context.attempts, attempt, weakness=context.weakness, escalated_from=context.escalated_from
         )
         if committed.events[0].media_type:
-            await _relay_pieces(context, answer, headers)
+            await _relay_pieces(context, answer, lines)
         elif attempt.routed.request.stream and attempt.routed.request.operation == "chat":
-            await _relay_stream(context, answer, headers)
+            await _relay_stream(context, answer, lines)
         else:
-            await _relay_whole(context, answer, headers)
+            await _relay_whole(context, answer, lines)
     except (UpstreamError, DeadlineExceeded) as error:
         told = error_reply(error)
         answer.attempt.close("failed", error, status=reply.status or told.status)
@@ -101,7 +100,7 @@ def _served(answer: RelayedAnswer, tally: Callable[[], Tally]) -> Served:
     )
 
 
-async def _relay_whole(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
+async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: bytes) -> None:
     events, attempt = answer.events, answer.attempt
     while (batch := await answer.stream.read()) is not None:
         attempt.observe(batch)
@@ -114,16 +113,16 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, headers: 
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, last.payload, served)
     body = dialect.whole(last.native or last.payload, served)
-    await context.reply.whole(200, body, headers + money_headers(tally))
+    await context.reply.whole(200, body, lines=lines + money_lines(tally))
 
 
-async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
+async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: bytes) -> None:
     reply, deadline = context.reply, answer.attempt.routed.deadline
     served = _served(answer, lambda: _tally(*answer.attempt.preview()))
     dialect = _dialect_of(context)
     writer = context.writer = dialect.events(served)
     first = writer.render(answer.events)
-    reply.begin_events(headers, waits=bool(first))
+    reply.begin_events(lines=lines, waits=bool(first))
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
             last = await _relay_events(context, answer, writer, first)
@@ -142,7 +141,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, headers:
     await reply.end(last + writer.last_words())
 
 
-async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, headers: list[Header]) -> None:
+async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: bytes) -> None:
     """Passes on what is no JSON, as it comes. One that breaks off is cut off: half a recording must not be taken for
     whole; only a stream of events has words for it.
     """
@@ -150,8 +149,8 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, headers:
     attempt, media_type = answer.attempt, answer.events[0].media_type
     tally = _tally(*attempt.preview())
     # What is counted from the start is known from the start.
-    money = money_headers(tally) if tally.usage.source == "counted" else []
-    reply.begin_pieces(media_type, headers + money)
+    money = money_lines(tally) if tally.usage.source == "counted" else b""
+    reply.begin_pieces(media_type, lines + money)
     batch: list[Event] | None = answer.events
     try:
         while batch is not None:

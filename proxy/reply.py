@@ -1,21 +1,19 @@
 """The line's side of one reply: what is sent, what is recorded of it, and how far it has come."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from providers.wire import EVENTS_TYPE
 from proxy.errors import ErrorReply
 from proxy.http.exchange import COMMENT, Exchange
+from proxy.http.reply_head import fields_of
 
 Header = tuple[bytes, bytes]
 
-_JSON = (b"content-type", b"application/json")
-_SSE: tuple[Header, ...] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    # Reverse proxies buffer by default, which would hold tokens back.
-    (b"x-accel-buffering", b"no"),
-)
+_JSON = b"content-type: application/json\r\n"
+# Reverse proxies buffer by default, which would hold tokens back.
+_AS_IT_COMES = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+_SSE = b"content-type: text/event-stream; charset=utf-8\r\n" + _AS_IT_COMES
 
 
 class Recorder(Protocol):
@@ -29,12 +27,13 @@ class Recorder(Protocol):
 class Reply:
     """Writes one reply. `started`: the status line is out. `done`: the end is being sent. `aborted`: the connection was cut."""
 
-    __slots__ = ("_clock", "_exchange", "aborted", "done", "headers", "recording", "started", "status")
+    __slots__ = ("_clock", "_exchange", "aborted", "done", "lines", "recording", "started", "status")
 
     def __init__(self, exchange: Exchange, clock: Callable[[], float]) -> None:
         self._exchange = exchange
         self._clock = clock
-        self.headers: list[Header] = []
+        self.lines = b""
+        """Fields of whatever is replied, as lines of the head."""
         self.started = False
         self.done = False
         self.aborted = False
@@ -45,28 +44,29 @@ class Reply:
     def now(self) -> float:
         return self._clock()
 
-    async def whole(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
-        """Sends a complete JSON reply."""
-        told = self._start(status, [_JSON, *self.headers, *headers])
+    async def whole(self, status: int, body: bytes, headers: Sequence[Header] = (), lines: bytes = b"") -> None:
+        """Sends a complete JSON reply. `lines` are further fields, as lines of the head."""
+        lines = self._start(status, headers, _JSON + self.lines + lines)
         self.done = True
         if self.recording is not None:
             await self.recording.wrote(body, last=True)
-        self._exchange.respond(status, told, body)
+        self._exchange.respond(status, headers, body, lines)
 
     async def error(self, error: ErrorReply) -> None:
         await self.whole(error.status, error.body, error.headers)
 
-    def begin_events(self, headers: Iterable[Header] = (), *, waits: bool = False) -> None:
+    def begin_events(self, headers: Sequence[Header] = (), lines: bytes = b"", *, waits: bool = False) -> None:
         """Begins a stream. `waits`: its head goes out with the first events, which have to follow at once."""
-        self._exchange.start(200, self._start(200, [*_SSE, *self.headers, *headers]), probe=COMMENT, waits=waits)
+        lines = self._start(200, headers, _SSE + self.lines + lines)
+        self._exchange.start(200, headers, lines, probe=COMMENT, waits=waits)
 
-    def begin_pieces(self, media_type: str, headers: Iterable[Header] = ()) -> None:
+    def begin_pieces(self, media_type: str, lines: bytes = b"") -> None:
         """Begins a reply of another type than JSON, whose pieces `events` sends."""
         if media_type.startswith(EVENTS_TYPE):
-            self.begin_events(headers)
+            self.begin_events(lines=lines)
             return
-        kind = (b"content-type", media_type.encode())
-        self._exchange.start(200, self._start(200, [kind, *_SSE[1:], *self.headers, *headers]))
+        headers = ((b"content-type", media_type.encode()),)
+        self._exchange.start(200, headers, self._start(200, headers, _AS_IT_COMES + self.lines + lines))
 
     async def events(self, data: bytes) -> None:
         """Sends whole events, or any piece of another reply, and waits while the caller does not take what it was sent."""
@@ -87,9 +87,9 @@ class Reply:
         self.done = self.aborted = True
         self._exchange.abort()
 
-    def _start(self, status: int, headers: list[Header]) -> list[Header]:
+    def _start(self, status: int, headers: Sequence[Header], lines: bytes) -> bytes:
         self.started = True
         self.status = status
         if self.recording is not None:
-            self.recording.began(status, headers)
-        return headers
+            self.recording.began(status, [*headers, *fields_of(lines)])
+        return lines

@@ -1,38 +1,45 @@
-"""Reply headers that describe the routing decision and its cost."""
+"""Reply headers that describe the routing decision and its cost, as lines of a reply's head."""
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
 
 from proxy.answers.weak_answer import Weakness
 from proxy.attempt import Attempt
+from proxy.http.reply_head import field_lines
 from proxy.reply import Header
 from proxy.wires.own_fields import dollars
 from proxy.wires.wire import Tally
 
+_MOST_WAYS: Final = 4096
+"""The most ways of requests whose lines are kept."""
 
-def decision_headers(
+
+def decision_lines(
     attempts: Sequence[Attempt],
     answering: Attempt,
     *,
     weakness: Weakness | None = None,
     escalated_from: str | None = None,
-) -> list[Header]:
+) -> bytes:
     """Returns the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
     began.
     """
-    routed, candidate = answering.routed, answering.candidate
-    target_id = candidate.target.target_id.encode()
-    headers = [
-        (b"x-weighbridge-model-used", target_id),
-        (b"x-weighbridge-target", target_id),
-        (b"x-weighbridge-deployment", answering.deployment.deployment_id.encode()),
-        (b"x-weighbridge-reason", candidate.reason.encode()),
-        (b"x-weighbridge-attempts", b"%d" % len(attempts)),
-        (b"x-weighbridge-tier", routed.facts.tier.encode()),
-    ]
-    if routed.prediction is not None:
-        headers.append((b"x-weighbridge-complexity", f"{routed.prediction.complexity:.3f}".encode()))
-        headers.append((b"x-weighbridge-classifier", routed.prediction.source.encode()))
+    routed, candidate, prediction = answering.routed, answering.candidate, answering.routed.prediction
+    lines = b"%bx-weighbridge-attempts: %d\r\n" % (
+        _lines_of_way(
+            candidate.target.target_id,
+            answering.deployment.deployment_id,
+            candidate.reason,
+            routed.facts.tier,
+            None if prediction is None else prediction.source,
+        ),
+        len(attempts),
+    )
+    if prediction is not None:
+        lines += b"x-weighbridge-complexity: %.3f\r\n" % prediction.complexity
+    headers: list[Header] = []
     if answering.dropped:
         headers.append((b"x-weighbridge-dropped", ", ".join(sorted(answering.dropped)).encode()))
     if routed.downgraded:
@@ -47,17 +54,32 @@ def decision_headers(
         headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.slot.waited_s * 1000)))
     if len(attempts) > 1:
         headers += _unused_headers(attempts)
-    return headers
+    return lines + field_lines(headers) if headers else lines
 
 
-def money_headers(tally: Tally) -> list[Header]:
+@lru_cache(maxsize=_MOST_WAYS)
+def _lines_of_way(target_id: str, deployment_id: str, reason: str, tier: str, classifier: str | None) -> bytes:
+    """The headers that are the same for all requests that go one way."""
+    headers = [
+        (b"x-weighbridge-model-used", target_id.encode()),
+        (b"x-weighbridge-target", target_id.encode()),
+        (b"x-weighbridge-deployment", deployment_id.encode()),
+        (b"x-weighbridge-reason", reason.encode()),
+        (b"x-weighbridge-tier", tier.encode()),
+    ]
+    if classifier is not None:
+        headers.append((b"x-weighbridge-classifier", classifier.encode()))
+    return field_lines(headers)
+
+
+def money_lines(tally: Tally) -> bytes:
     """Returns the cost headers of a whole reply; a stream reports its cost in the last event."""
-    headers = []
+    lines = b""
     if tally.cost_usd is not None:
-        headers.append((b"x-weighbridge-cost-usd", tally.cost_usd.encode()))
+        lines = b"x-weighbridge-cost-usd: %b\r\n" % tally.cost_usd.encode()
     if tally.baseline_usd is not None:
-        headers.append((b"x-weighbridge-baseline-usd", tally.baseline_usd.encode()))
-    return headers
+        lines += b"x-weighbridge-baseline-usd: %b\r\n" % tally.baseline_usd.encode()
+    return lines
 
 
 def _unused_headers(attempts: Sequence[Attempt]) -> list[Header]:

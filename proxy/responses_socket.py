@@ -129,8 +129,8 @@ class _Turn(Exchange):
         if not socket.is_open:
             self.lost("hung_up")
 
-    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
-        super().respond(status, headers, body)
+    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"", lines: bytes = b"") -> None:
+        super().respond(status, headers, body, lines)
         if status == _OK:
             self._tell(body)
         else:

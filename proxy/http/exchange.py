@@ -260,11 +260,14 @@ class Exchange:
         """Since when, on the server's clock, the caller takes nothing of what is written; None while it does."""
         return self._wire.blocked_since
 
-    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
-        """Sends a whole reply in one write. `content-length` and `date` are added."""
+    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"", lines: bytes = b"") -> None:
+        """Sends a whole reply in one write. `lines` are further fields, as `field_lines` makes them. `content-length` and
+        `date` are added.
+        """
         without = status in _NO_BODY
-        framing = b"" if without else b"content-length: %d\r\n" % len(body)
-        head = self._begin(status, headers, framing)
+        if not without:
+            lines = b"%bcontent-length: %d\r\n" % (lines, len(body))
+        head = self._begin(status, headers, lines)
         self.ended = True
         if self.gone is None:
             self._wire.write(head if without or self.method == "HEAD" else head + body)
@@ -310,9 +313,12 @@ class Exchange:
         self._held.give_back(count)
         self._holds -= count
 
-    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"", waits: bool = False) -> None:
+    def start(
+        self, status: int, headers: Sequence[Header], lines: bytes = b"", *, probe: bytes = b"", waits: bool = False
+    ) -> None:
         """Begins a reply. Without a `content-length` among `headers` the body goes in chunks, or, to HTTP/1.0, until the
-        connection closes. `probe`: see there. A head that `waits` goes out with the first piece, which has to follow at once.
+        connection closes. `lines` are further fields, as `field_lines` makes them. `probe`: see there. A head that `waits` goes
+        out with the first piece, which has to follow at once.
         """
         length = next((value for name, value in headers if name == b"content-length"), None)
         framing = b""
@@ -326,7 +332,7 @@ class Exchange:
             self._left = 0
         if length is not None and status not in _NO_BODY:
             framing = b"content-length: %b\r\n" % length
-        head = self._begin(status, headers, framing)
+        head = self._begin(status, headers, lines + framing)
         self.probe = probe
         if waits:
             self._ahead = head
@@ -374,12 +380,12 @@ class Exchange:
             self.ended = True
             self._wire.abort()
 
-    def _begin(self, status: int, headers: Sequence[Header], framing: bytes) -> bytes:
+    def _begin(self, status: int, headers: Sequence[Header], lines: bytes) -> bytes:
         if self.started:
             raise RuntimeError("a reply starts once")
         # Where the rest of the body will never come, and where an error says so.
         closes = self._failure is not None or (status >= _FIRST_ERROR and _CLOSE in headers)
-        head = reply_head(status, headers, framing + self._wire.tail(self, closes=closes))
+        head = reply_head(status, headers, lines + self._wire.tail(self, closes=closes))
         self.started = True
         self.status = status
         return head

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from proxy.http.exchange import Exchange, Taker
 from proxy.http.head import Head, Header
 from proxy.http.held_bytes import HeldBytes
+from proxy.http.reply_head import fields_of
 
 
 class _NoWire:
@@ -66,20 +67,28 @@ class InMemoryExchange(Exchange):
 
     def __init__(self, body: bytes | None, headers: Sequence[Header] = (), path: str = "") -> None:
         super().__init__(post_of(body, headers, path), _NoWire(), HeldBytes(len(body or b"")))
-        self.reply_headers: list[Header] = []
+        self._headers: Sequence[Header] = ()
+        self._lines = b""
         self.reply_pieces: list[bytes] = []
         """The body of the reply as it was sent."""
         if body:
             self.came(body, whole=True)
 
-    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
-        super().respond(status, headers, body)
-        self.reply_headers = list(headers)
+    @property
+    def reply_headers(self) -> list[Header]:
+        """The fields of the reply that was begun."""
+        return [*self._headers, *fields_of(self._lines)]
+
+    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"", lines: bytes = b"") -> None:
+        super().respond(status, headers, body, lines)
+        self._headers, self._lines = headers, lines
         self.reply_pieces.append(body)
 
-    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"", waits: bool = False) -> None:
-        super().start(status, headers, probe=probe, waits=waits)
-        self.reply_headers = list(headers)
+    def start(
+        self, status: int, headers: Sequence[Header], lines: bytes = b"", *, probe: bytes = b"", waits: bool = False
+    ) -> None:
+        super().start(status, headers, lines, probe=probe, waits=waits)
+        self._headers, self._lines = headers, lines
 
     def write(self, data: bytes) -> None:
         super().write(data)

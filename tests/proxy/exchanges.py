@@ -33,14 +33,16 @@ class HeardExchange(InMemoryExchange):
     def blocked_since(self) -> float | None:
         return None if self.reads.is_set() else 0.0
 
-    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
-        super().respond(status, headers, body)
-        self._say({"status": status, "headers": list(headers)})
+    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"", lines: bytes = b"") -> None:
+        super().respond(status, headers, body, lines)
+        self._say({"status": status, "headers": self.reply_headers})
         self._say({"body": body, "more": False})
 
-    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"", waits: bool = False) -> None:
-        super().start(status, headers, probe=probe, waits=waits)
-        self._say({"status": status, "headers": list(headers)})
+    def start(
+        self, status: int, headers: Sequence[Header], lines: bytes = b"", *, probe: bytes = b"", waits: bool = False
+    ) -> None:
+        super().start(status, headers, lines, probe=probe, waits=waits)
+        self._say({"status": status, "headers": self.reply_headers})
 
     def write(self, data: bytes) -> None:
         super().write(data)

@@ -6,7 +6,8 @@ import pytest
 
 from classifier.prediction import Prediction
 from cost.usage import Usage
-from proxy.reply_headers import decision_headers, money_headers
+from proxy.http.reply_head import fields_of
+from proxy.reply_headers import decision_lines, money_lines
 from proxy.wires.own_fields import dollars
 from proxy.wires.wire import Tally
 from tests.proxy.contexts import a_candidate, a_routed_request, an_attempt
@@ -35,7 +36,7 @@ class Waited:
 def told(routed: dict[str, Any] | None = None, slot: Waited | None = None, **found: Any) -> dict[str, str]:
     attempt = an_attempt(a_routed_request(**routed or {}))
     attempt.slot = slot
-    return {name.decode(): value.decode() for name, value in decision_headers([attempt], attempt, **found)}
+    return {name.decode(): value.decode() for name, value in fields_of(decision_lines([attempt], attempt, **found))}
 
 
 def test_a_named_model_has_no_complexity() -> None:
@@ -68,7 +69,7 @@ def test_an_answer_that_was_not_given_is_told_with_its_price() -> None:
     weak = an_attempt(routed)
     weak.close("ok", status=200, unused="escalated")
     better = an_attempt(routed, a_candidate("big", reason="escalated"), number=2)
-    headers = dict(decision_headers([weak, better], better, weakness="truncated", escalated_from="small"))
+    headers = dict(fields_of(decision_lines([weak, better], better, weakness="truncated", escalated_from="small")))
     assert headers[b"x-weighbridge-escalation-cost-usd"] == b"0.000011000"
     assert (headers[b"x-weighbridge-target"], headers[b"x-weighbridge-attempts"]) == (b"big", b"2")
 
@@ -78,7 +79,7 @@ def test_the_slower_of_two_attempts_is_told_with_its_price() -> None:
     routed = a_routed_request()
     slower, quicker = an_attempt(routed), an_attempt(routed, a_candidate("big", reason="hedge"), number=2)
     slower.close("hedge_lost", status=200, unused="hedge_lost")
-    headers = dict(decision_headers([slower, quicker], quicker))
+    headers = dict(fields_of(decision_lines([slower, quicker], quicker)))
     assert headers[b"x-weighbridge-hedge-cost-usd"] == b"0.000011000"
     assert (headers[b"x-weighbridge-reason"], headers[b"x-weighbridge-attempts"]) == (b"hedge", b"2")
     assert b"x-weighbridge-escalation-cost-usd" not in headers
@@ -86,8 +87,8 @@ def test_the_slower_of_two_attempts_is_told_with_its_price() -> None:
 
 def test_money_without_a_price_is_left_out() -> None:
     """An unknown cost is not 0."""
-    assert money_headers(Tally(Usage(), None, None)) == []
-    assert money_headers(Tally(Usage(), "0.000000001", None)) == [(b"x-weighbridge-cost-usd", b"0.000000001")]
+    assert money_lines(Tally(Usage(), None, None)) == b""
+    assert money_lines(Tally(Usage(), "0.000000001", None)) == b"x-weighbridge-cost-usd: 0.000000001\r\n"
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "0.000000000"), (1, "0.000000001"), (12_345_678_901, "12.345678901")])

@@ -43,7 +43,7 @@ class Caller(HeardExchange):
 def reply_to(caller: Caller, request_id: bytes = b"req_0") -> Reply:
     reply = Reply(caller, lambda: 0.0)
     reply.recording = caller.recording
-    reply.headers.append((b"x-request-id", request_id))
+    reply.lines = b"x-request-id: %b\r\n" % request_id
     return reply
 
 
