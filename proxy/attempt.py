@@ -41,6 +41,7 @@ _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, Upstr
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
+_US: Final = 1_000_000
 _TIMER_SLACK_S: Final = 0.001
 """Tolerance for a timer that fires slightly before its time."""
 
@@ -360,15 +361,16 @@ class Attempt:
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
-        if isinstance(error, UpstreamError) and not isinstance(error, RequestRejected):
-            counted = error.gateway_failure or error.key_refused
-            self._permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
-        if isinstance(error, UpstreamError) and error.key_refused:
-            self._permit.refused()
-            return True
-        if isinstance(error, UpstreamError) and error.gateway_failure:
-            self._permit.failure()
-            return True
+        if isinstance(error, UpstreamError):
+            if not isinstance(error, RequestRejected):
+                counted = error.gateway_failure or error.key_refused
+                self._permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
+            if error.key_refused:
+                self._permit.refused()
+                return True
+            if error.gateway_failure:
+                self._permit.failure()
+                return True
         if isinstance(error, DeadlineExceeded) and self.sent and not self.token_events and self.was_patient:
             self._permit.went_wrong(type(error).__name__, None, counted=True)
             self._permit.silent()
@@ -455,9 +457,12 @@ class Attempt:
             at_us=self._now_us(),
             status=status,
             served=served,
-            ttft_us=None if self.first_token_at is None else _us(self.first_token_at - self.started_at),
-            duration_us=_us(lasted_s),
-            considered=written(routed.plan) if self.number == 1 and _was_chosen(routed) else "",
+            ttft_us=None if self.first_token_at is None else int((self.first_token_at - self.started_at) * _US + 0.5),
+            duration_us=int(lasted_s * _US + 0.5),
+            # Where the gateway chose for a caller, somebody may ask why.
+            considered=written(routed.plan)
+            if self.number == 1 and routed.prediction is not None and routed.origin == "caller"
+            else "",
             baseline_nanousd=baselines.reference_nanousd,
             baseline_price=baselines.reference_price,
             cheapest_nanousd=baselines.cheapest_nanousd,
@@ -536,12 +541,3 @@ dict, which takes longer than three such calls.
 def _other_version(lease: Lease) -> tuple[str, ...]:
     """The flag of an attempt that another version of the model answers than the conversation was to have."""
     return ("other_version",) if lease.other_version else ()
-
-
-def _was_chosen(routed: RoutedRequest) -> bool:
-    """True where the gateway chose for a caller, so that somebody may ask why."""
-    return routed.prediction is not None and routed.origin == "caller"
-
-
-def _us(seconds: float) -> int:
-    return round(seconds * 1_000_000)

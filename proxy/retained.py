@@ -19,10 +19,10 @@ class RetainedAnswer:
 
     def __init__(self, most_bytes: int, before: Sequence[bytes] = ()) -> None:
         """`before` are the payloads of the answer's first part, where this is the rest of it."""
-        self._payloads = list(before)
+        self._payloads = [*before]
         self._text = bytearray()
         """The pieces of text since the last payload, in UTF-8."""
-        self._left = most_bytes - sum(map(len, before))
+        self._left = most_bytes - sum(map(len, before)) if before else most_bytes
 
     @property
     def is_whole(self) -> bool:

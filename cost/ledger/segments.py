@@ -8,10 +8,10 @@ recovering it. `boot-<id>.drained` is what the drain tells the process: how far 
 import fcntl
 import os
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
+from zlib import crc32
 
 import msgspec
 
@@ -19,6 +19,7 @@ from cost.ledger.entries import AttemptKey, Entry
 
 _MAX_LINE_BYTES: Final = 1024 * 1024
 _CRC_CHARS: Final = 8
+_LINE: Final = b"%08x %b\n"
 _DRAINED_BYTES: Final = 4096
 _MAX_REFUSED: Final = 16
 _NEWLINE: Final = ord("\n")
@@ -66,7 +67,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_line(entry: Entry) -> bytes:
     """Encode an entry: CRC-32 of the body in hexadecimal, a space, the entry as a JSON array, a newline."""
-    return _checked(_encode(entry))
+    body = _encode(entry)
+    return _LINE % (crc32(body), body)
 
 
 def decode_line(line: bytes) -> Entry | None:
@@ -78,13 +80,9 @@ def decode_line(line: bytes) -> Entry | None:
         return None
 
 
-def _checked(body: bytes) -> bytes:
-    return b"%08x %b\n" % (zlib.crc32(body), body)
-
-
 def _body(line: bytes) -> bytes | None:
     body = line[_CRC_CHARS + 1 : -1]
-    if line[-1:] != b"\n" or line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
+    if line[-1:] != b"\n" or line[: _CRC_CHARS + 1] != b"%08x " % crc32(body):
         return None
     return body
 
@@ -113,7 +111,8 @@ def encode_drained(drained: Drained) -> bytes:
     while len(body) > room:
         drained = msgspec.structs.replace(drained, refused=drained.refused[1:])
         body = _encode(drained)
-    return _checked(body.ljust(room))
+    body = body.ljust(room)
+    return _LINE % (crc32(body), body)
 
 
 def decode_drained(content: bytes) -> Drained | None:
