@@ -16,12 +16,9 @@ class Figures(Protocol):
 
 
 _REQUESTS, _TOKENS = (
-    (
-        f"x-ratelimit-limit-{kind}".encode(),
-        f"x-ratelimit-remaining-{kind}".encode(),
-        f"x-ratelimit-reset-{kind}".encode(),
-    )
-    for kind in ("requests", "tokens")
+    b"x-ratelimit-limit-%(kind)b: %%d\r\nx-ratelimit-remaining-%(kind)b: %%d\r\nx-ratelimit-reset-%(kind)b: %%b\r\n"
+    % {b"kind": kind}
+    for kind in (b"requests", b"tokens")
 )
 
 
@@ -35,14 +32,12 @@ def duration(seconds: float) -> bytes:
     return b"%dm%ds" % (minutes, rest)
 
 
-def rate_headers(figures: Figures) -> list[tuple[bytes, bytes]]:
-    """Returns limit, remaining and reset headers for requests and for tokens, where such limits are set."""
-    headers: list[tuple[bytes, bytes]] = []
-    for (limit, remaining, reset), left in ((_REQUESTS, figures.requests), (_TOKENS, figures.tokens)):
+def rate_lines(figures: Figures) -> bytes:
+    """Returns limit, remaining and reset headers for requests and for tokens, where such limits are set, as lines of a
+    reply's head.
+    """
+    lines = b""
+    for said, left in ((_REQUESTS, figures.requests), (_TOKENS, figures.tokens)):
         if left is not None:
-            headers += (
-                (limit, b"%d" % left.limit),
-                (remaining, b"%d" % left.remaining),
-                (reset, duration(left.reset_s)),
-            )
-    return headers
+            lines += said % (left.limit, left.remaining, duration(left.reset_s))
+    return lines

@@ -1,7 +1,8 @@
 """The error for a request whose rate limit is used up."""
 
 from proxy.errors import Fault, Refused
-from proxy.limits.headers import rate_headers
+from proxy.http.reply_head import fields_of
+from proxy.limits.headers import rate_lines
 from proxy.limits.limit import Kind, Remaining, Scope
 
 
@@ -26,4 +27,4 @@ class RateLimited(Refused):
         self.kind = kind
         self.requests = requests
         self.tokens = tokens
-        self.headers = tuple(rate_headers(self))
+        self.headers = tuple(fields_of(rate_lines(self)))

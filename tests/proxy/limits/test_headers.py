@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import pytest
 
-from proxy.limits.headers import duration, rate_headers
+from proxy.http.reply_head import fields_of
+from proxy.limits.headers import duration, rate_lines
 from proxy.limits.limit import Remaining
 
 
@@ -23,14 +24,14 @@ def test_reset_times_are_spelled_as_openai_does(seconds: float, text: str) -> No
 
 def test_headers_tell_the_limits_that_are_set() -> None:
     """Only those."""
-    assert dict(rate_headers(Figures(Remaining(60, 59, 1.0), None))) == {
+    assert dict(fields_of(rate_lines(Figures(Remaining(60, 59, 1.0), None)))) == {
         b"x-ratelimit-limit-requests": b"60",
         b"x-ratelimit-remaining-requests": b"59",
         b"x-ratelimit-reset-requests": b"1s",
     }
-    assert [name for name, _ in rate_headers(Figures(None, Remaining(1, 1, 0.0)))] == [
+    assert [name for name, _ in fields_of(rate_lines(Figures(None, Remaining(1, 1, 0.0))))] == [
         b"x-ratelimit-limit-tokens",
         b"x-ratelimit-remaining-tokens",
         b"x-ratelimit-reset-tokens",
     ]
-    assert rate_headers(Figures(None, None)) == []
+    assert rate_lines(Figures(None, None)) == b""

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounts.caller import Caller
-from proxy.limits.headers import rate_headers
+from proxy.limits.headers import rate_lines
 from proxy.limits.limit import Admission, Kind, Limit, Remaining, Scope
 from proxy.limits.limiter import MAX_USED_TOKENS, BucketLimiter, LimitObserver, Mode
 from proxy.limits.rate_limited import RateLimited
@@ -142,7 +142,7 @@ async def test_without_limits_nothing_is_asked_and_nothing_is_told(staged: Calla
     assert first is not None
     assert first is second
     first.settle(5)
-    assert rate_headers(first) == []
+    assert rate_lines(first) == b""
     assert stage.links[0].fails == "error"
 
 
