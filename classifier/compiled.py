@@ -1,6 +1,9 @@
 """The compiled part of a score, where the installation had a C compiler: classifier/words.c, called by ctypes.
 
 `load` gives None without it; numpy, onnxruntime and Python then do the same.
+
+No types of arguments are declared, for to convert each by its declared type takes longer than the call: a number goes as an int of C, bytes
+as their address, and every other address has to be an object of ctypes.
 """
 
 import ctypes
@@ -24,10 +27,8 @@ _BEFORE_LOADS: Final = 2
 _PLACED: Final = 4
 
 
-class Request(ctypes.Structure):
-    """What a request says beside its text."""
-
-    _fields_ = [(name, ctypes.c_int64) for name in ("turns", "tools", "images", "json_mode", "system", "history")]
+Request = tuple[int, int, int, bool, int, int]
+"""What a request says beside its text: turns, tools, images, whether it wants JSON, and characters of instructions and of history."""
 
 
 class _Addresses(ctypes.Structure):
@@ -100,6 +101,11 @@ class _Placing(_Addresses):
     ]
 
 
+def _address(array: NDArray[Any]) -> ctypes.c_void_p:
+    """Where an array lies, which has to stay as long as the library is called with it."""
+    return ctypes.c_void_p(array.ctypes.data)
+
+
 Found = tuple[
     NDArray[np.int32],
     NDArray[np.intp],
@@ -119,13 +125,12 @@ class CompiledWords:
         self._tables = ctypes.byref(_Tables(tables, numbers))
         self._meanings_at = _SKETCH_AT + numbers["sketch"]
         self._buckets_at = self._meanings_at + numbers["head_words"] + numbers["tail_words"]
-        self._features = library.weighbridge_features
-        self._features.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p]
         self._library = library
-        self._parts = library.weighbridge_parts
-        self._parts.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p]
-        self._words = library.weighbridge_words
-        self._words.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p]
+        self._features, self._parts, self._words = (
+            library.weighbridge_features,
+            library.weighbridge_parts,
+            library.weighbridge_words,
+        )
 
     def features(self, data: bytes, request: Request) -> Found:
         """Buckets in rising order, their counts, what these count, the facts, the number of terms, the words by meaning,
@@ -133,7 +138,7 @@ class CompiledWords:
         """
         size = len(data)
         out = np.empty(self._buckets_at + 6 * size, np.int32)
-        if self._features(self._tables, ctypes.byref(request), data, size, out.ctypes.data):
+        if self._features(self._tables, data, size, _address(out), *request):
             raise ValueError(f"{size} bytes are more than are read of a text")
         floats = out.view(np.float32)
         distinct, terms, meant, number, unit = out[:_FACTS_AT].tolist()
@@ -168,7 +173,7 @@ class CompiledWords:
     def words(self, data: bytes, most: int) -> NDArray[np.int32]:
         """The first words by meaning. Raises ValueError as above."""
         out = np.empty(most, np.int32)
-        found = self._words(self._tables, data, len(data), most, out.ctypes.data)
+        found = self._words(self._tables, data, len(data), most, _address(out))
         if found < 0:
             raise ValueError(f"{len(data)} bytes are more than are read of a text")
         return out[:found]
@@ -202,14 +207,12 @@ class CompiledInputs:
     ) -> None:
         self._words, self._model = words, ctypes.byref(_Model(tables, numbers))
         self._inputs = library.weighbridge_inputs
-        text = (ctypes.c_char_p, ctypes.c_int32)
-        self._inputs.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *text, *text, ctypes.c_void_p]
 
-    def __call__(self, data: bytes, before: bytes, request: Request, out: int) -> None:
+    def __call__(self, data: bytes, before: bytes, request: Request, out: ctypes.c_void_p) -> None:
         """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is. Marks need not be plain. Raises
         ValueError as above.
         """
-        if self._inputs(self._words, self._model, ctypes.byref(request), data, len(data), before, len(before), out):
+        if self._inputs(self._words, self._model, data, len(data), before, len(before), out, *request):
             raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
 
 
@@ -223,14 +226,13 @@ class CompiledGraph:
         self.width = 1 + numbers["told"]
         """The length of the row that it says."""
         self._run = library.weighbridge_graph
-        self._run.argtypes, self._run.restype = [ctypes.c_void_p] * 4, None
+        self._run.restype = None
 
     def on(
         self, gist: NDArray[np.float32], sums: NDArray[np.float32], said: NDArray[np.float32]
     ) -> Callable[[], object]:
         """A run on what stands in `gist` and `sums`, which leaves its result in `said`, (1, width); all three have to stay."""
-        addresses = (array.ctypes.data for array in (gist, sums, said))
-        return functools.partial(self._run, self._graph, *addresses)
+        return functools.partial(self._run, self._graph, *map(_address, (gist, sums, said)))
 
 
 class CompiledPlacing:
@@ -253,10 +255,8 @@ class CompiledPlacing:
         """After a run: complexity, trust, log tokens, and which kind; and the loads."""
         self.vector = np.zeros(loads + len(sketch), np.uint16)
         """Loads and sketch in floats of 16 bits, as they lie in memory."""
-        function = library.weighbridge_placed
-        function.argtypes = [*[ctypes.c_void_p] * 5, ctypes.c_int32]
-        addresses = (array.ctypes.data for array in (said, sketch, room, self.vector))
-        self.run = functools.partial(function, ctypes.byref(placing), *addresses)
+        addresses = map(_address, (said, sketch, room, self.vector))
+        self.run = functools.partial(library.weighbridge_placed, ctypes.byref(placing), *addresses)
         """Takes whether tools are on offer, and returns 0, or -1 where what the graph said is not finite."""
 
 
@@ -279,7 +279,6 @@ class CompiledPairs:
         )
         self._tables = ctypes.byref(_Pairs(*(table.ctypes.data for table in self._kept), before))
         self._sum = library.weighbridge_pairs
-        self._sum.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
         self._sum.restype = ctypes.c_int64
 
     def sum(self, data: bytes) -> int:

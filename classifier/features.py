@@ -410,10 +410,8 @@ def _as_bytes(text: str, head: int, tail: int) -> bytes:
     # A lone surrogate cannot be encoded; it reads as a question mark.
     if len(text) > head + tail:
         # A character has a byte at least, so each end is long enough.
-        data = b"%b\n%b" % (
-            text[:head].encode("utf-8", "replace")[:head],
-            text[-tail:].encode("utf-8", "replace")[-tail:],
-        )
+        ends = text[:head].encode("utf-8", "replace")[:head], text[-tail:].encode("utf-8", "replace")[-tail:]
+        data = b"\n".join(ends)
     else:
         data = text.encode("utf-8", "replace")
         if len(data) > head + tail + 1:
@@ -498,7 +496,7 @@ def _part(found: Found) -> Part:
 
 def request_of(prompt: Prompt) -> Request:
     """What the compiled library reads of a request beside its text."""
-    return Request(prompt.turns, prompt.tools, prompt.images, prompt.json_mode, len(prompt.system), len(prompt.history))
+    return prompt.turns, prompt.tools, prompt.images, prompt.json_mode, len(prompt.system), len(prompt.history)
 
 
 def extract_by_numpy(prompt: Prompt) -> Features:

@@ -6,6 +6,7 @@ classifier/words.c is compiled. The tables are a part of the trained model: tabl
 """
 
 import contextlib
+import ctypes
 import io
 import math
 import mmap
@@ -134,7 +135,7 @@ class Inputs:
     def __init__(self, tables: Tables) -> None:
         ends = np.cumsum([tables.gist, tables.sums, SKETCH, _ASKED]).tolist()
         self.numbers: Values = np.zeros(ends[-1], np.float32)
-        self.address = self.numbers.ctypes.data
+        self.address = ctypes.c_void_p(self.numbers.ctypes.data)
         self.gist = self.numbers[None, : ends[0]]
         """(1, gist): what the small networks read."""
         self.sums = self.numbers[None, ends[0] : ends[1]]

@@ -39,7 +39,7 @@ struct tables {
 
 /* What a request says beside its text. */
 struct request {
-    int64_t turns, tools, images, json_mode, system_chars, history_chars;
+    int32_t turns, tools, images, json_mode, system_chars, history_chars;
 };
 
 /* Where what is found stands, in numbers of 32 bits. */
@@ -47,7 +47,7 @@ enum { FACTS_AT = 5, SKETCH_AT = 34 };
 
 static uint64_t mixed(uint64_t hash, uint64_t finish) { return (hash ^ (hash >> 31)) * finish; }
 
-static double log_more(int64_t count) { return log1p((double)(count > 0 ? count : 0)); }
+static double log_more(int32_t count) { return log1p((double)(count > 0 ? count : 0)); }
 
 static uint64_t power_of(const uint64_t *powers, uint32_t exponent) {
     return powers[exponent & (BLOCK_BYTES - 1)] * powers[BLOCK_BYTES + exponent / BLOCK_BYTES];
@@ -259,7 +259,7 @@ static void facts(const struct tables *t, const struct request *request, const u
     *out++ = (float)t->log_more[items];
     *out++ = (float)fenced(text, size);
     for (int32_t group = 1; group <= CUE_GROUPS; group++) *out++ = (float)t->log_more[content->cues[group]];
-    *out++ = (float)log_more(request->turns - 1);
+    *out++ = (float)log_more(request->turns > 1 ? request->turns - 1 : 0);
     *out++ = (float)log_more(request->tools);
     *out++ = (float)log_more(request->images);
     *out++ = (float)(request->json_mode != 0);
@@ -329,13 +329,14 @@ static void whole_of(const struct tables *t, const uint8_t *text, int32_t size, 
 /* The features of one text: the numbers of distinct buckets, of terms, and of meanings; the length asked for; 29 facts and the sketch, as floats; and
    with room for head_words + tail_words, 2 * size, 2 * size and 2 * size numbers the meanings, the buckets in no order, their counts,
    and what these count as floats. Returns 0, or -1 for a text that is longer than a text that is read can be. */
-int32_t weighbridge_features(const struct tables *t, const struct request *request, const uint8_t *text, int32_t size,
-                             int32_t *out) {
+int32_t weighbridge_features(const struct tables *t, const uint8_t *text, int32_t size, int32_t *out,
+                             int32_t turns, int32_t tools, int32_t images, int32_t json_mode, int32_t system_chars, int32_t history_chars) {
+    struct request request = {turns, tools, images, json_mode, system_chars, history_chars};
     struct content content;
     if (size < 0 || size > MOST_BYTES) return -1;
     content_of(t, text, size, out, &content);
     whole_of(t, text, size, out);
-    facts(t, request, text, size, &content, (float *)(out + FACTS_AT));
+    facts(t, &request, text, size, &content, (float *)(out + FACTS_AT));
     return 0;
 }
 
@@ -693,8 +694,10 @@ enum { ROOM = SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES };
 
 /* What the graph takes, the sketch, and the length that is asked for, of a text and the message before it. Returns 0, or -1 as
    above. */
-int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const struct request *request, const uint8_t *text,
-                         int32_t size, const uint8_t *before, int32_t before_size, float *out) {
+int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const uint8_t *text, int32_t size, const uint8_t *before,
+                           int32_t before_size, float *out, int32_t turns, int32_t tools, int32_t images, int32_t json_mode,
+                           int32_t system_chars, int32_t history_chars) {
+    struct request request = {turns, tools, images, json_mode, system_chars, history_chars};
     int32_t found[3][ROOM], earlier[MOST_MEANT], sizes[3], earlier_size;
     uint8_t texts[3 * MOST_BYTES], plain[MOST_BYTES];
     float of_facts[3][FACTS];
@@ -715,7 +718,7 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
                 content_of(t, at, length, found[part], &content);
                 parts[part] = found_in(t, found[part], length);
             }
-            facts(t, request, at, length, &content, of_facts[part]);
+            facts(t, &request, at, length, &content, of_facts[part]);
             parts[part].facts = of_facts[part];
         }
         if (!part) whole_of(t, at, length, found[0]);
@@ -862,10 +865,11 @@ struct pairs {
 };
 
 /* The sum of the weights of every two neighbouring bytes of a text. */
-int64_t weighbridge_pairs(const struct pairs *p, const uint8_t *text, int64_t size) {
+int64_t weighbridge_pairs(const struct pairs *p, const uint8_t *text, int32_t size) {
     const uint8_t *class_of = p->class_of;
     uint32_t before = p->before;
-    int64_t sum = 0, at = 0;
+    int64_t sum = 0;
+    int32_t at = 0;
 #pragma GCC unroll 4
     for (; at + 1 < size; at += 2) {
         uint32_t now = class_of[text[at]], next = class_of[text[at + 1]];
