@@ -23,8 +23,8 @@ INPUTS: Final = {"gist": "tensor(float)", "sums": "tensor(float)"}
 """The graph's inputs with their types: see `Inputs`."""
 OUTPUT: Final = "said"
 """One row: complexity, logit of the domain, loads, log tokens, a score for each kind, and what the complexity is made of."""
-_LANES: Final = 4
-"""Columns that the compiled loop multiplies at once."""
+_LANES: Final = 8
+"""Columns that the compiled loop multiplies at once, at most."""
 _MOST_SCORES: Final = 64
 _MOST_INNER: Final = 1024
 """Numbers that it has room for, of every row but the last."""

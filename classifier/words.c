@@ -735,21 +735,32 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
 }
 
 /* The constants of a trained model's graph, as classifier/graph.py describes them: matrices row by row. Scores and what is within are filled
-   up to multiples of LANES. Of some pairs of numbers of the gist the two rows of `hidden` are there once more behind all rows, as their sum. */
+   up to multiples of 8, the most that LANES are. Of some pairs of numbers of the gist the two rows of `hidden` are there once more behind all
+   rows, as their sum. */
 struct graph {
     const float *by_sums, *constant, *hidden, *hidden_bias, *out, *parts;
     const int32_t *one, *other;
     int32_t sums, gist, pairs, inner, scores, told;
 };
 
-enum { LANES = 4, AT_ONCE = 8, MOST_SCORES = 64, MOST_INNER = 1024 };
+/* Where the compiler can, the products are made for wider registers as well, and the processor is asked for these as the library is loaded: each
+   number is added up in the same order. Where it cannot, it would take long vectors apart at a loss. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+#define ALSO_WIDE __attribute__((target_clones("avx2", "default")))
+enum { LANES = 8 };
+#else
+#define ALSO_WIDE
+enum { LANES = 4 };
+#endif
+
+enum { AT_ONCE = 8, MOST_SCORES = 64, MOST_INNER = 1024 };
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 typedef lanes any_lanes __attribute__((aligned(4)));
 typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 
 /* Adds to `out` the product of a row and a matrix. Where the row has a 0, as in two places of five, the matrix is not read: the time is that
    of memory. What is added up is read and written once for AT_ONCE rows. */
-static void multiplied(const float *row, int32_t size, const float *matrix, int32_t width, float *out) {
+ALSO_WIDE static void multiplied(const float *row, int32_t size, const float *matrix, int32_t width, float *out) {
     int32_t used[MOST_INNER], count = 0;
     for (int32_t at = 0; at < size; at++) {
         used[count] = at;
