@@ -74,4 +74,7 @@ def reads_as_refusal(text: str) -> bool:
     """Returns True when the whole answer is a refusal: at most MAX_REFUSAL_CHARS long and opening like one."""
     if not text or len(text) > MAX_REFUSAL_CHARS:
         return False
-    return _REFUSAL.match(" ".join(text.translate(_APOSTROPHES).lower().split())) is not None
+    if not text.isascii():
+        # Each letter of a text that is looked up in vain costs an exception.
+        text = text.translate(_APOSTROPHES)
+    return _REFUSAL.match(" ".join(text.lower().split())) is not None
