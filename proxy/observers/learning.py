@@ -1,7 +1,7 @@
 """The learning log: stores what a team allows to be learned from its traffic, without delaying any request.
 
-`finished` only puts a value in a bounded queue. A loop writes batches; what does not fit, and what the
-database does not take, is dropped and counted.
+`finished` only puts values in a bounded queue: the row and what it implies, found while the request is still in the
+processor's caches. A loop writes batches; what does not fit, and what the database does not take, is dropped and counted.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import msgspec
 from classifier.learning.store import ClassifiedRequest, Verdict
 from classifier.prediction import Prediction, Prompt
 from cost.times import wall_us
-from proxy.observers.signals import ConversationTurn, Signals
+from proxy.observers.signals import Signals
 from proxy.outcome import RequestOutcome
 
 _log: Final = logging.getLogger("weighbridge.learning")
@@ -42,11 +42,13 @@ LearningOf = Callable[[Iterable[str]], Awaitable[Mapping[str, str]]]
 """Returns the present learning setting of each of the given teams."""
 
 
-class _Batch(msgspec.Struct, frozen=True):
+class _Batch(msgspec.Struct):
     """Rows to be written in one transaction."""
 
-    weighings: list[ClassifiedRequest]
-    verdicts: list[Verdict]
+    weighings: list[ClassifiedRequest] = []
+    verdicts: list[Verdict] = []
+    chars: int = 0
+    """Characters of the texts among them."""
 
 
 class LearningObserver:
@@ -89,7 +91,11 @@ class LearningLog:
         self._signals = Signals()
         # Digests are made anew with it: what the table holds cannot be looked up in a list of guesses.
         self._keyed = hashlib.blake2b(key=secrets.token_bytes(_SECRET_BYTES), digest_size=16)
-        self._waiting: deque[ConversationTurn] = deque()
+        self._filling = _Batch()
+        self._full: deque[_Batch] = deque()
+        """Those that wait before it."""
+        self._waiting = 0
+        """Requests in all of them."""
         self._waiting_chars = 0
         self._current_batch: _Batch | None = None
         self._tries = 0
@@ -110,7 +116,7 @@ class LearningLog:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush()
-        left = len(self._waiting) + (len(self._current_batch.weighings) if self._current_batch is not None else 0)
+        left = self._waiting + (len(self._current_batch.weighings) if self._current_batch is not None else 0)
         if left:
             self._observer.count_learning_dropped(left)
             _log.warning("%d requests were not kept to learn from: the database did not take them in time", left)
@@ -121,22 +127,36 @@ class LearningLog:
             return
         if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
             return
-        if len(self._waiting) >= self._max_waiting:
+        if self._waiting >= self._max_waiting:
             self._observer.count_learning_dropped(1)
             return
         wanted = settings.learning == "prompts" and self._waiting_chars < _MAX_WAITING_CHARS
         text = kept_text(outcome.prompt) if wanted and outcome.prompt is not None else None
-        turn = self._turn(outcome, prediction, outcome.target_id, text)
-        self._waiting.append(turn)
-        self._waiting_chars += len(text or "")
-        if len(self._waiting) >= _BATCH:
+        ended_us = self._now_us() - round(outcome.told_after_s * 1_000_000)
+        weighing = self._weighing(outcome, prediction, outcome.target_id, ended_us, text)
+        batch = self._filling
+        batch.weighings.append(weighing)
+        self._waiting += 1
+        batch.verdicts += self._signals.verdicts(
+            weighing,
+            started_us=ended_us - round(outcome.duration_s * 1_000_000),
+            turns=outcome.prompt.turns if outcome.prompt is not None else 1,
+            weakness=outcome.weakness,
+            escalated_from=outcome.escalated_from,
+            person=outcome.tier == "interactive",
+        )
+        if text is not None:
+            batch.chars += len(text)
+            self._waiting_chars += len(text)
+        if len(batch.weighings) >= _BATCH:
+            self._full.append(batch)
+            self._filling = _Batch()
             self._batch_ready.set()
 
-    def _turn(
-        self, outcome: RequestOutcome, prediction: Prediction, target_id: str, text: str | None
-    ) -> ConversationTurn:
-        ended_us = self._now_us() - round(outcome.told_after_s * 1_000_000)
-        weighing = ClassifiedRequest(
+    def _weighing(
+        self, outcome: RequestOutcome, prediction: Prediction, target_id: str, ended_us: int, text: str | None
+    ) -> ClassifiedRequest:
+        return ClassifiedRequest(
             request_id=outcome.request_id,
             at_us=ended_us,
             organisation_id=outcome.organisation_id,
@@ -152,14 +172,6 @@ class LearningLog:
             conversation=self._digest(outcome.conversation),
             request_digest=self._digest(outcome.request_digest),
             prompt=text,
-        )
-        return ConversationTurn(
-            weighing=weighing,
-            started_us=ended_us - round(outcome.duration_s * 1_000_000),
-            turns=outcome.prompt.turns if outcome.prompt is not None else 1,
-            weakness=outcome.weakness,
-            escalated_from=outcome.escalated_from,
-            person=outcome.tier == "interactive",
         )
 
     def _digest(self, key: Hashable) -> str:
@@ -185,11 +197,10 @@ class LearningLog:
         Returns False when the database failed and the batch will be tried again.
         """
         async with self._writing:
-            left = len(self._waiting)
-            while self._current_batch is not None or left > 0:
+            last = self._filling
+            while self._current_batch is not None or self._full or (self._filling is last and last.weighings):
                 if self._current_batch is None:
                     self._current_batch = self._next_batch()
-                    left -= _BATCH
                 if not await self._write_batch(self._current_batch):
                     return False
                 self._current_batch = None
@@ -197,10 +208,13 @@ class LearningLog:
         return True
 
     def _next_batch(self) -> _Batch:
-        turns = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-        self._waiting_chars -= sum(len(turn.weighing.prompt or "") for turn in turns)
-        verdicts = [verdict for turn in turns for verdict in self._signals.verdicts(turn)]
-        return _Batch([turn.weighing for turn in turns], verdicts)
+        if self._full:
+            batch = self._full.popleft()
+        else:
+            batch, self._filling = self._filling, _Batch()
+        self._waiting -= len(batch.weighings)
+        self._waiting_chars -= batch.chars
+        return batch
 
     async def _write_batch(self, batch: _Batch) -> bool:
         """Writes a batch. Returns True when it is done with: written, or given up."""

@@ -39,22 +39,8 @@ _TURNS_KEPT: Final = 4
 _SKETCH_BYTES: Final = SKETCH * 2
 
 
-class ConversationTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One answered request, with what later ones of its conversation are compared with."""
-
-    weighing: ClassifiedRequest
-    started_us: int
-    turns: int = 1
-    """The number of user messages in the conversation."""
-    weakness: str | None = None
-    """The weakness found: of the answer of `escalated_from` when that is set, else of the given answer."""
-    escalated_from: str | None = None
-    person: bool = True
-    """True when a person may be waiting; batch requests are never re-asked by hand."""
-
-
-class _RememberedTurn(msgspec.Struct, frozen=True):
-    """The part of a turn that is retained for comparison."""
+class _RememberedTurn(msgspec.Struct, frozen=True, gc=False):
+    """The part of an answered request that later ones of its conversation are compared with."""
 
     request_id: str
     target_id: str
@@ -73,49 +59,71 @@ class Signals:
         self._max = max_conversations
         self._past: OrderedDict[tuple[str, str], tuple[_RememberedTurn, ...]] = OrderedDict()
 
-    def verdicts(self, turn: ConversationTurn) -> list[Verdict]:
-        """Returns the verdicts that this turn implies about its own answer and about an earlier one."""
+    def verdicts(
+        self,
+        answered: ClassifiedRequest,
+        *,
+        started_us: int,
+        turns: int = 1,
+        weakness: str | None = None,
+        escalated_from: str | None = None,
+        person: bool = True,
+    ) -> list[Verdict]:
+        """Returns the verdicts that a request implies about its own answer and about an earlier one.
+
+        `turns` is the number of user messages in its conversation. `weakness` is that of the answer of `escalated_from` when
+        that is given, else of its own. Without `person` nobody waits for it, so that nobody asked it again by hand.
+        """
         found = []
-        if turn.weakness is not None:
-            found.append(_negative_verdict(turn, turn.weakness))
-        if turn.person and turn.weighing.conversation:
-            again = self._repeat_verdict(turn)
+        if weakness is not None:
+            found.append(
+                _negative_verdict(answered, weakness, answered.request_id, escalated_from or answered.target_id)
+            )
+        if person and answered.conversation:
+            again = self._repeat_verdict(answered, started_us, turns)
             if again is not None:
                 found.append(again)
         return found
 
-    def _repeat_verdict(self, turn: ConversationTurn) -> Verdict | None:
-        key = (turn.weighing.team_id, turn.weighing.conversation)
-        # An earlier answer can be the reason for this request only if it was there before this one was sent.
-        since_us = turn.started_us - WINDOW_US
+    def _repeat_verdict(self, answered: ClassifiedRequest, started_us: int, turns: int) -> Verdict | None:
+        key = (answered.team_id, answered.conversation)
+        digest, sketch = answered.request_digest, answered.vector[-_SKETCH_BYTES:]
+        since_us = started_us - WINDOW_US
         past = self._past.pop(key, ())
         latest = same = None
         for each in past:
-            if since_us <= each.ended_us <= turn.started_us:
+            # An earlier answer can be the reason for this request only if it was there before this one was sent.
+            if since_us <= each.ended_us <= started_us:
                 latest = each
-                if _is_same_request(each, turn):
+                if digest and each.request_digest == digest:
                     same = each
-        self._past[key] = (*past[1 - _TURNS_KEPT :], _as_remembered(turn, same))
+        turn = _RememberedTurn(
+            request_id=answered.request_id,
+            target_id=answered.target_id,
+            request_digest=digest,
+            artifact=answered.artifact,
+            sketch=sketch,
+            ended_us=answered.at_us,
+            turns=turns,
+            repeats=0 if same is None else same.repeats + 1,
+        )
+        self._past[key] = (*past[1 - _TURNS_KEPT :], turn)
         if len(self._past) > self._max:
             self._past.popitem(last=False)
         if same is not None:
-            return _negative_verdict(turn, REGENERATED, same) if same.repeats < _MAX_REPEATS else None
+            if same.repeats >= _MAX_REPEATS:
+                return None
+            return _negative_verdict(answered, REGENERATED, same.request_id, same.target_id)
         if latest is not None and _is_re_asked(latest, turn):
-            return _negative_verdict(turn, RE_ASKED, latest)
+            return _negative_verdict(answered, RE_ASKED, latest.request_id, latest.target_id)
         return None
 
 
-def _is_same_request(past: _RememberedTurn, turn: ConversationTurn) -> bool:
-    return bool(past.request_digest) and past.request_digest == turn.weighing.request_digest
-
-
-def _is_re_asked(past: _RememberedTurn, turn: ConversationTurn) -> bool:
+def _is_re_asked(past: _RememberedTurn, turn: _RememberedTurn) -> bool:
     """Returns True when the conversation continued with a question similar to the previous one."""
-    weighing = turn.weighing
-    sketch = weighing.vector[-_SKETCH_BYTES:]
-    if turn.turns <= past.turns or past.artifact != weighing.artifact or len(past.sketch) != len(sketch):
+    if turn.turns <= past.turns or past.artifact != turn.artifact or len(past.sketch) != len(turn.sketch):
         return False
-    return len(sketch) == _SKETCH_BYTES and likeness(past.sketch, sketch) >= ALIKE
+    return len(turn.sketch) == _SKETCH_BYTES and likeness(past.sketch, turn.sketch) >= ALIKE
 
 
 def likeness(sketch: bytes, other: bytes) -> float:
@@ -124,30 +132,14 @@ def likeness(sketch: bytes, other: bytes) -> float:
     return float(one @ two)
 
 
-def _as_remembered(turn: ConversationTurn, same: _RememberedTurn | None) -> _RememberedTurn:
-    weighing = turn.weighing
-    return _RememberedTurn(
-        request_id=weighing.request_id,
-        target_id=weighing.target_id,
-        request_digest=weighing.request_digest,
-        artifact=weighing.artifact,
-        sketch=weighing.vector[-_SKETCH_BYTES:],
-        ended_us=weighing.at_us,
-        turns=turn.turns,
-        repeats=0 if same is None else same.repeats + 1,
-    )
-
-
-def _negative_verdict(turn: ConversationTurn, signal: str, past: _RememberedTurn | None = None) -> Verdict:
-    """Builds a negative verdict on the earlier answer, or without `past` on the turn's own weak answer."""
-    weighing = turn.weighing
-    own_target = turn.escalated_from or weighing.target_id
+def _negative_verdict(answered: ClassifiedRequest, signal: str, request_id: str, target_id: str) -> Verdict:
+    """Builds a negative verdict, which `answered` implies, on the answer of `target_id` to the request of this id."""
     return Verdict(
-        request_id=weighing.request_id if past is None else past.request_id,
-        at_us=weighing.at_us,
-        organisation_id=weighing.organisation_id,
-        team_id=weighing.team_id,
-        target_id=own_target if past is None else past.target_id,
+        request_id=request_id,
+        at_us=answered.at_us,
+        organisation_id=answered.organisation_id,
+        team_id=answered.team_id,
+        target_id=target_id,
         source="implicit",
         signal=signal,
         adequate=0.0,

@@ -138,7 +138,7 @@ async def test_its_time_is_that_of_its_end(log: LearningLog, store: LearningStor
 def test_what_is_not_kept(log: LearningLog, changes: dict[str, Any]) -> None:
     """Nothing of a team that allows nothing, of a model that the caller named, and of what was not answered."""
     log.finished(an_answer(**changes))
-    assert not log._waiting
+    assert log._waiting == 0
 
 
 async def test_prompts_are_kept_only_when_the_team_opted_in(
