@@ -62,7 +62,7 @@ _SILENT = logging.getLogger("weighbridge.app.silent")
 _SILENT.disabled = True
 _TICK_S = 1.0
 _OWN_REQUESTS_S = 300.0
-_REPORTED_AT_ONCE = 8
+_REPORTED_AT_ONCE = (8, 32)
 _KEYS_READ_AGAIN = 3
 """Times that the keys in use are read again within the time for which an answer counts as fresh."""
 

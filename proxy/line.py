@@ -81,9 +81,9 @@ class RequestPipeline:
         turned_away: Callable[[], None] = lambda: None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
-        reported_at_once: int = 1,
+        reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
-        """`reported_at_once` finished requests are told of together at most."""
+        """`reported_at_once` bounds how many finished requests are told of together, at least and at most."""
         self.config = config
         self.draining = False
         self.shadow: Shadow | None = None
@@ -95,7 +95,8 @@ class RequestPipeline:
         self._dispatcher = dispatcher
         self._in_step = dispatcher.in_step
         self._better_answers = BetterAnswers(dispatcher)
-        self.reports = Reports(observers, reported_at_once)
+        self._under_way: set[RequestContext] = set()
+        self.reports = Reports(observers, reported_at_once, self._under_way)
         self._settling = Settling(affinity, latency, self.reports)
         self._tracing = tracing
         self._clock = clock
@@ -109,7 +110,6 @@ class RequestPipeline:
         self._counter = counter
         self._tags = TagBounds()
         self._uploads = Uploads()
-        self._under_way: set[RequestContext] = set()
 
     @property
     def in_flight(self) -> int:

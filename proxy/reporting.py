@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Sized
 from typing import Final
 
 from proxy.context import RequestContext
@@ -18,35 +19,43 @@ from proxy.outcome_of import outcome_of
 
 _WAIT_S: Final = 0.02
 """How long a finished request waits for others at most."""
+_SLACK_S: Final = 0.001
+"""By so much the event loop's timers may be early."""
 _AT_A_STRETCH_S: Final = 0.001
 """After so long the event loop has its turn: judging an answer by a schema takes longer than all else."""
-_LARGE_TOKENS: Final = 1_000_000
+_LARGE_TOKENS: Final = 250_000
 """What may have so many tokens, as many as its body has bytes, is not kept in memory for longer than it takes."""
 
 
 class Reports:
     """Tells observers of finished requests, in their order."""
 
-    def __init__(self, observers: tuple[Observer, ...], at_once: int) -> None:
-        """`at_once` requests are told of together at most; 1 tells of each when it ends."""
+    def __init__(
+        self, observers: tuple[Observer, ...], at_once: tuple[int, int] = (1, 1), under_way: Sized = ()
+    ) -> None:
+        """As many requests are told of together as are `under_way`, within the bounds `at_once`: a caller that asks again
+        at once waits for them, which is nothing to one of many. By default each is told of when it ends.
+        """
         self._observers = observers
-        self._at_once = at_once
+        self._at_least, self._at_most = at_once
+        self._under_way = under_way
         self._waiting: deque[tuple[RequestContext, float, Shadow | None]] = deque()
         self._is_timed = False
 
     def add(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
         """Takes a finished request, which nothing changes any more. `shadow` is offered what was answered."""
         self._waiting.append((context, now, shadow))
-        if len(self._waiting) >= self._at_once or not _may_wait(context):
-            self._tell_some()
-        else:
-            self._tell_soon()
+        wanted = max(self._at_least, min(len(self._under_way), self._at_most))
+        if len(self._waiting) >= wanted or not _may_wait(context):
+            self._tell_some(_AT_A_STRETCH_S)
+        elif not self._is_timed:
+            self._tell_later(_WAIT_S)
 
     def tell(self) -> None:
         """Tells of all that have finished."""
         self._tell_some(math.inf)
 
-    def _tell_some(self, most_s: float = _AT_A_STRETCH_S) -> None:
+    def _tell_some(self, most_s: float) -> None:
         """Each step is done for all before the next, for the caches' sake."""
         until = time.monotonic() + most_s
         told = []
@@ -61,17 +70,24 @@ class Reports:
                 observer.finished(outcome)
         for context, outcome, shadow in told:
             _hand_on(context, outcome, shadow)
-        if self._waiting:
-            self._tell_soon()
+        if self._waiting and not self._is_timed:
+            self._tell_later(_WAIT_S)
 
-    def _tell_soon(self) -> None:
-        if not self._is_timed:
-            self._is_timed = True
-            asyncio.get_running_loop().call_later(_WAIT_S, self._on_time)
+    def _tell_later(self, wait_s: float) -> None:
+        self._is_timed = True
+        asyncio.get_running_loop().call_later(wait_s, self._on_time)
 
     def _on_time(self) -> None:
         self._is_timed = False
-        self._tell_some()
+        if not self._waiting:
+            return
+        context, ended_at, _ = self._waiting[0]
+        left_s = ended_at + _WAIT_S - context.reply.now
+        if left_s > _SLACK_S:
+            # Those that it was for have been told of by then.
+            self._tell_later(left_s)
+        else:
+            self._tell_some(_AT_A_STRETCH_S)
 
 
 def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: Shadow | None) -> None:
