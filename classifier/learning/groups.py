@@ -93,7 +93,8 @@ class _Clusters(msgspec.Struct, frozen=True):
         return np.where(near, nearest, -1)
 
 
-def learn_groups(labels: Labels, logits: Floats, team_id: str, rng: np.random.Generator) -> list[Group]:
+# In quotes throughout: naming it loads numpy.random, 2 MB that a process does without which only reads what was learned.
+def learn_groups(labels: Labels, logits: Floats, team_id: str, rng: "np.random.Generator") -> list[Group]:
     """The groups of one team; none where they would not help. `logits` are the rows' own, without groups.
 
     The number of groups, and whether there are any, is chosen by cross-validation with folds by request: the loss on
@@ -113,14 +114,14 @@ def learn_groups(labels: Labels, logits: Floats, team_id: str, rng: np.random.Ge
     return _groups(labels, logits, best[1], team_id) if best is not None else []
 
 
-def _folds(labels: Labels, rng: np.random.Generator) -> Integers:
+def _folds(labels: Labels, rng: "np.random.Generator") -> Integers:
     requests, number = np.unique(labels.requests, return_inverse=True)
     drawn = rng.permutation(len(requests)) % _FOLDS
     folds: Integers = drawn[number]
     return folds
 
 
-def _candidates(labels: Labels, rng: np.random.Generator) -> list[_Clusters]:
+def _candidates(labels: Labels, rng: "np.random.Generator") -> list[_Clusters]:
     prompts = labels.sketches[one_a_request(labels)]
     if len(prompts) > _MAX_CLUSTERED:
         prompts = prompts[np.sort(rng.choice(len(prompts), _MAX_CLUSTERED, replace=False))]
@@ -128,7 +129,7 @@ def _candidates(labels: Labels, rng: np.random.Generator) -> list[_Clusters]:
     return [clusters(prompts, count, rng) for count in _COUNTS if count <= most]
 
 
-def clusters(prompts: Floats, count: int, rng: np.random.Generator) -> _Clusters:
+def clusters(prompts: Floats, count: int, rng: "np.random.Generator") -> _Clusters:
     """Spherical k-means, the best of a few seeded starts; clusters of fewer than MIN_PROMPTS are left out."""
     # Half the bytes take half the time, and a sketch has no more digits than this.
     short = prompts.astype(np.float32)
@@ -142,7 +143,7 @@ def clusters(prompts: Floats, count: int, rng: np.random.Generator) -> _Clusters
     return _Clusters(centres[kept], np.array(reach))
 
 
-def _starting_centres(prompts: Sketch, count: int, rng: np.random.Generator) -> Sketch:
+def _starting_centres(prompts: Sketch, count: int, rng: "np.random.Generator") -> Sketch:
     """Starting centres by k-means++ (Arthur and Vassilvitskii 2007)."""
     chosen = [int(rng.integers(len(prompts)))]
     apart = 1 - prompts @ prompts[chosen[0]]
