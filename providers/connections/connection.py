@@ -109,20 +109,24 @@ class Connection(asyncio.Protocol):
         self.busy = True
         self._unsent = unsent
         self._due_at = deadline
-        self._arm(deadline)
+        if deadline < self._timer_at:
+            self._look_at(deadline)
         self._transport.write(request)
 
-    def rest(self, for_s: float) -> None:
-        """Keeps the connection for another call, for so many seconds."""
+    def rest(self, for_s: float) -> bool:
+        """Keeps the connection for another call, for so many seconds. False where it cannot be kept: the reply did not come
+        whole, or the upstream does not keep it.
+        """
         self.busy = False
-        self._idle_s, self._due_at = math.inf, self._loop.time() + for_s
-        self._arm(self._due_at)
-
-    @property
-    def reusable(self) -> bool:
-        """Whether the reply came whole and the upstream keeps the connection."""
-        whole = self._at_eof and self._stays and self._error is None and not self._unsent and not self._paused
-        return whole and self._transport is not None and not self._transport.is_closing()
+        if not (self._at_eof and self._stays) or self._error is not None or self._unsent or self._paused:
+            return False
+        if self._transport is None or self._transport.is_closing():
+            return False
+        self._idle_s = math.inf
+        self._due_at = due_at = self._loop.time() + for_s
+        if due_at < self._timer_at:
+            self._look_at(due_at)
+        return True
 
     def cut(self) -> None:
         """Ends the connection at once, whatever is under way."""
@@ -159,7 +163,8 @@ class Connection(asyncio.Protocol):
         """From now on the reply may not be silent for longer."""
         self._idle_s = idle_s
         self._last_read_at = now = self._loop.time()
-        self._arm(now + idle_s)
+        if now + idle_s < self._timer_at:
+            self._look_at(now + idle_s)
 
     async def read(self) -> bytes:
         """All that came since the last read, or b"" at the reply's end. Raises ReplyLost, ReplyTimeout, NotHttp."""
@@ -298,13 +303,12 @@ class Connection(asyncio.Protocol):
 
     # The timer.
 
-    def _arm(self, due_at: float) -> None:
-        """Makes sure that the timer looks at `due_at` or before."""
-        if due_at < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = due_at
-            self._timer = self._loop.call_at(due_at, self._look)
+    def _look_at(self, due_at: float) -> None:
+        """Has the timer look at `due_at`, which is before it would."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due_at
+        self._timer = self._loop.call_at(due_at, self._look)
 
     def _look(self) -> None:
         self._timer, self._timer_at = None, math.inf
@@ -320,4 +324,4 @@ class Connection(asyncio.Protocol):
         else:
             again = min(self._due_at, silent_at if silent_at < math.inf else now + self._idle_s)
             if again < math.inf:
-                self._arm(again)
+                self._look_at(again)

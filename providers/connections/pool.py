@@ -121,11 +121,9 @@ class ConnectionPool:
         if not connection.busy:
             return
         kept = self._of.get(connection)
-        if kept is None or self._closed or not connection.reusable:
-            connection.busy = False
+        if not connection.rest(self._limits.keepalive_s) or kept is None or self._closed:
             connection.cut()
             return
-        connection.rest(self._limits.keepalive_s)
         kept.idle.append(connection)
         if kept.waiting:
             kept.wake()
