@@ -524,7 +524,9 @@ def upstream_body(
     given: Mapping[str, msgspec.Raw] = request.fields
     if request.for_text is not None and deployment.kind in OWN_ENGINES:
         given = request.for_text
-    fields: dict[str, Any] = {**given, "model": deployment.upstream_model, **engine_fields}
+    fields: dict[str, Any] = {**given, "model": deployment.upstream_model}
+    if engine_fields:
+        fields.update(engine_fields)
     for name in dropped:
         fields.pop(name, None)
     if request.translated:
