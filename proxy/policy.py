@@ -427,7 +427,7 @@ def may_use(allowed: frozenset[str] | None, target: Target) -> bool:
 
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, kind: _Kind) -> Rejection | None:
     """Returns the first reason why a target cannot serve the request, or None."""
-    auto, wanted = kind == AUTO, facts.max_output_tokens
+    auto, wanted, price = kind == AUTO, facts.max_output_tokens, target.price
     found: tuple[Obstacle, str]
     if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
         found = ("not-allowed", "the team may not use it")
@@ -435,15 +435,17 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
         found = ("tier", f"does not serve the {facts.tier} tier")
     elif (inability := _inability(target, facts)) is not None:
         found = inability
-    elif (target.price is None or facts.unit) and not (
-        has_price(target, facts) or is_bookable(None, unpriced, auto=auto)
+    elif (price is None or (facts.unit and not _sells(price, facts.unit))) and not is_bookable(
+        None, unpriced, auto=auto
     ):
         found = ("unpriced", "its price is unknown")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
         found = ("unavailable", _EJECTED if target.pool is None else _NOBODY_READY)
-    elif auto and wanted is not None and wanted > target.max_output_tokens and longest_answer(target, facts) != wanted:
+    elif (
+        auto and wanted is not None and wanted > target.max_output_tokens and "max_output_tokens" not in target.assumed
+    ):
         # Last, since it is no obstacle where everybody has it.
         found = ("output", f"answers with at most {target.max_output_tokens} tokens, {wanted} are wanted")
     else:
@@ -464,7 +466,7 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
         return "unbounded", f"a hard budget cannot hold what its answer may cost; set the model's {missing}"
     if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
         return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
-    if int(at_once * _ESTIMATE_SLACK) + max(1, answer) > target.max_context_tokens:
+    if at_once * _ESTIMATE_SLACK // 1 + (answer or 1) > target.max_context_tokens:
         return "context", f"about {at_once + answer} tokens do not fit its {target.max_context_tokens}"
     return None
 
@@ -875,9 +877,11 @@ def _expected(
     """
     output_tokens = 0
     if not facts.needs or facts.needs.isdisjoint(_ANSWERS_NOTHING):
-        most = target.max_output_tokens
-        room = max(1, target.max_context_tokens - input_tokens)
-        output_tokens = min(predicted_tokens, facts.max_output_tokens or most, most, room) * facts.choices
+        output_tokens = min(predicted_tokens, facts.max_output_tokens or predicted_tokens, target.max_output_tokens)
+        room = target.max_context_tokens - input_tokens
+        if output_tokens > room:
+            output_tokens = min(output_tokens, max(1, room))
+        output_tokens *= facts.choices
     price = target.price
     if price is None:
         return output_tokens, None
@@ -916,12 +920,9 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
 
 
-def has_price(target: Target, facts: Facts) -> bool:
-    """Returns True when it is known what such a request costs at the target, by tokens or by what else it uses."""
-    price = target.price
-    if price is None or not facts.unit or price.has_tokens:
-        return price is not None
-    return price.priced_unit(facts.unit) is not None
+def _sells(price: Price, unit: str) -> bool:
+    """True when it is known what a request that uses this unit costs, by tokens or by the unit."""
+    return price.has_tokens or price.priced_unit(unit) is not None
 
 
 def _unbounded(target: Target, facts: Facts) -> str:
@@ -940,7 +941,7 @@ def _price(target: Target, facts: Facts) -> Price | None:
     where it is not known what such a request costs.
     """
     price = target.price
-    if price is None or (facts.unit and not has_price(target, facts)):
+    if price is None or (facts.unit and not _sells(price, facts.unit)):
         return None
     if facts.service_tier is None:
         return price

@@ -27,8 +27,6 @@ MOST_SHARE: Final = 0.5
 
 def arm_of(request_id: str, share: float) -> Arm:
     """Return a request's arm, drawn from a hash of its id: `share` of them `holdout`, as many `control`, else empty."""
-    if share <= 0:
-        return ""
     digest = hashlib.blake2b(request_id.encode(), digest_size=8, key=_KEY).digest()
     width = int(min(share, MOST_SHARE) * _SPAN)
     place = int.from_bytes(digest, "big")
