@@ -6,7 +6,6 @@ from accounts.caller import Caller
 from cost.budgets.holds import BudgetCheck
 from providers.wire import ChatRequest
 from proxy.context import RequestContext
-from proxy.limits.headers import rate_lines
 from proxy.limits.limit import Limiter
 from proxy.parsed_request import ParsedRequest
 from proxy.planning import is_replaceable
@@ -33,7 +32,7 @@ async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Ca
     context.admission = await limiter.admit(
         caller, request.alias or request.model, parsed.input_tokens + answer, guessed=guessed
     )
-    context.reply.lines += rate_lines(context.admission)
+    context.reply.lines += context.admission.lines
 
 
 def is_downgraded(budgets: BudgetGate, caller: Caller, request: ChatRequest, context: RequestContext) -> bool:

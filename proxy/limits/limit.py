@@ -51,12 +51,11 @@ class Admission(Protocol):
     """
 
     @property
-    def requests(self) -> Remaining | None:
-        """The tightest request bucket after this request; None without such a limit."""
+    def lines(self) -> bytes:
+        """The `x-ratelimit-*` headers as lines of the reply's head: the tightest request bucket and token bucket after this
+        request, where there are such.
+        """
         ...
-
-    @property
-    def tokens(self) -> Remaining | None: ...
 
     def settle(self, used_tokens: int) -> None:
         """Corrects the estimated tokens to `used_tokens`, as a refund or a debt, and ends the request's concurrency."""

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.limits.limit import Limit
+from proxy.limits.limit import Kind, Limit
 
 _MOST_DRAWS: Final = 10_000
 
@@ -30,6 +30,7 @@ class LimitSet:
         "counted",
         "counted_keys",
         "given",
+        "kinds",
         "largest",
         "limits",
         "rated",
@@ -51,6 +52,11 @@ class LimitSet:
         self.rated = requests + tokens
         self.counted = counted
         self.limits = self.rated + counted
+        self.kinds: tuple[tuple[Kind, tuple[int, ...]], ...] = tuple(
+            (kind, tuple(index for index, limit in enumerate(self.rated) if limit.kind == kind))
+            for kind in dict.fromkeys(limit.kind for limit in self.rated)
+        )
+        """Where the request limits and the token limits are among `rated`, as far as there are such."""
         self.largest: Limit | None = min(tokens, key=lambda limit: limit.burst, default=None)
         """The token limit with the smallest burst; a request above it can never be admitted."""
         token_keys = tuple(bucket_key(prefix, limit.key) for limit in tokens)

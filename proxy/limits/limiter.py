@@ -15,10 +15,11 @@ from itertools import islice
 from typing import Final, Literal
 
 from accounts.caller import Caller
+from proxy.limits.headers import rate_lines, remaining
 from proxy.limits.limit import Admission, Kind, Limit, Remaining, Scope
 from proxy.limits.limit_set import LimitSet, LimitSetCache, Outcome
 from proxy.limits.local import LocalBuckets, UnsentTake
-from proxy.limits.refusals import Figures, figures, refusal, remaining, too_large
+from proxy.limits.refusals import refusal, too_large
 from proxy.limits.shared import MOST_AT_ONCE, SharedBuckets
 from proxy.redis.shared_state import Link, ScriptRunner, SharedStateUnavailable
 
@@ -48,8 +49,7 @@ class _Unlimited:
     """The admission of a request that falls under no limit."""
 
     __slots__ = ()
-    requests: Remaining | None = None
-    tokens: Remaining | None = None
+    lines = b""
 
     def settle(self, used_tokens: int) -> None: ...
 
@@ -60,10 +60,10 @@ _UNLIMITED: Final = _Unlimited()
 class _BucketAdmission:
     """An admission by buckets; see Admission."""
 
-    __slots__ = ("_draw", "_limiter", "_open", "_taken", "requests", "tokens")
+    __slots__ = ("_draw", "_limiter", "_open", "_taken", "lines")
 
-    def __init__(self, limiter: "BucketLimiter", draw: LimitSet, taken: int, told: Figures) -> None:
-        self.requests, self.tokens = told
+    def __init__(self, limiter: "BucketLimiter", draw: LimitSet, taken: int, lines: bytes) -> None:
+        self.lines = lines
         self._limiter = limiter
         self._draw = draw
         self._taken = taken
@@ -144,7 +144,7 @@ class BucketLimiter:
             live = self.live
             outcome = self._admit_locally(draw, tokens, live)
         if outcome.admitted:
-            return _BucketAdmission(self, draw, tokens, figures(draw, outcome, live))
+            return _BucketAdmission(self, draw, tokens, rate_lines(draw, outcome.figures, live))
         refused = refusal(draw, outcome, tokens, live, caller, model)
         self._observer.count_rate_refusal(refused.scope, refused.kind)
         raise refused

@@ -1,10 +1,11 @@
-"""Figures and refusals: the tightest limits for the headers, and the error that names the limit in the way."""
+"""Refusals: the error that names the limit in the way."""
 
 from typing import Final
 
 from accounts.caller import Caller
 from proxy.limits.bucket import places, share, wait_us
-from proxy.limits.limit import PERIOD_S, Limit, Remaining
+from proxy.limits.headers import rate_lines
+from proxy.limits.limit import Limit
 from proxy.limits.limit_set import LimitSet, Outcome
 from proxy.limits.rate_limited import RateLimited
 
@@ -12,41 +13,6 @@ _US_PER_S: Final = 1_000_000
 _PLACE_WAIT_S: Final = 1.0
 """The retry time for a concurrency limit: a place becomes free when some request ends, which cannot be predicted."""
 _LONGEST_WAIT_S: Final = 86_400.0
-
-
-Figures = tuple[Remaining | None, Remaining | None]
-"""The tightest request limit and the tightest token limit; see Admission."""
-
-
-def figures(draw: LimitSet, outcome: Outcome, live: int) -> Figures:
-    """Returns the request bucket and the token bucket with least left; of two equal ones the smaller limit."""
-    requests, rated = draw.requests, len(draw.rated)
-    return (
-        _tightest(draw, outcome, live, 0, requests) if requests else None,
-        _tightest(draw, outcome, live, requests, rated) if requests < rated else None,
-    )
-
-
-def _tightest(draw: LimitSet, outcome: Outcome, live: int, first: int, end: int) -> Remaining:
-    tightest = first
-    for index in range(first + 1, end):
-        left, least = int(outcome.figures[index]), int(outcome.figures[tightest])
-        if left < least or (left == least and draw.rated[index].burst < draw.rated[tightest].burst):
-            tightest = index
-    return remaining(draw.rated[tightest], outcome.figures[tightest], live)
-
-
-def remaining(limit: Limit, figure: float, live: int) -> Remaining:
-    """Converts a bucket's figure to the headers' terms. `limit` is the full bucket, `reset_s` the time until it is
-    full; with several processes, of one share.
-    """
-    if limit.kind == "concurrency":
-        most = places(limit.burst, live)
-        return Remaining(most, max(0, most - int(figure)), 0.0)
-    rate, burst = (limit.rate, limit.burst) if live <= 1 else share(limit.rate, limit.burst, live)
-    # Truncation is rounding down here, since a debt remains as nothing.
-    left = int(figure) if figure > 0 else 0
-    return Remaining(int(burst), left, 0.0 if figure >= burst else (burst - figure) * PERIOD_S / rate)
 
 
 def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:
@@ -60,15 +26,13 @@ def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Ca
     asked = tokens if limit.kind == "tokens" else 1
     shares = f" (one of {live} shares of {limit.rate or limit.burst})" if live > 1 else ""
     bursts = f", Burst {int(burst)}" if limit.kind != "concurrency" and limit.rate != limit.burst else ""
-    requests_left, tokens_left = figures(draw, outcome, live)
     return RateLimited(
         f"Rate limit reached for {_what(limit)} of {_whose(limit, caller, model)}: Limit {rate:.12g}{shares}{bursts}, "
         f"Used {used}, Requested {asked}. Please try again in {_seconds(wait_s)}s.",
         retry_after_s=min(wait_s, _LONGEST_WAIT_S),
         scope=limit.scope,
         kind=limit.kind,
-        requests=requests_left,
-        tokens=tokens_left,
+        lines=rate_lines(draw, outcome.figures, live),
     )
 
 

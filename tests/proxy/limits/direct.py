@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from redis import Redis
 
 from accounts.caller import Caller
+from proxy.limits.headers import duration
 from proxy.limits.limit import Kind, Limit, Scope
 from proxy.redis.scripts import Script
 from proxy.redis.shared_state import Argument, FailureKind, Recovered, SharedStateUnavailable
@@ -110,3 +111,9 @@ def limit(kind: Kind, burst: int, *, rate: int | None = None, scope: Scope = "te
     """A rate that equals its burst, unless told otherwise."""
     per_minute = 0 if kind == "concurrency" else burst if rate is None else rate
     return Limit(key=f"{scope}/{whose}//{kind}", scope=scope, kind=kind, rate=per_minute, burst=burst)
+
+
+def told_of(kind: Kind, most: int, left: int, reset_s: float) -> bytes:
+    """The headers of one limit."""
+    figures = (("limit", str(most)), ("remaining", str(left)), ("reset", duration(reset_s).decode()))
+    return "".join(f"x-ratelimit-{name}-{kind}: {figure}\r\n" for name, figure in figures).encode()

@@ -11,13 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounts.caller import Caller
-from proxy.limits.headers import rate_lines
-from proxy.limits.limit import Admission, Kind, Limit, Remaining, Scope
+from proxy.limits.limit import Admission, Kind, Limit, Scope
 from proxy.limits.limiter import MAX_USED_TOKENS, BucketLimiter, LimitObserver, Mode
 from proxy.limits.rate_limited import RateLimited
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
-from tests.proxy.limits.direct import CALLER, PREFIX, DirectLink, done, limit
+from tests.proxy.limits.direct import CALLER, PREFIX, DirectLink, done, limit, told_of
 from tests.redis_server import RedisServer
 from tests.toxic import toxic_proxy
 
@@ -142,7 +141,7 @@ async def test_without_limits_nothing_is_asked_and_nothing_is_told(staged: Calla
     assert first is not None
     assert first is second
     first.settle(5)
-    assert rate_lines(first) == b""
+    assert not first.lines
     assert stage.links[0].fails == "error"
 
 
@@ -151,7 +150,7 @@ async def test_one_process_without_redis_is_exact() -> None:
     watched = Watched()
     limiter = BucketLimiter(Book(limit("requests", 2)), lambda: 1, observer=watched, clock=Clock())
     for left in (1, 0):
-        assert (await limiter.admit(CALLER, "auto", 0)).requests == Remaining(2, left, (2 - left) * 30.0)
+        assert (await limiter.admit(CALLER, "auto", 0)).lines == told_of("requests", 2, left, (2 - left) * 30.0)
     with pytest.raises(RateLimited) as refused:
         await limiter.admit(CALLER, "auto", 0)
     assert refused.value.retry_after_s == pytest.approx(30.0)
@@ -163,10 +162,10 @@ async def test_several_processes_without_redis_enforce_their_share() -> None:
     """And each such decision is counted."""
     watched = Watched()
     limiter = BucketLimiter(Book(limit("requests", 8)), lambda: 4, observer=watched, clock=Clock())
-    told = [(await limiter.admit(CALLER, "auto", 0)).requests for _ in range(2)]
+    told = [(await limiter.admit(CALLER, "auto", 0)).lines for _ in range(2)]
     with pytest.raises(RateLimited, match="one of 4 shares of 8"):
         await limiter.admit(CALLER, "auto", 0)
-    assert told[-1] == Remaining(2, 0, 60.0)
+    assert told[-1] == told_of("requests", 2, 0, 60.0)
     assert (limiter.mode, limiter.live, watched.local) == ("share", 4, 3)
 
 
@@ -205,8 +204,7 @@ async def test_redis_tells_all_processes_the_same_figures(staged: Callable[..., 
     second = await stage.admit(1, 300)
     assert first is not None
     assert second is not None
-    assert second.requests == Remaining(10, 8, 12.0)
-    assert second.tokens == Remaining(1_000, 600, 24.0)
+    assert second.lines == told_of("requests", 10, 8, 12.0) + told_of("tokens", 1_000, 600, 24.0)
     assert await stage.left(0) == [8, 600, 2]
     first.settle(50)
     second.settle(350)
@@ -233,7 +231,7 @@ async def test_one_failed_call_is_decided_by_the_share(staged: Callable[..., Sta
     stage.links[0].fails = "busy"
     admission = await stage.admit()
     assert admission is not None
-    assert admission.requests == Remaining(5, 4, 12.0)
+    assert admission.lines == told_of("requests", 5, 4, 12.0)
     assert (stage.limiters[0].mode, stage.watched[0].local) == ("share", 1)
     assert stage.limiters[1].mode == "shared"
     assert await stage.left(1) == [10, 4]
@@ -515,6 +513,6 @@ async def test_a_caller_that_hangs_up_while_redis_decides_keeps_nothing(empty_re
 
 
 def test_a_limiter_is_what_the_line_takes() -> None:
-    """Its admission has the figures of the contract."""
+    """Its admission has the headers of the contract."""
     admission: Admission = done(alone(limit("requests", 5)).admit(CALLER, "auto", 0))
-    assert (admission.requests, admission.tokens) == (Remaining(5, 4, 12.0), None)
+    assert admission.lines == told_of("requests", 5, 4, 12.0)

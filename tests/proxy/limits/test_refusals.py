@@ -4,38 +4,18 @@ import msgspec
 import pytest
 
 from proxy.errors import error_reply
-from proxy.limits.limit import Limit, Remaining
+from proxy.http.reply_head import field_lines
+from proxy.limits.limit import Limit
 from proxy.limits.limit_set import LimitSet, Outcome
 from proxy.limits.rate_limited import RateLimited
-from proxy.limits.refusals import figures, refusal, remaining, too_large
-from tests.proxy.limits.direct import CALLER, PREFIX, limit
+from proxy.limits.refusals import refusal, too_large
+from tests.proxy.limits.direct import CALLER, PREFIX, limit, told_of
 
 _FOR_MODEL = Limit(key="team/payments/gpt-4o/tokens", scope="team", kind="tokens", rate=900, burst=900)
 
 
 def refused(limits: tuple[Limit, ...], levels: list[float], *, tokens: int = 0, live: int = 1) -> RateLimited:
     return refusal(LimitSet(limits, PREFIX), Outcome(False, 0.0, levels), tokens, live, CALLER, "gpt-4o")
-
-
-def test_the_figures_are_those_of_the_tightest_buckets() -> None:
-    """The least remaining; of two with as much left the smaller limit. True remaining is rounded down."""
-    limits = (
-        limit("requests", 600, scope="organisation"),
-        limit("requests", 60, scope="team"),
-        limit("requests", 100, scope="key"),
-        limit("tokens", 1000, scope="team"),
-    )
-    requests, tokens = figures(LimitSet(limits, PREFIX), Outcome(True, 0.0, [59.9, 59.0, 80.0, -30.5]), 1)
-    assert requests == Remaining(60, 59, 1.0)
-    assert tokens is not None
-    assert (tokens.limit, tokens.remaining) == (1000, 0)
-    assert tokens.reset_s == pytest.approx(61.83)
-
-
-def test_a_share_tells_its_own_figures() -> None:
-    """A quarter of the limit, and what is left of that."""
-    assert remaining(limit("requests", 600), 150.0, 4) == Remaining(150, 150, 0.0)
-    assert remaining(limit("concurrency", 10), 2, 4) == Remaining(3, 1, 0.0)
 
 
 def test_a_refusal_says_it_as_openai_does() -> None:
@@ -75,7 +55,7 @@ def test_one_that_does_not_refuse_is_not_named() -> None:
         "Rate limit reached for concurrent requests of key `key_1`: Limit 4, Used 4, Requested 1. Please try again in 1s."
     )
     assert msgspec.json.decode(error_reply(error).body)["error"]["type"] == "requests"
-    assert error.requests == Remaining(60, 3, 57.0)
+    assert field_lines(error.headers) == told_of("requests", 60, 3, 57.0)
 
 
 def test_a_limit_for_one_model_names_it() -> None:
