@@ -604,7 +604,7 @@ def prompt_of(request: ChatRequest) -> Prompt:
     question = asked[-1] if asked else len(talk) - 1
     return Prompt(
         text=talk[question] if talk else "",
-        system="\n".join(system) if system else "",
+        system="\n".join(system),
         before=talk[asked[-2]] if len(asked) > 1 else "",
         history="\n".join(talk[:question]) if question > 0 else "",
         since="\n".join(talk[question + 1 :]),
