@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, Literal
 
+import msgspec
+
 from accounts.caller import Caller
 from proxy.limits.headers import rate_lines, remaining
 from proxy.limits.limit import Admission, Kind, Limit, Remaining, Scope
@@ -57,22 +59,19 @@ class _Unlimited:
 _UNLIMITED: Final = _Unlimited()
 
 
-class _BucketAdmission:
+class _BucketAdmission(msgspec.Struct, eq=False):
     """An admission by buckets; see Admission."""
 
-    __slots__ = ("_draw", "_limiter", "_open", "_taken", "lines")
-
-    def __init__(self, limiter: "BucketLimiter", draw: LimitSet, taken: int, lines: bytes) -> None:
-        self.lines = lines
-        self._limiter = limiter
-        self._draw = draw
-        self._taken = taken
-        self._open = True
+    limiter: "BucketLimiter"
+    draw: LimitSet
+    taken: int
+    lines: bytes
+    is_open: bool = True
 
     def settle(self, used_tokens: int) -> None:
-        if self._open:
-            self._open = False
-            self._limiter.settle(self._draw, self._taken, used_tokens)
+        if self.is_open:
+            self.is_open = False
+            self.limiter.settle(self.draw, self.taken, used_tokens)
 
 
 class BucketLimiter:

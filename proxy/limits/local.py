@@ -237,9 +237,18 @@ class LocalBuckets:
         bucket.move(level, now_us)
 
     def _bucket(self, limit: Limit, live: int) -> _Bucket:
+        bucket = self._buckets.get(limit.key)
+        if bucket is None or bucket.limit is not limit or bucket.live != live:
+            return self._fitted(limit, live)
+        self._buckets.move_to_end(limit.key)
+        return bucket
+
+    def _fitted(self, limit: Limit, live: int) -> _Bucket:
         bucket = self._find_or_add(limit)
-        if bucket.live != live or (bucket.limit is not limit and bucket.limit != limit):
+        if bucket.live != live or bucket.limit != limit:
             bucket.fit(limit, live)
+        # It may be the same limit made anew.
+        bucket.limit = limit
         return bucket
 
     def _find_or_add(self, limit: Limit) -> _Bucket:
