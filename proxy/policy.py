@@ -276,7 +276,7 @@ def plan(
     if kind == AUTO:
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
-        reference = _reference(prediction, policy, catalog, facts)
+        reference = _reference(prediction, policy, catalog, facts) if prediction.outlooks else None
         tolerance = facts.tolerance if rooms is NO_ROOMS else _tolerance(facts, eligible, rooms)
         scales = _TargetComparison(facts, prediction, policy, reference, tolerance)
         return _auto(eligible, rejected, scales, sticky, rooms, turn)
@@ -384,8 +384,6 @@ def yardstick(
 
 def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: Facts) -> float | None:
     outlooks = prediction.outlooks
-    if not outlooks:
-        return None
     names = yardstick(outlooks, policy, catalog, facts.allowed_models)
     return max((outlooks[name].adequate for name in names), default=None)
 

@@ -681,7 +681,7 @@ def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
     first = ""
     for message in request.messages:
         if message.role == "user":
-            first = _text(message)
+            first = message.content if isinstance(message.content, str) else _text(message)
             break
     # Who shares a cache key begins alike more often than by chance, but one key may serve many conversations.
     return hash((request.cache_key, prompt.system, first))
