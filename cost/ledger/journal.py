@@ -25,12 +25,14 @@ import msgspec
 from cost.errors import LedgerUnavailable
 from cost.ledger.entries import TERMINAL, AttemptKey, Entry, void_of
 from cost.ledger.segments import (
+    LINE_EXTRA_BYTES,
     BootLock,
     Drained,
     decode_drained,
     drained_path,
-    encode_line,
+    encode_body,
     first_entry,
+    lines_of,
     segment_path,
     write_drained,
 )
@@ -44,7 +46,7 @@ _UNWRITABLE: Final = "the journal cannot be written"
 
 _Write = Callable[[int, memoryview], int]
 _Line = tuple[Entry, bytes, asyncio.Future[None] | None]
-"""Entry, encoded line, and future of whoever waits for it."""
+"""Entry, body of its line, and future of whoever waits for it."""
 
 
 class Awaiting(Protocol):
@@ -236,7 +238,7 @@ class Journal:
             # The reserve was refused: closing it would write an entry for each of them, without limit.
             del self._refused[entry.request_id, entry.attempt]
         elif self._failing and not self._flush_due:
-            self._unwritten.append((entry, encode_line(entry), None))
+            self._unwritten.append((entry, encode_body(entry), None))
         else:
             self._append(entry, None)
 
@@ -256,9 +258,9 @@ class Journal:
         return self._loop
 
     def _append(self, entry: Entry, safe: asyncio.Future[None] | None) -> None:
-        line = encode_line(entry)
-        self._buffer.append((entry, line, safe))
-        self._buffered_bytes += len(line)
+        body = encode_body(entry)
+        self._buffer.append((entry, body, safe))
+        self._buffered_bytes += len(body) + LINE_EXTRA_BYTES
         if not self._flush_due:
             self._flush_due = True
             self._running_loop().call_soon(self.flush)
@@ -275,7 +277,8 @@ class Journal:
         except OSError as failure:
             self._handle_write_failure(lines, failure)
             return
-        data = b"".join([line for _, line, _ in lines])
+        # The sums of all lines one after another: zlib's tables for them are out of the cache by the next request.
+        data = lines_of([body for _, body, _ in lines])
         refusal = self._write_all(segment, data)
         if refusal is None:
             self._stop_retrying()
@@ -405,10 +408,11 @@ class Journal:
         The drain may have read the whole ones already, so they stand. Half a line it leaves alone.
         """
         whole = size = 0
-        for _, line, _ in lines:
-            if size + len(line) > written:
+        for _, body, _ in lines:
+            line_bytes = len(body) + LINE_EXTRA_BYTES
+            if size + line_bytes > written:
                 break
-            size += len(line)
+            size += line_bytes
             whole += 1
         try:
             os.ftruncate(segment.descriptor, segment.bytes + size)
@@ -441,9 +445,9 @@ class Journal:
     def _handle_write_failure(self, lines: Sequence[_Line], failure: OSError) -> None:
         self.write_failures += 1
         _log.error("the journal cannot be written: %s", os.strerror(failure.errno or errno.EIO))
-        for entry, line, safe in lines:
+        for entry, body, safe in lines:
             if safe is None:
-                self._unwritten.append((entry, line, None))
+                self._unwritten.append((entry, body, None))
             else:
                 self._refuse(entry, safe)
         self._retry_later()
@@ -451,7 +455,7 @@ class Journal:
     def _void_refused(self, reserve: Entry) -> None:
         """Void a refused reserve that stands in the file all the same, so that it is not charged."""
         void = void_of(reserve)
-        self._unwritten.append((void, encode_line(void), None))
+        self._unwritten.append((void, encode_body(void), None))
 
     def _refuse(self, reserve: Entry, safe: asyncio.Future[None]) -> None:
         self._remember_refused(reserve)

@@ -8,7 +8,7 @@ recovering it. `boot-<id>.drained` is what the drain tells the process: how far 
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 from zlib import crc32
@@ -26,7 +26,10 @@ _NEWLINE: Final = ord("\n")
 _LOCK: Final = re.compile(r"boot-([0-9a-z]{1,64})\.lock")
 _SEGMENT: Final = re.compile(r"boot-([0-9a-z]{1,64})-([0-9]{1,12})\.log")
 
-_encode: Final = msgspec.json.Encoder().encode
+encode_body: Final = msgspec.json.Encoder().encode
+"""Encodes an entry as the body of its line, a JSON array."""
+LINE_EXTRA_BYTES: Final = _CRC_CHARS + 2
+"""What a line has beside its body."""
 _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
@@ -65,10 +68,14 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """`at_us` of the first that waits; None if none does."""
 
 
+def lines_of(bodies: Iterable[bytes]) -> bytes:
+    """Return the lines of these bodies: of each its CRC-32 in hexadecimal, a space, the body, a newline."""
+    return b"".join([_LINE % (crc32(body), body) for body in bodies])
+
+
 def encode_line(entry: Entry) -> bytes:
-    """Encode an entry: CRC-32 of the body in hexadecimal, a space, the entry as a JSON array, a newline."""
-    body = _encode(entry)
-    return _LINE % (crc32(body), body)
+    """Encode an entry as a line."""
+    return lines_of((encode_body(entry),))
 
 
 def decode_line(line: bytes) -> Entry | None:
@@ -107,12 +114,11 @@ def drained_path(directory: Path, boot_id: str) -> Path:
 def encode_drained(drained: Drained) -> bytes:
     """Encode the whole file: a checked line and blanks up to one block, so that a full disk takes each new version."""
     room = _DRAINED_BYTES - _CRC_CHARS - 2
-    body = _encode(drained)
+    body = encode_body(drained)
     while len(body) > room:
         drained = msgspec.structs.replace(drained, refused=drained.refused[1:])
-        body = _encode(drained)
-    body = body.ljust(room)
-    return _LINE % (crc32(body), body)
+        body = encode_body(drained)
+    return lines_of((body.ljust(room),))
 
 
 def decode_drained(content: bytes) -> Drained | None:
