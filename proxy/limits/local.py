@@ -151,9 +151,10 @@ class LocalBuckets:
             for bucket in buckets:
                 bucket.set_back(now_us)
             return Outcome(False, now_us, figures)
-        for index, limit in enumerate(draw.rated):
+        for index, bucket in enumerate(buckets):
             figures[index] -= 1 if index < draw.requests else tokens
-            self._move(limit, buckets[index], figures[index], now_us)
+            self._active[bucket.limit.key] = bucket
+            bucket.move(figures[index], now_us)
         if draw.counted:
             self.begin(draw)
             for index in range(len(buckets), len(figures)):
@@ -170,8 +171,8 @@ class LocalBuckets:
         """Refunds `correction` to the token buckets, or charges them where it is negative."""
         for limit in draw.tokens:
             bucket = self._bucket(limit, live)
-            level = corrected(bucket.level_at(now_us), correction, bucket.share_burst)
-            self._move(limit, bucket, level, now_us)
+            self._active[limit.key] = bucket
+            bucket.move(corrected(bucket.level_at(now_us), correction, bucket.share_burst), now_us)
 
     def begin(self, draw: LimitSet) -> None:
         for limit in draw.counted:
@@ -230,11 +231,6 @@ class LocalBuckets:
         for bucket in self._active.values():
             bucket.rest(now_us)
         self._active.clear()
-
-    def _move(self, limit: Limit, bucket: _Bucket, level: float, now_us: float) -> None:
-        if not bucket.active:
-            self._active[limit.key] = bucket
-        bucket.move(level, now_us)
 
     def _bucket(self, limit: Limit, live: int) -> _Bucket:
         bucket = self._buckets.get(limit.key)
