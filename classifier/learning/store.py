@@ -6,7 +6,7 @@ What belongs to a team is read by its team's id, in the query itself.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -41,7 +41,7 @@ class UnreadableTuning(LearningError):
     """A stored tuning cannot be decoded by this version of the program."""
 
 
-class ClassifiedRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ClassifiedRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """An answered `auto` request. `target_id` answered it; the digests are hexadecimal."""
 
     request_id: str
@@ -152,8 +152,7 @@ class LearningStore:
     async def _add_requests(self, connection: AsyncConnection, weighings: Sequence[ClassifiedRequest]) -> None:
         if self._engine.dialect.name == "sqlite":
             # Nearly every request has a row, so the statement and its rows are made for the driver as they are.
-            rows = {row[:2]: row for row in map(_WEIGHING_VALUES, weighings)}
-            await connection.exec_driver_sql(_INSERT_SQLITE, [rows[place] for place in sorted(rows)])
+            await connection.exec_driver_sql(_INSERT_SQLITE, [*map(msgspec.structs.astuple, weighings)])
             return
         added = self._insert(WeighingRow).on_conflict_do_nothing()
         await connection.execute(added, _rows(weighings, _WEIGHING_KEY))
@@ -367,15 +366,10 @@ def _decoded(body: str) -> Tuning:
 
 
 _WEIGHING_KEY: Final = ("team_id", "request_id")
-_ORDERED_COLUMNS: Final = (
-    *_WEIGHING_KEY,
-    *(name for name in ClassifiedRequest.__struct_fields__ if name not in _WEIGHING_KEY),
-)
-_WEIGHING_VALUES: Final = attrgetter(*_ORDERED_COLUMNS)
 # Made of our own column names alone; every value is a bound parameter.
 _INSERT_SQLITE: Final = (
-    f"INSERT INTO weighing ({', '.join(_ORDERED_COLUMNS)}) "  # noqa: S608
-    f"VALUES ({', '.join('?' for _ in _ORDERED_COLUMNS)}) ON CONFLICT DO NOTHING"
+    f"INSERT INTO weighing ({', '.join(ClassifiedRequest.__struct_fields__)}) "  # noqa: S608
+    f"VALUES ({', '.join('?' for _ in ClassifiedRequest.__struct_fields__)}) ON CONFLICT DO NOTHING"
 )
 _VERDICT_KEY: Final = ("team_id", "request_id", "target_id", "source", "signal")
 _VERDICT_VALUES: Final = tuple(name for name in Verdict.__struct_fields__ if name not in _VERDICT_KEY)
