@@ -25,6 +25,7 @@ from providers.connections.errors import (
     ReplyTimeout,
 )
 from providers.connections.forward_proxy import ForwardProxy
+from providers.connections.gathering import GATHER_S
 from providers.connections.pool import ConnectionPool, PoolLimits, fields
 from providers.errors import (
     AnswerLost,
@@ -66,6 +67,7 @@ _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
 _MANY_BYTES: Final = 512
 """A shorter read is one event, or nearly: decoding it is quicker than looking for a run."""
+_EVENT_END: Final = b"\n\n"
 # After the end marker an upstream closes its last HTTP chunk; that is all that may still come.
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
@@ -90,6 +92,7 @@ class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: int = 8_192
     max_connections_per_host: int = 4_096
     keepalive_s: float = 15.0
+    gather_s: float = GATHER_S
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -110,6 +113,7 @@ class DirectUpstream:
                 max_connections=limits.max_connections,
                 max_connections_per_origin=limits.max_connections_per_host,
                 keepalive_s=limits.keepalive_s,
+                gather_s=limits.gather_s,
             ),
             proxy=proxy,
         )
@@ -460,14 +464,18 @@ class _Stream:
         if self._left < 0:
             raise MalformedReply("The upstream's stream is too long.", deployment_id=self._deployment_id)
         try:
-            return self._events(data) if len(data) < _MANY_BYTES else self._many(data)
+            if len(data) < _MANY_BYTES or data.find(_EVENT_END, 0, -len(_EVENT_END)) < 0:
+                return self._events(data)
+            # The upstream speaks faster than it is listened to: fewer, larger reads let it be listened to faster.
+            self._connection.gather()
+            return self._many(data)
         except EventTooLarge as error:
             raise MalformedReply(
                 "The upstream sent an event that is too large.", deployment_id=self._deployment_id
             ) from error
 
     def _many(self, data: bytes) -> list[Event]:
-        """What a read says that may hold a run of words."""
+        """What a read of several events says, which may hold a run of words."""
         found = self._runs.find(data) if self._runs is not None and len(data) <= self._max_event_bytes else None
         if found is None:
             return self._events(data)

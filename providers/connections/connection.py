@@ -9,6 +9,7 @@ from typing import Final, cast
 import httptools
 
 from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout
+from providers.connections.gathering import Gathering
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
@@ -31,6 +32,7 @@ class Connection(asyncio.Protocol):
         "_due_at",
         "_error",
         "_from_peer",
+        "_gathering",
         "_gone",
         "_has_reply",
         "_head",
@@ -54,9 +56,12 @@ class Connection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[["Connection"], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, gone: Callable[["Connection"], None], gathering: Gathering
+    ) -> None:
         self._loop = loop
         self._gone = gone
+        self._gathering = gathering
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -187,6 +192,16 @@ class Connection(asyncio.Protocol):
             self._last_read_at = self._loop.time()
             self._transport.resume_reading()
         return data
+
+    def gather(self) -> None:
+        """Takes nothing more from the socket for a moment, so that what comes meanwhile is one read."""
+        if not self._at_eof and self._transport is not None:
+            self._transport.pause_reading()
+            self._gathering.add(self._loop, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     @property
     def at_eof(self) -> bool:

@@ -13,16 +13,18 @@ from providers.connections.address import Address, Origin, trusted
 from providers.connections.connection import Connection
 from providers.connections.errors import ConnectionFailed, ConnectionTimeout
 from providers.connections.forward_proxy import ForwardProxy, tunnel
+from providers.connections.gathering import GATHER_S, Gathering
 
 _ENDS_A_LINE: Final = re.compile(r"[\r\n\0]")
 
 
 class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on connections, and the seconds for which an idle one is kept."""
+    """Bounds on connections, the seconds for which an idle one is kept, and for which one gathers what it takes next."""
 
     max_connections: int = 8_192
     max_connections_per_origin: int = 4_096
     keepalive_s: float = 15.0
+    gather_s: float = GATHER_S
 
 
 def fields(headers: Iterable[tuple[str, str]]) -> bytes:
@@ -73,6 +75,7 @@ class ConnectionPool:
         self._tls: ssl.SSLContext | None = None
         self._origins: dict[Origin, _Kept] = {}
         self._of: dict[Connection, _Kept] = {}
+        self._gathering = Gathering(self._limits.gather_s)
         self._open = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,7 +180,7 @@ class ConnectionPool:
         origin = kept.origin
         kept.open += 1
         self._open += 1
-        connection = Connection(loop, self._lost)
+        connection = Connection(loop, self._lost, self._gathering)
         self._of[connection] = kept
         try:
             if origin.tls and self._tls is None:

@@ -571,6 +571,35 @@ async def test_what_had_come_when_nobody_reads_on_is_told(upstream: DirectUpstre
         assert stream.unread() == []
 
 
+@pytest.mark.parametrize("chunks", [1, 20])
+async def test_behind_many_events_the_next_gather(chunks: int) -> None:
+    """What comes within a moment of a read of several events is one read; behind a single one nothing waits."""
+    more = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        await reply.write(CHUNK * chunks)
+        await more.wait()
+        for piece in (CHUNK, CHUNK, FINISH, b"data: [DONE]\n\n"):
+            await reply.write(piece)
+            await asyncio.sleep(0)
+        return reply
+
+    direct = DirectUpstream(DirectLimits(gather_s=0.15))
+    async with answering(answer) as url:
+        stream = await direct.open(upstream_call(deployment(base_url=url)))
+        assert tokens_of(await stream.read() or []) == chunks
+        reading = asyncio.ensure_future(stream.read())
+        more.set()
+        await asyncio.sleep(0.03)
+        assert reading.done() is (chunks == 1)
+        events = await reading or []
+        assert chunks == 1 or tokens_of(events) == 2
+        assert tokens_of(events + await read_all(stream)) == 2
+        await direct.aclose()
+
+
 async def test_nothing_is_told_of_a_stream_that_broke(upstream: DirectUpstream) -> None:
     """Whoever asks is settling an attempt, which nothing may keep from it."""
     async with answering(streaming(CHUNK, b"data: nonsense\n\n")) as url:

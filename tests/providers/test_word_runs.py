@@ -133,6 +133,8 @@ class _Reads:
     def take(self) -> bytes:
         return self.left.pop(0)
 
+    def gather(self) -> None: ...
+
 
 @given(st.lists(_payload, min_size=1, max_size=30), st.lists(st.integers(0, 3_000), max_size=4), st.booleans())
 def test_runs_say_what_their_events_say(payloads: list[bytes], cuts: list[int], counts: bool) -> None:
