@@ -42,7 +42,7 @@ class _Addresses(ctypes.Structure):
 class _Tables(_Addresses):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("value", "ideograph", "cue", "is_cue", "log_more", "sublinear")),
-        *((name, ctypes.c_void_p) for name in ("power", "inverse", "tally", "marks")),
+        *((name, ctypes.c_void_p) for name in ("power", "inverse", "tally", "marks", "mark_at")),
         *((name, ctypes.c_uint64) for name in ("pair", "finish", "placing")),
         *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "sketch", "searched")),
         *((name, ctypes.c_int32) for name in ("marks_known", "long_quote", "long_sentence")),

@@ -216,10 +216,8 @@ _MARKS_BY_LEAD: Final = tuple(
     for lead in sorted({mark.encode()[0] for mark in _PLAIN_MARKS})
 )
 """The same by their first byte. One byte is found much faster than two."""
-_MARKS: Final = b"".join(
-    bytes([len(mark.encode())]) + mark.encode().ljust(3) + plain.encode() for mark, plain in _PLAIN_MARKS.items()
-)
-"""The same for the compiled library."""
+_MARKS: Final = [bytes([len(mark)]) + mark.ljust(3) + plain for _, marks in _MARKS_BY_LEAD for mark, plain in marks]
+"""The same for the compiled library, those of one first byte after the other."""
 _VALUE: Final = _byte_values()
 _BLOCK_BYTES: Final = 64
 _UNBASE: Final = pow(_BASE, -1, 2**64)
@@ -228,12 +226,14 @@ _POWER: Final = _powers(_BASE, _UNBASE)
 _INVERSE: Final = _powers(_UNBASE, 1)
 
 
-def _in_blocks(base: int) -> NDArray[np.uint64]:
-    """Powers of the base for the compiled library: of 0 to 63, then of 0, 64, 128, ...: for it, two short tables are sooner at hand
-    than a long one.
-    """
-    each = [*range(_BLOCK_BYTES), *range(0, _MAX_BYTES, _BLOCK_BYTES)]
-    return np.array([pow(base, power, 2**64) for power in each], np.uint64)
+def _in_a_block(base: int) -> NDArray[np.uint64]:
+    """Powers of the base for the compiled library, which reads blocks of _BLOCK_BYTES: of 0 up to as many."""
+    return np.array([pow(base, power, 2**64) for power in range(_BLOCK_BYTES + 1)], np.uint64)
+
+
+def _mark_at(byte: int) -> int:
+    """Where in _MARKS those begin that begin with this byte; its length where none does."""
+    return next((at for at, mark in enumerate(_MARKS) if mark[1] == byte), len(_MARKS))
 
 
 def _mix(hashes: NDArray[np.uint64]) -> None:
@@ -712,10 +712,11 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "is_cue": np.packbits(_CUE > 0, bitorder="little"),
         "log_more": _SKETCHED,
         "sublinear": _SUBLINEAR,
-        "power": _in_blocks(_BASE),
-        "inverse": _in_blocks(_UNBASE),
+        "power": _in_a_block(_BASE),
+        "inverse": _in_a_block(_UNBASE),
         "tally": np.eye(_OTHER + 1, dtype=np.uint8)[np.frombuffer(_KIND, np.uint8)],
-        "marks": np.frombuffer(_MARKS, np.uint8),
+        "marks": np.frombuffer(b"".join(_MARKS), np.uint8),
+        "mark_at": np.array([_mark_at(byte) for byte in range(256)], np.uint8),
     }
     numbers = {
         "pair": int(_PAIR),

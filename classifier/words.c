@@ -29,10 +29,11 @@ struct tables {
     const uint8_t *is_cue;     /* the same as bits, for few words are cues and few bytes stay in the cache */
     const double *log_more;    /* by count, of a text's bytes at most: the logarithm of one more, which a term adds to the sketch, too */
     const float *sublinear;    /* by count: what a term counts in the graph */
-    const uint64_t *power;     /* of the base, of 0 to 63, then of 0, 64, 128, ... */
+    const uint64_t *power;     /* of the base, of 0 to 64 */
     const uint64_t *inverse;   /* the same of its inverse */
     const uint8_t *tally;      /* by byte: 16 numbers, 1 in the place of its kind */
     const uint8_t *marks;      /* signs beyond ASCII: their number of bytes, which are 3 at most and filled up, and what each is read as */
+    const uint8_t *mark_at;    /* by byte: the place of the first sign that begins with it, or how many there are */
     uint64_t pair, finish, placing;
     int32_t word_bits, head_words, tail_words, sketch, searched, marks_known, long_quote, long_sentence;
 };
@@ -49,10 +50,6 @@ static uint64_t mixed(uint64_t hash, uint64_t finish) { return (hash ^ (hash >> 
 
 static double log_more(int32_t count) { return log1p((double)(count > 0 ? count : 0)); }
 
-static uint64_t power_of(const uint64_t *powers, uint32_t exponent) {
-    return powers[exponent & (BLOCK_BYTES - 1)] * powers[BLOCK_BYTES + exponent / BLOCK_BYTES];
-}
-
 /* Eight bytes that begin at `text`. */
 static uint64_t eight_of(const uint8_t *text) {
     uint64_t found;
@@ -60,7 +57,8 @@ static uint64_t eight_of(const uint8_t *text) {
     return found;
 }
 
-enum { EIGHT = sizeof(uint64_t) };
+enum { EIGHT = sizeof(uint64_t), SIXTEEN = 16 };
+typedef uint8_t sixteen __attribute__((vector_size(SIXTEEN), aligned(1)));
 #define EACH(byte) (0x0101010101010101u * (uint64_t)(byte))
 
 /* For each of eight bytes below 0x80 its highest bit, where the byte lies from `first` to `last`. */
@@ -71,14 +69,16 @@ static uint64_t between(uint64_t eight, uint8_t first, uint8_t last) {
 /* Which of a block's bytes are of a word, as bits; `beyond` is not 0 where there are bytes beyond ASCII. */
 static uint64_t word_bits(const uint8_t *block, uint64_t *beyond) {
     uint64_t bits = 0;
-    *beyond = 0;
-    for (int32_t at = 0; at < BLOCK_BYTES; at += EIGHT) {
-        uint64_t eight = eight_of(block + at), high = eight & EACH(0x80), low = eight & EACH(0x7F);
-        uint64_t word = between(low | EACH(0x20), 'a', 'z') | between(low, '0', '9') | between(low, '_', '_') | high;
-        *beyond |= high;
+    sixteen all = {0};
+    for (int32_t at = 0; at < BLOCK_BYTES; at += SIXTEEN) {
+        sixteen text = *(const sixteen *)(block + at);
+        sixteen word = (sixteen)(((text | 0x20) - 'a' < 26) | (text - '0' < 10) | (text == '_') | (text > 0x7F));
+        all |= text;
         /* The product has each byte's bit in its highest byte, in their order. */
-        bits |= (word >> 7) * 0x0102040810204080u >> 56 << at;
+        for (int32_t half = 0; half < SIXTEEN; half += EIGHT)
+            bits |= (eight_of((const uint8_t *)&word + half) & EACH(1)) * 0x0102040810204080u >> 56 << (at + half);
     }
+    *beyond = (eight_of((const uint8_t *)&all) | eight_of((const uint8_t *)&all + EIGHT)) & EACH(0x80);
     return bits;
 }
 
@@ -89,38 +89,45 @@ static uint64_t ideograph_bits(const struct tables *t, const uint8_t *block) {
     return bits;
 }
 
-/* Finds the words of a text; returns their number. A hash is a polynomial over the word's bytes: what the sum over the text grows by
-   from where the word begins to where the next one does, brought back to the word's first byte. Nothing is decided by a byte, for
-   the processor cannot foretell where words end. There is room for one hash more. */
-static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t size, uint64_t *hashes, int32_t *starts) {
+/* Finds the words of a text; returns their number. A hash is a polynomial over the word's bytes: what the sum over a block's bytes grows by
+   from where the word begins to where the next one does, brought back to the word's first byte. For a word that goes on in the next
+   block both are brought to where that one begins. Nothing is decided by a byte, for the processor cannot foretell where words end.
+   There is room for one hash more on either side. `any_alone` is not 0 where there are words of one character. */
+static int32_t words_in(const struct tables *t, const uint8_t *text, int32_t size, uint64_t *hashes, int32_t *starts, uint64_t *any_alone) {
+    const uint64_t *value = t->value, *power = t->power, *inverse = t->inverse;
     int32_t words = 0;
-    uint64_t sum = 0, word_before = 0, alone_before = 0, before[BLOCK_BYTES], beyond;
+    uint64_t from = 0, back = 0, word_before = 0, alone_before = 0, before[BLOCK_BYTES], beyond;
     uint8_t last[BLOCK_BYTES] = {0};
+    *any_alone = 0;
     for (int32_t begin = 0; begin < size; begin += BLOCK_BYTES) {
         const uint8_t *block = text + begin;
         if (size - begin < BLOCK_BYTES) block = memcpy(last, block, (size_t)(size - begin));
-        uint64_t within = 0, power = t->power[BLOCK_BYTES + begin / BLOCK_BYTES];
+        uint64_t within = 0;
         for (int32_t at = 0; at < BLOCK_BYTES; at += EIGHT) {
             uint64_t eight = eight_of(block + at);
 #pragma GCC unroll 8
             for (int32_t each = 0; each < EIGHT; each++) {
                 before[at + each] = within;
-                within += t->value[eight >> 8 * each & 0xFF] * t->power[at + each];
+                within += value[eight >> 8 * each & 0xFF] * power[at + each];
             }
         }
         uint64_t word = word_bits(block, &beyond), alone = beyond ? ideograph_bits(t, block) : 0;
         uint64_t begins = word & (~(word << 1 | word_before >> 63) | alone | alone << IDEOGRAPH_BYTES | alone_before >> (64 - IDEOGRAPH_BYTES));
         for (; begins; begins &= begins - 1) {
             int32_t at = __builtin_ctzll(begins);
-            starts[words] = begin + at;
-            hashes[words++] = sum + power * before[at];
+            hashes[words - 1] = (before[at] - from) * back;
+            from = before[at];
+            back = inverse[at];
+            starts[words++] = begin + at;
         }
-        sum += power * within;
+        from = (from - within) * inverse[BLOCK_BYTES];
+        back *= power[BLOCK_BYTES];
         word_before = word;
         alone_before = alone;
+        *any_alone |= alone;
     }
-    hashes[words] = sum;
-    for (int32_t word = 0; word < words; word++) hashes[word] = (hashes[word + 1] - hashes[word]) * power_of(t->inverse, (uint32_t)starts[word]);
+    hashes[words - 1] = (0 - from) * back;
+    hashes[words] = 0;
     return words;
 }
 
@@ -282,24 +289,23 @@ static void sketched(const struct tables *t, const int32_t *buckets, const int32
 /* All of a text's features, as below, that hang on its words alone, and its content. */
 static void content_of(const struct tables *t, const uint8_t *text, int32_t size, int32_t *out, struct content *content) {
     static const int32_t bucket_shift = 64 - BUCKET_BITS;
-    uint64_t hashes[MOST_BYTES + 1], joined[MOST_BYTES];
+    uint64_t room[MOST_BYTES + 2], *hashes = room + 1, joined[MOST_BYTES], any_alone;
     uint32_t all_terms[2 * MOST_BYTES];
     int32_t starts[MOST_BYTES], pairs = 0;
     int32_t *meanings = out + SKETCH_AT + t->sketch, *buckets = meanings + t->head_words + t->tail_words;
     int32_t *counts = buckets + 2 * size;
     float *sublinear = (float *)(counts + 2 * size);
-    int32_t words = words_in(t, text, size, hashes, starts);
+    int32_t words = words_in(t, text, size, hashes, starts, &any_alone);
     int32_t terms = words ? 2 * words - 1 : 0;
     memset(content, 0, sizeof *content);
     content->words = words;
     tallied(t, text, size, content->kinds);
-    for (int32_t word = 0; word + 1 < words; word++) {
-        uint64_t pair = mixed(hashes[word] * t->pair + hashes[word + 1], t->finish);
-        all_terms[words + word] = (uint32_t)(pair >> bucket_shift);
+    for (int32_t word = 0; any_alone && word + 1 < words; word++)
         if (starts[word + 1] - starts[word] == IDEOGRAPH_BYTES && t->ideograph[text[starts[word]]] && t->ideograph[text[starts[word + 1]]])
-            joined[pairs++] = pair;
-    }
+            joined[pairs++] = mixed(hashes[word] * t->pair + hashes[word + 1], t->finish);
     for (int32_t word = 0; word < words; word++) {
+        /* The last word has no pair; behind the terms there is room for it. */
+        all_terms[words + word] = (uint32_t)(mixed(hashes[word] * t->pair + hashes[word + 1], t->finish) >> bucket_shift);
         hashes[word] = mixed(hashes[word], t->finish);
         all_terms[word] = (uint32_t)(hashes[word] >> bucket_shift);
         uint32_t cue = (uint32_t)(hashes[word] >> 48);
@@ -342,14 +348,22 @@ int32_t weighbridge_features(const struct tables *t, const uint8_t *text, int32_
 
 /* The words of a text by meaning, `most` at most; returns their number, or -1 as above. */
 int32_t weighbridge_words(const struct tables *t, const uint8_t *text, int32_t size, int32_t most, int32_t *meanings) {
-    uint64_t hashes[MOST_BYTES + 1];
+    uint64_t room[MOST_BYTES + 2], *hashes = room + 1, any_alone;
     int32_t starts[MOST_BYTES];
     if (size < 0 || size > MOST_BYTES) return -1;
-    int32_t words = words_in(t, text, size, hashes, starts);
+    int32_t words = words_in(t, text, size, hashes, starts, &any_alone);
     if (words > most) words = most;
     for (int32_t word = 0; word < words; word++)
         meanings[word] = (int32_t)(mixed(hashes[word], t->finish) >> (64 - t->word_bits));
     return words;
+}
+
+/* The sign of those beyond ASCII that a text begins with, or null: it has two bytes, or three. */
+static const uint8_t *mark_at(const struct tables *t, const uint8_t *text, int32_t size) {
+    const uint8_t *mark = t->marks + MARK_BYTES * t->mark_at[*text], *end = t->marks + MARK_BYTES * t->marks_known;
+    for (; mark < end && mark[1] == text[0]; mark += MARK_BYTES)
+        if (size >= mark[0] && mark[2] == text[1] && (mark[0] == 2 || mark[3] == text[2])) return mark;
+    return 0;
 }
 
 /* Signs beyond ASCII become the plain ones that they are read as, in place; returns the number of bytes that are left. */
@@ -362,9 +376,8 @@ static int32_t with_plain_marks(const struct tables *t, uint8_t *text, int32_t s
             text[kept++] = text[at++];
             continue;
         }
-        const uint8_t *mark = t->marks, *last = mark + MARK_BYTES * t->marks_known;
-        while (mark < last && (size - at < mark[0] || memcmp(text + at, mark + 1, mark[0]))) mark += MARK_BYTES;
-        if (mark < last) {
+        const uint8_t *mark = mark_at(t, text + at, size - at);
+        if (mark) {
             text[kept++] = mark[MARK_BYTES - 1];
             at += mark[0];
         } else text[kept++] = text[at++];

@@ -374,7 +374,7 @@ def test_a_library_of_other_numbers_is_not_used(tmp_path: Path) -> None:
     """One that an earlier version left behind would give features that the model does not know."""
     (tmp_path / SOURCE).parent.mkdir()
     source = (ROOT / SOURCE).read_text()
-    other = source.replace("0xFF] * t->power", "0xFF] + t->power")
+    other = source.replace("0xFF] * power", "0xFF] + power")
     assert other != source
     (tmp_path / SOURCE).write_text(other)
     if compile_words(tmp_path) is not None:
