@@ -44,8 +44,8 @@ class _Tables(_Addresses):
         *((name, ctypes.c_void_p) for name in ("value", "ideograph", "cue", "is_cue", "log_more", "sublinear")),
         *((name, ctypes.c_void_p) for name in ("power", "inverse", "tally", "marks", "mark_at")),
         *((name, ctypes.c_uint64) for name in ("pair", "finish", "placing")),
-        *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "sketch", "searched")),
-        *((name, ctypes.c_int32) for name in ("marks_known", "long_quote", "long_sentence")),
+        *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "head_bytes", "tail_bytes")),
+        *((name, ctypes.c_int32) for name in ("sketch", "searched", "marks_known", "long_quote", "long_sentence")),
     ]
 
 
@@ -208,12 +208,12 @@ class CompiledInputs:
         self._words, self._model = words, ctypes.byref(_Model(tables, numbers))
         self._inputs = library.weighbridge_inputs
 
-    def __call__(self, data: bytes, before: bytes, request: Request, out: ctypes.c_void_p) -> None:
-        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is. Marks need not be plain. Raises
-        ValueError as above.
+    def __call__(self, data: bytes, chars: int, before: bytes, request: Request, out: ctypes.c_void_p) -> None:
+        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is, of a text of so many characters, and of
+        what is read of the one before it. Marks need not be plain. Raises ValueError as above.
         """
-        if self._inputs(self._words, self._model, data, len(data), before, len(before), out, *request):
-            raise ValueError(f"{max(len(data), len(before))} bytes are more than are read of a text")
+        if self._inputs(self._words, self._model, data, len(data), chars, before, len(before), out, *request):
+            raise ValueError(f"{len(before)} bytes are more than are read of a text")
 
 
 class CompiledGraph:

@@ -725,6 +725,8 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "word_bits": WORD_BITS,
         "head_words": HEAD_WORDS,
         "tail_words": TAIL_WORDS,
+        "head_bytes": HEAD_BYTES,
+        "tail_bytes": TAIL_BYTES,
         "sketch": SKETCH,
         "searched": _SEARCHED_BYTES,
         "marks_known": len(_PLAIN_MARKS),

@@ -59,6 +59,7 @@ _ASKED: Final = 2
 _SAME: Final = 1e-4
 _LARGE_PAGE: Final = 2 * 2**20
 _CACHE_LINE: Final = 64
+_SOON_ENCODED: Final = 8_192
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,8 +250,11 @@ def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
     read = _with_library(tables, compiled)
 
     def look_up(prompt: Prompt, inputs: Inputs) -> None:
+        text = prompt.text
         before = raw_text_before(prompt) if prompt.before else b""
-        read(raw_text(prompt), before, request_of(prompt), inputs.address)
+        # The library takes what it reads of a text itself; one that is soon encoded is handed over as it is.
+        data = text.encode() if text.isascii() and len(text) <= _SOON_ENCODED else raw_text(prompt)
+        read(data, len(text), before, request_of(prompt), inputs.address)
 
     return look_up
 

@@ -35,7 +35,7 @@ struct tables {
     const uint8_t *marks;      /* signs beyond ASCII: their number of bytes, which are 3 at most and filled up, and what each is read as */
     const uint8_t *mark_at;    /* by byte: the place of the first sign that begins with it, or how many there are */
     uint64_t pair, finish, placing;
-    int32_t word_bits, head_words, tail_words, sketch, searched, marks_known, long_quote, long_sentence;
+    int32_t word_bits, head_words, tail_words, head_bytes, tail_bytes, sketch, searched, marks_known, long_quote, long_sentence;
 };
 
 /* What a request says beside its text. */
@@ -533,11 +533,23 @@ static int32_t question_in(const struct tables *t, const uint8_t *ask, int32_t s
     return 0;
 }
 
-/* A text's plain bytes, and behind them what it asks and its question, where there is room for three texts; the sizes of all
+/* What is read of a text, into `out`: of a long one its start and its end, on lines of their own. Returns its size. */
+static int32_t read_of(const struct tables *t, const uint8_t *text, int32_t size, int32_t characters, uint8_t *out) {
+    int32_t head = t->head_bytes, tail = t->tail_bytes, most = head + tail + 1;
+    if (size < most || (size == most && characters < most)) {
+        memcpy(out, text, (size_t)size);
+        return size;
+    }
+    memcpy(out, text, (size_t)head);
+    out[head] = '\n';
+    memcpy(out + head + 1, text + size - tail, (size_t)tail);
+    return most;
+}
+
+/* A text's plain bytes, in place, and behind them what it asks and its question, where there is room for three texts; the sizes of all
    three, the last two negative where they are the same as the one before. Returns whether what is asked has the text's words. */
-static int32_t parts_of(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *out, int32_t *sizes) {
+static int32_t parts_of(const struct tables *t, uint8_t *out, int32_t size, int32_t *sizes) {
     int32_t same_words;
-    memcpy(out, text, (size_t)size);
     sizes[0] = with_plain_marks(t, out, size);
     uint8_t *ask = out + sizes[0];
     sizes[1] = ask_in(t, out, sizes[0], ask, &same_words);
@@ -549,10 +561,11 @@ static int32_t parts_of(const struct tables *t, const uint8_t *text, int32_t siz
     return same_words;
 }
 
-/* The same. Returns 0, or -1 as above. */
+/* The same of what is read of a text, into `out`. Returns 0, or -1 as above. */
 int32_t weighbridge_parts(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *out, int32_t *sizes) {
     if (size < 0 || size > MOST_BYTES) return -1;
-    parts_of(t, text, size, out, sizes);
+    memcpy(out, text, (size_t)size);
+    parts_of(t, out, size, sizes);
     return 0;
 }
 
@@ -705,11 +718,11 @@ static void sums_of(const struct model *m, const struct found parts[3], float *o
 
 enum { ROOM = SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES };
 
-/* What the graph takes, the sketch, and the length that is asked for, of a text and the message before it. Returns 0, or -1 as
-   above. */
-int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const uint8_t *text, int32_t size, const uint8_t *before,
-                           int32_t before_size, float *out, int32_t turns, int32_t tools, int32_t images, int32_t json_mode,
-                           int32_t system_chars, int32_t history_chars) {
+/* What the graph takes, the sketch, and the length that is asked for, of a text of any length, and of what is read of the message before it.
+   Returns 0, or -1 as above. */
+int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const uint8_t *text, int32_t size, int32_t characters,
+                           const uint8_t *before, int32_t before_size, float *out, int32_t turns, int32_t tools, int32_t images,
+                           int32_t json_mode, int32_t system_chars, int32_t history_chars) {
     struct request request = {turns, tools, images, json_mode, system_chars, history_chars};
     int32_t found[3][ROOM], earlier[MOST_MEANT], sizes[3], earlier_size;
     uint8_t texts[3 * MOST_BYTES], plain[MOST_BYTES];
@@ -717,8 +730,8 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
     struct content content;
     struct found parts[3];
     if (t->sketch > WIDEST || t->head_words + t->tail_words > MOST_MEANT || m->context_words > MOST_MEANT) return -1;
-    if (size < 0 || size > MOST_BYTES || before_size < 0 || before_size > MOST_BYTES) return -1;
-    int32_t same_words = parts_of(t, text, size, texts, sizes);
+    if (size < 0 || t->head_bytes + t->tail_bytes + 1 > MOST_BYTES || before_size < 0 || before_size > MOST_BYTES) return -1;
+    int32_t same_words = parts_of(t, texts, read_of(t, text, size, characters, texts), sizes);
     memcpy(plain, before, (size_t)before_size);
     earlier_size = weighbridge_words(t, plain, with_plain_marks(t, plain, before_size), m->context_words, earlier);
     const uint8_t *at = texts;

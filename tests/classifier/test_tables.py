@@ -73,6 +73,18 @@ def test_what_is_asked_in_the_same_words_is_looked_up_as_such(
     assert found.numbers == pytest.approx(expected.numbers, abs=1e-4, rel=1e-5)
 
 
+@pytest.mark.parametrize("size", [2303, 2304, 2305, 2306, 8191, 8193])
+@pytest.mark.parametrize("word", ["word, ", "é", "漢 字 "])
+def test_of_a_long_text_the_same_ends_are_read(
+    both: tuple[LookUp, LookUp], tables: Tables, word: str, size: int
+) -> None:
+    """Whoever takes them out of it: so many characters, and so many bytes."""
+    text = word * size
+    for cut in (text[:size], text.encode()[:size].decode(errors="ignore")):
+        found, expected = (looked_up(tables, how, Prompt(text=cut)) for how in both)
+        assert found.numbers == pytest.approx(expected.numbers, abs=1e-4, rel=1e-5)
+
+
 def test_without_a_library_the_score_is_the_same(
     made_up_artifact: Artifact, compiled: CompiledWords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
