@@ -428,3 +428,36 @@ async def test_tls_is_verified(certificate: Path) -> None:
         assert len(asked_for) == 2
         await trusting.aclose()
         await other.aclose()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_what_comes_within_a_moment_is_one_read(certificate: Path, tls: bool) -> None:
+    """The connection takes nothing until the moment is over, and is as any other one then."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    more = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            await request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nab")
+            await more.wait()
+            for piece in (b"cd", b"ef"):
+                writer.write(piece)
+                await asyncio.sleep(0)
+
+    pool = ConnectionPool(PoolLimits(gather_s=0.1), lambda: ssl.create_default_context(cafile=certificate))
+    async with serving(serve, context if tls else None) as address:
+        connection = await send(pool, address)
+        await connection.reply_begins()
+        assert await connection.read() == b"ab"
+        connection.gather()
+        more.set()
+        reading = asyncio.ensure_future(connection.read())
+        await asyncio.sleep(0.02)
+        assert not reading.done()
+        assert await reading == b"cdef"
+        pool.release(connection)
+        assert await asked(pool, address) == b"abcdef"
+        assert pool.open == 1
+        await pool.aclose()
