@@ -9,6 +9,7 @@ as their address, and every other address has to be an object of ctypes.
 import ctypes
 import functools
 import hashlib
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,9 @@ _SKETCH_AT: Final = 34
 _TEXTS: Final = 3
 _CLASSES: Final = 16
 _BEFORE_LOADS: Final = 2
-_PLACED: Final = 4
+_UNITS: Final = 8
+PLACED: Final = struct.Struct("4d")
+"""Complexity, trust, log tokens, and which kind."""
 
 
 Request = tuple[int, int, int, bool, int, int]
@@ -208,12 +211,16 @@ class CompiledInputs:
         self._words, self._model = words, ctypes.byref(_Model(tables, numbers))
         self._inputs = library.weighbridge_inputs
 
-    def __call__(self, data: bytes, chars: int, before: bytes, request: Request, out: ctypes.c_void_p) -> None:
+    def __call__(
+        self, data: bytes, chars: int, before: bytes, request: Request, out: ctypes.c_void_p
+    ) -> tuple[int, int]:
         """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is, of a text of so many characters, and of
-        what is read of the one before it. Marks need not be plain. Raises ValueError as above.
+        what is read of the one before it; returns the length asked for. Marks need not be plain. Raises ValueError as above.
         """
-        if self._inputs(self._words, self._model, data, len(data), chars, before, len(before), out, *request):
+        asked: int = self._inputs(self._words, self._model, data, len(data), chars, before, len(before), out, *request)
+        if asked < 0:
             raise ValueError(f"{len(before)} bytes are more than are read of a text")
+        return divmod(asked, _UNITS)
 
 
 class CompiledGraph:
@@ -250,13 +257,14 @@ class CompiledPlacing:
         told = _BEFORE_LOADS + loads + 1 + int(numbers["kinds"])
         sizes = {"pieces": pieces, "loads": loads, "told": told, "sketch": len(sketch)}
         placing = _Placing({"knots": knots}, {**sizes, **numbers})
-        room = np.zeros(_PLACED + loads)
-        self.found, self.loads = room[:_PLACED], room[_PLACED:]
-        """After a run: complexity, trust, log tokens, and which kind; and the loads."""
-        self.vector = np.zeros(loads + len(sketch), np.uint16)
-        """Loads and sketch in floats of 16 bits, as they lie in memory."""
-        addresses = map(_address, (said, sketch, room, self.vector))
-        self.run = functools.partial(library.weighbridge_placed, ctypes.byref(placing), *addresses)
+        self.loads_at = slice(PLACED.size, PLACED.size + 8 * loads)
+        """Where in the room the loads lie."""
+        self.room = ctypes.create_string_buffer(self.loads_at.stop + 2 * (loads + len(sketch)))
+        """After a run: PLACED, the loads, and loads and sketch in floats of 16 bits. numpy would take longer to read it."""
+        addresses = map(_address, (said, sketch))
+        self.run = functools.partial(
+            library.weighbridge_placed, ctypes.byref(placing), *addresses, ctypes.byref(self.room)
+        )
         """Takes whether tools are on offer, and returns 0, or -1 where what the graph said is not finite."""
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.compiled import CompiledWords
+from classifier.compiled import PLACED, CompiledWords
 from classifier.features import COMPILED
 from classifier.manifest import ArtifactMalformed, Manifest, Trust
 
@@ -31,14 +31,25 @@ class NotFinite(Exception):
 class PlacedPrompt(msgspec.Struct, frozen=True):
     """Where a prompt stands."""
 
-    loads: Floats
     complexity: float
     trust: float
     """Probability that the prompt is like those with known outcomes; where it is low, the complexity leads."""
     log_tokens: float
     kind: int
-    vector: bytes
-    """Loads, then the sketch, as little-endian float16."""
+    held: bytes
+    """The loads, and behind them the vector, as bytes: of few prompts either is asked for."""
+    loads_at: slice
+    """Where the loads lie in it."""
+
+    @property
+    def loads(self) -> Floats:
+        """The loads."""
+        return np.frombuffer(self.held[self.loads_at], np.float64)
+
+    @property
+    def vector(self) -> bytes:
+        """Loads, then the sketch, as little-endian float16."""
+        return self.held[self.loads_at.stop :]
 
 
 Place = Callable[[bool], PlacedPrompt]
@@ -92,7 +103,7 @@ def place_by(said: Values, sketch: Values, manifest: Manifest, compiled: Compile
 
 def _plainly(said: Values, sketch: Values, manifest: Manifest) -> Place:
     blend, loads = Blend(manifest.blend), slice(BEFORE_LOADS, BEFORE_LOADS + manifest.loads + 1)
-    kinds = slice(loads.stop, loads.stop + len(manifest.kinds))
+    kinds, loads_at = slice(loads.stop, loads.stop + len(manifest.kinds)), slice(0, 8 * manifest.loads)
 
     def place(tools: bool) -> PlacedPrompt:
         # Some dozen numbers are sooner handled as a list.
@@ -104,7 +115,8 @@ def _plainly(said: Values, sketch: Values, manifest: Manifest) -> Place:
         *mixed, log_tokens = blend.mixed(told[loads], trust, complexity)
         scores, own = told[kinds], np.array(mixed)
         vector = np.concatenate((own.astype(np.float32), sketch)).astype("<f2").tobytes()
-        return PlacedPrompt(own, complexity, trust, log_tokens, scores.index(max(scores)), vector)
+        kind, held = scores.index(max(scores)), own.tobytes() + vector
+        return PlacedPrompt(complexity, trust, log_tokens, kind, held, loads_at)
 
     return place
 
@@ -112,12 +124,13 @@ def _plainly(said: Values, sketch: Values, manifest: Manifest) -> Place:
 def _compiled(said: Values, sketch: Values, manifest: Manifest, compiled: CompiledWords) -> Place:
     numbers = {"kinds": len(manifest.kinds), **msgspec.structs.asdict(manifest.trust)}
     placing = compiled.with_placing(said, sketch, np.array(manifest.blend), numbers)
-    run, found, loads, vector = placing.run, placing.found, placing.loads, placing.vector
+    run, room, loads_at = placing.run, placing.room, placing.loads_at
 
     def place(tools: bool) -> PlacedPrompt:
         if run(tools):
             raise NotFinite("an output of the graph")
-        complexity, trust, log_tokens, kind = found.tolist()
-        return PlacedPrompt(loads.copy(), complexity, trust, log_tokens, int(kind), vector.tobytes())
+        held = room.raw
+        complexity, trust, log_tokens, kind = PLACED.unpack_from(held)
+        return PlacedPrompt(complexity, trust, log_tokens, int(kind), held, loads_at)
 
     return place

@@ -55,7 +55,6 @@ _MOST_LOADS: Final = 64
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")
 _FACTS: Final = len(STRUCTURE)
 _TOOLS_FLAG: Final = slice(FLAGS.index("tools"), FLAGS.index("tools") + 1)
-_ASKED: Final = 2
 _SAME: Final = 1e-4
 _LARGE_PAGE: Final = 2 * 2**20
 _CACHE_LINE: Final = 64
@@ -134,7 +133,7 @@ class Inputs:
     """What the graph takes of one prompt, and what else is needed of its features: in one place, filled anew for each prompt."""
 
     def __init__(self, tables: Tables) -> None:
-        ends = np.cumsum([tables.gist, tables.sums, SKETCH, _ASKED]).tolist()
+        ends = np.cumsum([tables.gist, tables.sums, SKETCH]).tolist()
         self.numbers: Values = np.zeros(ends[-1], np.float32)
         self.address = ctypes.c_void_p(self.numbers.ctypes.data)
         self.gist = self.numbers[None, : ends[0]]
@@ -144,23 +143,10 @@ class Inputs:
         but for the likeliest kind's, and count as far as the gate is sure of it.
         """
         self.sketch = self.numbers[ends[1] : ends[2]]
-        self._asked = self.numbers[ends[2] :]
-        self._tools_at = tables.gist + tables.summed + _FACTS
-
-    @property
-    def asked(self) -> tuple[int, int]:
+        self.asked = 0, 0
         """See `Features`."""
-        number, unit = self._asked.tolist()
-        return int(number), int(unit)
-
-    @asked.setter
-    def asked(self, asked: tuple[int, int]) -> None:
-        self._asked[:] = asked
-
-    @property
-    def tools(self) -> bool:
+        self.tools = False
         """Whether tools are on offer."""
-        return self.numbers.item(self._tools_at) > 0
 
 
 LookUp = Callable[[Prompt, Inputs], None]
@@ -172,6 +158,7 @@ def look_up_features(tables: Tables, features: Features, inputs: Inputs) -> None
     inputs.sums[0] = _sums(tables, features)
     inputs.sketch[:] = features.sketch
     inputs.asked = features.asked
+    inputs.tools = bool(features.flags[_TOOLS_FLAG])
 
 
 def _gist(tables: Tables, features: Features) -> Values:
@@ -241,7 +228,8 @@ def _are_same(tables: Tables, one: LookUp, other: LookUp) -> bool:
     for prompt in PROBES:
         for look_up, inputs in zip((one, other), places, strict=True):
             look_up(prompt, inputs)
-        if not np.allclose(places[0].numbers, places[1].numbers, rtol=_SAME, atol=_SAME):
+        found, expected = places
+        if found.asked != expected.asked or not np.allclose(found.numbers, expected.numbers, rtol=_SAME, atol=_SAME):
             return False
     return True
 
@@ -254,7 +242,8 @@ def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
         before = raw_text_before(prompt) if prompt.before else b""
         # The library takes what it reads of a text itself; one that is soon encoded is handed over as it is.
         data = text.encode() if text.isascii() and len(text) <= _SOON_ENCODED else raw_text(prompt)
-        read(data, len(text), before, request_of(prompt), inputs.address)
+        inputs.asked = read(data, len(text), before, request_of(prompt), inputs.address)
+        inputs.tools = prompt.tools > 0
 
     return look_up
 

@@ -187,6 +187,9 @@ static int32_t parts(const uint8_t *at, int64_t left) {
     return left >= 3 && at[0] == 0xE2 && at[1] == 0x80 && at[2] == 0xAF ? 3 : 0;
 }
 
+/* More than there are units of a length, from 1 on. */
+enum { UNITS = 8 };
+
 /* The first length that a text asks for, as in "300 words" or "a 5-line answer": the number, and which unit from 1 on. */
 static void asked(const uint8_t *text, int32_t size, int32_t *number, int32_t *unit) {
     static const char *const units[] = {"word", "sentence", "paragraph", "line", "page"};
@@ -718,8 +721,8 @@ static void sums_of(const struct model *m, const struct found parts[3], float *o
 
 enum { ROOM = SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES };
 
-/* What the graph takes, the sketch, and the length that is asked for, of a text of any length, and of what is read of the message before it.
-   Returns 0, or -1 as above. */
+/* What the graph takes, and the sketch, of a text of any length, and of what is read of the message before it. Returns the length that is
+   asked for, UNITS times the number and the unit; or -1 as above. */
 int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const uint8_t *text, int32_t size, int32_t characters,
                            const uint8_t *before, int32_t before_size, float *out, int32_t turns, int32_t tools, int32_t images,
                            int32_t json_mode, int32_t system_chars, int32_t history_chars) {
@@ -755,9 +758,7 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
     sums_of(m, parts, out);
     out += m->summed + FACTS + 1 + m->kinds * (m->loads + FACTS + 1);
     memcpy(out, (const float *)found[0] + SKETCH_AT, (size_t)t->sketch * sizeof(float));
-    out[t->sketch] = (float)found[0][3];
-    out[t->sketch + 1] = (float)found[0][4];
-    return 0;
+    return UNITS * found[0][3] + found[0][4];
 }
 
 /* The constants of a trained model's graph, as classifier/graph.py describes them: matrices row by row. Scores and what is within are filled
@@ -868,11 +869,12 @@ static uint16_t half_of(float value) {
     return (uint16_t)(sign | (bits - half));
 }
 
-/* Where a prompt stands: complexity, trust, the logarithm of its tokens, and which kind; behind them the loads; and these with the sketch
+/* Where a prompt stands: complexity, trust, the logarithm of its tokens, and which kind; behind them the loads; and behind these loads and sketch
    in 16 bits. Returns 0, or -1 where what the graph said is not finite. */
-int32_t weighbridge_placed(const struct placing *p, const float *said, const float *sketch, double *placed, uint16_t *vector, int32_t tools) {
+int32_t weighbridge_placed(const struct placing *p, const float *said, const float *sketch, double *placed, int32_t tools) {
     const float *own = said + BEFORE_LOADS, *kinds = own + p->loads + 1;
     double all = 0, complexity = said[0];
+    uint16_t *vector = (uint16_t *)(placed + PLACED + p->loads);
     int32_t kind = 0;
     for (int32_t at = 0; at < p->told; at++) all += said[at];
     if (!isfinite(all)) return -1;
