@@ -46,7 +46,9 @@ class AbilityTable:
         """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
         if not self.names:
             return np.zeros((*loads.shape[:-1], 0))
-        said: Floats = loads @ self._weights + self._bias
+        # Of some dozen numbers the method takes less than half of the operator's time.
+        said: Floats = loads.dot(self._weights)
+        said += self._bias
         return said
 
 
