@@ -184,21 +184,25 @@ class LearningLog:
 
     async def _write_for_ever(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(self._interval_s):
                     await self._batch_ready.wait()
-            self._batch_ready.clear()
-            if not await self.flush():
+            except TimeoutError:
+                is_written = await self.flush()
+            else:
+                self._batch_ready.clear()
+                is_written = await self.flush(full_only=True)
+            if not is_written:
                 await asyncio.sleep(self._interval_s)
 
-    async def flush(self) -> bool:
+    async def flush(self, *, full_only: bool = False) -> bool:
         """Writes what is queued now, and not what comes meanwhile, or each answer would be a batch of its own.
 
-        Returns False when the database failed and the batch will be tried again.
+        With `full_only` a batch that is not full waits for more. Returns False when the database failed and the batch will be tried again.
         """
         async with self._writing:
-            last = self._filling
-            while self._current_batch is not None or self._full or (self._filling is last and last.weighings):
+            last = None if full_only else self._filling
+            while self._current_batch is not None or self._full or (self._filling is last and self._filling.weighings):
                 if self._current_batch is None:
                     self._current_batch = self._next_batch()
                 if not await self._write_batch(self._current_batch):

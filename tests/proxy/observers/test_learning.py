@@ -278,6 +278,18 @@ async def test_what_comes_meanwhile_is_of_the_next_batch(engine: AsyncEngine, ac
     assert store.batches == [["req_1"], ["req_2"]]
 
 
+async def test_a_batch_that_is_not_full_waits_where_another_is(engine: AsyncEngine, accounts: AccountStore) -> None:
+    """A batch costs about the same whatever is in it, so a few rows do not follow each full one."""
+    store = Answering(engine)
+    log = LearningLog(store, accounts.learning_of)
+    for number in range(501):
+        log.finished(an_answer(f"req_{number}"))
+    assert await log.flush(full_only=True)
+    assert [len(batch) for batch in store.batches] == [500]
+    assert await log.flush()
+    assert [len(batch) for batch in store.batches] == [500, 1]
+
+
 async def test_closing_counts_what_is_lost(engine: AsyncEngine, accounts: AccountStore, told: Told) -> None:
     """With a database that never answers, the end comes all the same."""
     log = LearningLog(Stubborn(engine, failures=99), accounts.learning_of, observer=told)
