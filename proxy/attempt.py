@@ -216,7 +216,6 @@ class Attempt:
     def observe(self, events: list[Event]) -> None:
         """Counts tokens, characters and usage from a batch of events."""
         self._counted = None
-        one_choice = self.routed.request.n == 1
         if self.retained is not None:
             self.retained.add(events)
         for event in events:
@@ -227,8 +226,9 @@ class Attempt:
                 self._stale = True
             if event.usage is not None:
                 self.wire_usage = event.usage
+                request = self.routed.request
                 # Beside content it counts that event's choice alone, so it is the whole only where there is one.
-                self._stale = not (one_choice or event.choices == 0 or not self.routed.request.stream)
+                self._stale = not (request.n == 1 or event.choices == 0 or not request.stream)
             if event.units is not None:
                 self.units = event.units
             if event.finished:

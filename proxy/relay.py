@@ -172,10 +172,10 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
     """Sends the events as they come, the first of which are rendered already. Returns the last of them, to be sent with the
     last words, where these wait for nothing but the booking.
     """
-    keeps, data = _dialect_of(context).keeps, first
+    keeps, reply, data = _dialect_of(context).keeps, context.reply, first
     while keeps or not answer.ended:
         if data:
-            await context.reply.events(data)
+            await reply.events(data)
         try:
             batch = await answer.stream.read()
         except UpstreamError as error:
