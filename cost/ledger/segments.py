@@ -9,6 +9,8 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 from zlib import crc32
@@ -230,7 +232,7 @@ class JournalReader:
 
     def _read_segment(self, place: Drained, most: int) -> tuple[list[Entry], Drained, int]:
         entries: list[Entry] = []
-        offset, lines, damaged = place.offset, place.lines, 0
+        offset, damaged = place.offset, 0
         try:
             file = segment_path(self._directory, self.boot_id, place.segment).open("rb")
         except FileNotFoundError:
@@ -238,17 +240,17 @@ class JournalReader:
             return entries, place, damaged
         with file:
             file.seek(offset)
-            while len(entries) + damaged < most and (line := file.readline(_MAX_LINE_BYTES)):
-                if line[-1] != _NEWLINE and len(line) < _MAX_LINE_BYTES:
-                    break
+            for line in islice(iter(partial(file.readline, _MAX_LINE_BYTES), b""), most):
                 entry = decode_line(line)
-                if entry is None:
+                if entry is not None:
+                    entries.append(entry)
+                elif line[-1] == _NEWLINE or len(line) == _MAX_LINE_BYTES:
                     damaged += 1
                 else:
-                    entries.append(entry)
+                    # It is not written to its end yet.
+                    break
                 offset += len(line)
-                lines += 1
-        return entries, Drained(place.segment, offset, lines, place.refused), damaged
+        return entries, Drained(place.segment, offset, place.lines + len(entries) + damaged, place.refused), damaged
 
     def _past_torn(self, place: Drained) -> tuple[Drained, int]:
         """Return the place behind half a line that nobody will finish, and whether there was one."""
