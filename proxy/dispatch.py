@@ -265,14 +265,17 @@ class Dispatcher:
                     attempt.lease.when_lost = patience.expire
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
-                attempt.sent = True
-                call = self._call(attempt) if attempt.lease is None else await self._prepared_call(attempt)
+                call = self._call(attempt)
                 await self.in_step.step(stream=streams)
+                attempt.sent = True
+                if attempt.lease is not None:
+                    call = await self._prepared_call(attempt, call)
                 stream = await self._upstream.open(call)
                 self.in_step.came(stream=streams)
                 await self.in_step.step(stream=streams)
                 events = await first_token(stream, attempt)
             attempt.healthy()
+            await self.in_step.step(stream=streams)
         except BaseException as error:
             cause = self._cause_of(attempt, error, patience)
             await _close_failed(attempt, error if cause is None else cause, stream, attempts)
@@ -351,11 +354,10 @@ class Dispatcher:
         if self._replicas is not None:
             self._replicas.missing(target, deployment)
 
-    async def _prepared_call(self, attempt: Attempt) -> UpstreamCall:
+    async def _prepared_call(self, attempt: Attempt, call: UpstreamCall) -> UpstreamCall:
         """The call of a replica of ours, after its prompt was read: by another one where the pool keeps prefill and decode apart,
         or in pieces.
         """
-        call = self._call(attempt)
         if self._replicas is None:
             return call
         if await read_ahead(self._upstream, self._replicas, attempt, call):

@@ -245,7 +245,6 @@ class RequestPipeline:
             prediction = self.classify(context, caller, parsed, downgraded=True)
             routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=True)
             committed = await self.dispatch(context, routed)
-        await self._in_step.step(stream=stream)
         await self.relay(context, committed)
 
     async def _tell(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
