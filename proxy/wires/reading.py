@@ -42,16 +42,18 @@ def plain_fields(
         return None
 
 
-def is_plain(raw: msgspec.Raw, messages: Sequence[PlainMessage]) -> bool:
+def is_plain(messages: Sequence[PlainMessage]) -> bool:
     """True for messages that are chat's as they are: what the assistant says between two others is one message there."""
     before = ""
     for message in messages:
-        if message.role == before == "assistant":
+        role = message.role
+        if role == before == "assistant":
             return False
-        before = message.role
-    # The names of a chat's own calls are known to the decoder, and have no place in another dialect's message.
-    written = bytes(raw)
-    return b'"tool_call' not in written and b'"function_call' not in written
+        # The names of a chat's own calls are known to the decoder, and have no place in another dialect's message.
+        if message.tool_calls or message.function_call or message.tool_call_id:
+            return False
+        before = role
+    return True
 
 
 def encoded(fields: Mapping[str, Any]) -> bytes:

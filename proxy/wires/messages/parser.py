@@ -72,7 +72,7 @@ _decode_plain: Final = msgspec.json.Decoder(_Plain).decode
 def read_messages(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
     """Parses a request for an answer. Raises BadRequest."""
     plain = plain_fields(body, _COMMON, _decode_plain)
-    if plain is not None and is_plain(plain[0]["messages"], plain[1].messages):
+    if plain is not None and is_plain(plain[1].messages):
         return _read_plain(body, *plain, headers, is_model)
     fields = object_of(body)
     if "max_tokens" not in fields:

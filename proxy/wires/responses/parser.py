@@ -84,7 +84,7 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
     plain = plain_fields(body, _PLAIN, _decode_plain)
     if plain is not None:
         given = plain[1].input
-        if isinstance(given, str) or is_plain(plain[0]["input"], given):
+        if isinstance(given, str) or is_plain(given):
             return _read_plain(*plain, headers)
     return _understood(body, headers)
 
