@@ -18,16 +18,39 @@ _PREVIOUS: Final = "previous_response_id"
 _REFERENCE: Final = "item_reference"
 _CONVERSATION: Final = "conversation"
 _OF_CONVERSATION: Final = "conv_"
-_PREVIOUS_HINT, _REFERENCE_HINT, _CONVERSATION_HINT = _PREVIOUS.encode(), _REFERENCE.encode(), _CONVERSATION.encode()
 _ITEM_ID: Final = re.compile(r"[a-z]{1,8}_(?P<number>[0-9a-f]{1,64})_i?\d{1,6}")
 _MAX_REFERRED: Final = 64
 """The most responses whose items one request may refer to."""
 
 
+class _Typed(msgspec.Struct):
+    type: Any = None
+
+
+class _Going(msgspec.Struct):
+    """What of a body tells whether it goes on from something, as most do not: no text is decoded for it."""
+
+    input: str | list[_Typed]
+    conversation: Any = None
+    previous_response_id: Any = None
+
+    def names_nothing(self) -> bool:
+        if self.conversation is not None or self.previous_response_id is not None:
+            return False
+        return isinstance(self.input, str) or not any(item.type == _REFERENCE for item in self.input)
+
+
+_decode_going: Final = msgspec.json.Decoder(_Going).decode
+
+
 def names_in(body: bytes) -> tuple[str, ...]:
     """The ids of the conversation or the responses that a body goes on from or refers to. Raises BadRequest."""
-    if _PREVIOUS_HINT not in body and _REFERENCE_HINT not in body and _CONVERSATION_HINT not in body:
-        return ()
+    try:
+        if _decode_going(body).names_nothing():
+            return ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What is wrong with it is told by whoever reads it field by field.
+        pass
     fields = object_of(body)
     conversation = conversation_of(fields)
     if conversation is not None:
