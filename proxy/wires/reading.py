@@ -37,7 +37,7 @@ def plain_fields(
     """
     try:
         fields = _decode_raw(body)
-        return (fields, decode(body)) if names >= fields.keys() else None
+        return (fields, decode(body)) if names.issuperset(fields) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

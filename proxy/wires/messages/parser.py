@@ -67,6 +67,7 @@ class _Plain(Asked, frozen=True, kw_only=True):
 
 
 _decode_plain: Final = msgspec.json.Decoder(_Plain).decode
+_PLAIN_DIALECT: Final = MessagesDialect(thinks=False)
 
 
 def read_messages(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
@@ -127,7 +128,7 @@ def _read_plain(
         for_anthropic=lambda: _for_anthropic(object_of(body)),
         in_messages=lambda: in_own_words(body, headers),
     )
-    return Understood(request, MessagesDialect(thinks=False))
+    return Understood(request, _PLAIN_DIALECT)
 
 
 def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) -> Understood:

@@ -44,6 +44,15 @@ def test_the_plain_fields_keep_their_meaning() -> None:
     assert (request.max_output_tokens, request.stream, request.model) == (100, True, "auto")
 
 
+def test_words_that_are_chats_own_are_text_like_any_other() -> None:
+    """And a field of that name is left out, as it has no place here."""
+    told = {"role": "user", "content": 'Why {"tool_calls": []}, or "function_call"?'}
+    assert messages_of(told) == [told]
+    assert messages_of({"role": "assistant", "content": "hi", "tool_calls": []}) == [
+        {"role": "assistant", "content": "hi"}
+    ]
+
+
 def test_the_system_prompt_comes_first_in_either_form() -> None:
     """A text, or blocks of text."""
     assert messages_of(*HI["messages"], system="Be brief.")[0] == {"role": "system", "content": "Be brief."}
