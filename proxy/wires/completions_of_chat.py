@@ -110,7 +110,12 @@ def to_json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return json.dumps(value).encode()
+        return json.dumps(value, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    """A struct, or what is JSON already, as the standard library's encoder takes it."""
+    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value)
 
 
 def sse(name: bytes, value: Any) -> bytes:

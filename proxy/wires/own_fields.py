@@ -2,24 +2,32 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from cost.usage import UNPRICED_CALLS
 from proxy.wires.wire import Served, Tally
 
 _PLACES: Final = 9
 
 
+class Bill(msgspec.Struct, frozen=True):
+    """What stands under `weighbridge`: what the answer cost, in dollars as a text, and what of it has no known price."""
+
+    cost_usd: str | None
+    baseline_usd: str | None
+    usage_source: str
+    cost_without: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def bill(tally: Tally) -> Bill:
+    usage = tally.usage
+    without = "tool_calls" if UNPRICED_CALLS in usage.flags else msgspec.UNSET
+    return Bill(tally.cost_usd, tally.baseline_usd, usage.source, without)
+
+
 def own_fields(served: Served, tally: Tally) -> dict[str, Any]:
-    """`model_used`, and under `weighbridge` what the answer cost, and what of it has no known price."""
-    without = {"cost_without": "tool_calls"} if UNPRICED_CALLS in tally.usage.flags else {}
-    return {
-        "model_used": served.target_id,
-        "weighbridge": {
-            "cost_usd": tally.cost_usd,
-            "baseline_usd": tally.baseline_usd,
-            "usage_source": tally.usage.source,
-            **without,
-        },
-    }
+    """`model_used`, and under `weighbridge` the bill."""
+    return {"model_used": served.target_id, "weighbridge": bill(tally)}
 
 
 def dollars(amount_nanousd: int | None) -> str | None:

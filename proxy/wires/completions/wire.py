@@ -17,7 +17,7 @@ from proxy.policy import AUTO
 from proxy.request import Asked, RequestHeaders, chat_request, refuse_steering, request_of
 from proxy.wires.completions_of_chat import Choice, Completion, Said, completion_of, to_json
 from proxy.wires.openai_errors import as_told, error_event
-from proxy.wires.own_fields import own_fields
+from proxy.wires.own_fields import Bill, bill
 from proxy.wires.reading import (
     object_of,
     own_fields_of,
@@ -29,7 +29,7 @@ from proxy.wires.reading import (
     whole_number,
     wrong,
 )
-from proxy.wires.wire import EventWriter, IsModel, Served, Understood, Wire
+from proxy.wires.wire import EventWriter, IsModel, Served, Tally, Understood, Wire
 
 _DONE: Final = b"data: [DONE]\n\n"
 _WORD_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
@@ -165,6 +165,32 @@ def _logprobs(given: Any) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": number}
 
 
+class _Choice(msgspec.Struct, frozen=True):
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: str | None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's completion object, whole or one event's, with the gateway's own fields. What is unset is not written."""
+
+    model_used: str
+    weighbridge: Bill | msgspec.UnsetType = msgspec.UNSET
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[_Choice] | msgspec.UnsetType = msgspec.UNSET
+    usage: _Usage | msgspec.UnsetType = msgspec.UNSET
+
+
 class CompletionsDialect:
     """Chat completions as completions of a text."""
 
@@ -177,8 +203,7 @@ class CompletionsDialect:
         tally = served.tally()
         completion = completion_of(payload)
         choices = [_choice(choice, choice.message or _SILENT) for choice in completion.choices]
-        head = {**own_fields(served, tally), **_head(completion, served)}
-        return to_json({**head, "choices": choices, "usage": _usage(tally.usage)})
+        return to_json(_told(completion, served, choices, tally))
 
     def events(self, served: Served) -> EventWriter:
         return _EventWriter(served, wants_usage=self._wants_usage)
@@ -205,47 +230,54 @@ class _EventWriter:
             elif event.choices:
                 self._last = completion = completion_of(event.payload)
                 choices = [_choice(choice, choice.delta or _SILENT) for choice in completion.choices]
-                if any(choice["text"] or choice["finish_reason"] for choice in choices):
-                    parts.append(self._event(completion, {"choices": choices}))
+                if any(choice.text or choice.finish_reason for choice in choices):
+                    parts.append(_event(_told(completion, self._served, choices)))
         return b"".join(parts)
 
     def _begun(self, event: Event) -> bytes:
         self._last = completion_of(event.payload)
-        head = to_json({"model_used": self._served.target_id, **_head(self._last, self._served)})
+        head = to_json(_told(self._last, self._served))
         self._word_head = b"data: " + head[:-1] + b',"choices":[{"index":0,"text":'
         return self._word_head
 
     def last_words(self) -> bytes:
         if not self._wants_usage:
             return _DONE
-        tally = self._served.tally()
-        more = {"choices": [], "usage": _usage(tally.usage), **own_fields(self._served, tally)}
-        return self._event(self._last, more) + _DONE
+        return _event(_told(self._last, self._served, [], self._served.tally())) + _DONE
 
     def failed(self, told: ErrorReply) -> bytes:
         return error_event(told, self._served.request_id)
 
-    def _event(self, completion: Completion, more: Mapping[str, Any]) -> bytes:
-        whole = {"model_used": self._served.target_id, **_head(completion, self._served), **more}
-        return b"data: " + to_json(whole) + b"\n\n"
+
+def _event(told: _Told) -> bytes:
+    return b"data: " + to_json(told) + b"\n\n"
 
 
-def _head(completion: Completion, served: Served) -> dict[str, Any]:
-    return {
-        "id": f"cmpl-{served.request_id.removeprefix('req_')}",
-        "object": "text_completion",
-        "created": served.created_at,
-        "model": completion.model if isinstance(completion.model, str) else served.target_id,
-    }
+def _told(
+    completion: Completion,
+    served: Served,
+    choices: list[_Choice] | msgspec.UnsetType = msgspec.UNSET,
+    tally: Tally | None = None,
+) -> _Told:
+    """The completion object. With a tally it has usage and bill."""
+    return _Told(
+        model_used=served.target_id,
+        weighbridge=msgspec.UNSET if tally is None else bill(tally),
+        id=f"cmpl-{served.request_id.removeprefix('req_')}",
+        created=served.created_at,
+        model=completion.model if isinstance(completion.model, str) else served.target_id,
+        choices=choices,
+        usage=msgspec.UNSET if tally is None else _usage(tally.usage),
+    )
 
 
-def _choice(choice: Choice, said: Said) -> dict[str, Any]:
-    return {
-        "index": choice.index if isinstance(choice.index, int) else 0,
-        "text": said.text + said.declined,
-        "logprobs": _text_logprobs(choice.logprobs),
-        "finish_reason": choice.finish,
-    }
+def _choice(choice: Choice, said: Said) -> _Choice:
+    return _Choice(
+        index=choice.index if isinstance(choice.index, int) else 0,
+        text=said.text + said.declined,
+        logprobs=_text_logprobs(choice.logprobs),
+        finish_reason=choice.finish,
+    )
 
 
 def _text_logprobs(told: Any) -> dict[str, Any] | None:
@@ -267,12 +299,8 @@ def _text_logprobs(told: Any) -> dict[str, Any] | None:
     }
 
 
-def _usage(usage: Usage) -> dict[str, int]:
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }
+def _usage(usage: Usage) -> _Usage:
+    return _Usage(usage.input_tokens, usage.output_tokens, usage.input_tokens + usage.output_tokens)
 
 
 COMPLETIONS: Final = Wire(

@@ -12,7 +12,7 @@ from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
 from proxy.wires.messages.as_written import MessagesAsWritten
 from proxy.wires.messages.errors import error_event
-from proxy.wires.own_fields import own_fields
+from proxy.wires.own_fields import Bill, bill, own_fields
 from proxy.wires.wire import EventWriter, Served
 
 _Kind = Literal["thinking", "text", "tool_use"]
@@ -28,8 +28,41 @@ _PING: Final = sse(b"ping", {"type": "ping"})
 _TEXT_DELTA: Final = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":'
 )
+_NO_CHOICE: Final = Choice()
+_NOTHING_SAID: Final = Said()
 _SILENT_BATCHES: Final = 16
 """After so many batches that say nothing in this wire, such as thinking that nobody asked to see, a ping goes out."""
+
+
+class _CacheCreation(msgspec.Struct, frozen=True):
+    ephemeral_5m_input_tokens: int
+    ephemeral_1h_input_tokens: int
+
+
+class _Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Anthropic's usage object: what was read from and written to a cache comes beside `input_tokens`, not within."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    cache_creation: _CacheCreation
+    output_tokens: int
+    service_tier: str = "standard"
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Anthropic's message object, with the gateway's own fields. That of a stream's beginning has no bill and no end."""
+
+    model_used: str
+    weighbridge: Bill | msgspec.UnsetType = msgspec.UNSET
+    id: str
+    type: str = "message"
+    role: str = "assistant"
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: _Usage
 
 
 class MessagesDialect:
@@ -45,19 +78,22 @@ class MessagesDialect:
         if served.native:
             return _AS_WRITTEN.whole(payload, served)
         completion = completion_of(payload)
-        choice = completion.choices[0] if completion.choices else Choice()
+        choice = completion.choices[0] if completion.choices else _NO_CHOICE
+        said = choice.message or _NOTHING_SAID
+        declined = said.declined
+        reason, sequence = _stop_of(choice, declined=bool(declined))
         tally = served.tally()
-        reason, sequence = stop_of(choice, declined=bool(choice.message and choice.message.declined))
-        return to_json(
-            {
-                **own_fields(served, tally),
-                **_message(served, completion.model),
-                "content": self._blocks(choice.message or Said()),
-                "stop_reason": reason,
-                "stop_sequence": sequence,
-                "usage": usage_of(tally.usage),
-            }
+        message = _Message(
+            model_used=served.target_id,
+            weighbridge=bill(tally),
+            id=_id_of(served),
+            model=_model_of(completion.model, served),
+            content=self._blocks(said, declined),
+            stop_reason=reason,
+            stop_sequence=sequence,
+            usage=_usage_of(tally.usage),
         )
+        return to_json(message)
 
     def events(self, served: Served) -> EventWriter:
         if served.native:
@@ -67,46 +103,42 @@ class MessagesDialect:
     def to_keep(self, payload: bytes | None, served: Served) -> None:
         """Nothing: this wire's callers send the whole conversation again."""
 
-    def _blocks(self, said: Said) -> list[dict[str, Any]]:
+    def _blocks(self, said: Said, declined: str) -> list[dict[str, Any]]:
         blocks = _thinking_blocks(said) if self._thinks else []
-        if words := said.text + said.declined:
+        if words := said.text + declined:
             blocks.append({"type": "text", "text": words})
-        blocks += [_tool_use(call, index, self._names) for index, call in enumerate(said.tool_calls or ())]
+        if said.tool_calls:
+            blocks += [_tool_use(call, index, self._names) for index, call in enumerate(said.tool_calls)]
         return blocks
 
 
-def _message(served: Served, model: Any) -> dict[str, Any]:
-    return {
-        "id": f"msg_{served.request_id.removeprefix('req_')}",
-        "type": "message",
-        "role": "assistant",
-        "model": model if isinstance(model, str) else served.target_id,
-    }
+def _id_of(served: Served) -> str:
+    return f"msg_{served.request_id.removeprefix('req_')}"
 
 
-def usage_of(usage: Usage) -> dict[str, Any]:
-    """Anthropic's usage object: what was read from and written to a cache comes beside `input_tokens`, not within."""
-    hour = usage.cache_write_1h_tokens
-    return {
-        "input_tokens": max(0, usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens),
-        "cache_creation_input_tokens": usage.cache_write_tokens,
-        "cache_read_input_tokens": usage.cached_input_tokens,
-        "cache_creation": {
-            "ephemeral_5m_input_tokens": usage.cache_write_tokens - hour,
-            "ephemeral_1h_input_tokens": hour,
-        },
-        "output_tokens": usage.output_tokens,
-        "service_tier": "standard",
-    }
+def _model_of(told: Any, served: Served) -> str:
+    return told if isinstance(told, str) else served.target_id
 
 
-def stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
+def _usage_of(usage: Usage) -> _Usage:
+    read, written, hour = usage.cached_input_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens
+    return _Usage(
+        input_tokens=max(0, usage.input_tokens - read - written),
+        cache_creation_input_tokens=written,
+        cache_read_input_tokens=read,
+        cache_creation=_CacheCreation(written - hour, hour),
+        output_tokens=usage.output_tokens,
+    )
+
+
+def _stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
     """The stop reason, and the stop sequence where the engine says which one it met."""
     if declined:
         return "refusal", None
-    if choice.finish == "stop" and isinstance(choice.stop_reason, str):
+    finish = choice.finish
+    if finish == "stop" and isinstance(choice.stop_reason, str):
         return "stop_sequence", choice.stop_reason
-    return _STOP_REASONS.get(choice.finish or "", "end_turn"), None
+    return _STOP_REASONS.get(finish or "", "end_turn"), None
 
 
 def _thinking_blocks(said: Said) -> list[dict[str, Any]]:
@@ -191,9 +223,9 @@ class _EventWriter:
         parts: list[bytes] = [] if self._begun else [self._start(None)]
         self._close(parts)
         tally = self._served.tally()
-        reason, sequence = stop_of(self._stop, declined=self._declined)
+        reason, sequence = _stop_of(self._stop, declined=self._declined)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
-        usage = usage_of(tally.usage)
+        usage = _usage_of(tally.usage)
         last = {"type": "message_delta", "delta": delta, "usage": usage, **own_fields(self._served, tally)}
         parts += (sse(b"message_delta", last), sse(b"message_stop", {"type": "message_stop"}))
         return b"".join(parts)
@@ -206,14 +238,13 @@ class _EventWriter:
         usage = self._served.tally().usage
         if usage.source != "upstream":
             usage = Usage(input_tokens=self._served.input_tokens, source="estimated")
-        message = {
-            "model_used": self._served.target_id,
-            **_message(self._served, model),
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage_of(usage),
-        }
+        message = _Message(
+            model_used=self._served.target_id,
+            id=_id_of(self._served),
+            model=_model_of(model, self._served),
+            content=[],
+            usage=_usage_of(usage),
+        )
         return sse(b"message_start", {"type": "message_start", "message": message})
 
     def _say(self, said: Said, parts: list[bytes]) -> None:

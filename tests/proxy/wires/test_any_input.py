@@ -274,3 +274,13 @@ def test_any_answer_is_written(wire: Wire, payloads: list[dict[str, Any]]) -> No
     dialect.to_keep(None, served())
     assert data + writer.last_words()
     json.loads(understood(wire, asked).dialect.whole(events[-1].payload, served()))
+
+
+@pytest.mark.parametrize("wire", [CHAT, MESSAGES, RESPONSES, COMPLETIONS], ids=lambda wire: wire.path)
+def test_half_a_letter_in_an_answer_is_written(wire: Wire) -> None:
+    """As an escape, in a whole answer as in a stream."""
+    said = {"completions": "prompt", "responses": "input"}.get(wire.name, "messages")
+    names = ("model", said) if wire is RESPONSES else ("model", said, "max_tokens")
+    asked = {name: _ASKED[name] for name in names}
+    payload = b'{"choices":[{"message":{"content":"a\\ud83d"}}]}'
+    assert b'"a\\ud83d"' in understood(wire, asked).dialect.whole(payload, served())
