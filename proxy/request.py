@@ -1,7 +1,7 @@
 """Request parsing: bytes and headers become a ChatRequest, or a BadRequest that says what to change. No I/O."""
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -11,6 +11,7 @@ from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.prices import SERVICE_TIERS, ServiceTier
 from providers.parameters import DECISIVE, MINOR, is_said
+from providers.provider_tools import AsWritten
 from providers.target import Capability, Tier
 from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
@@ -282,11 +283,14 @@ def request_of(
     tools: int = 0,
     times: int = 1,
     session: str | None = None,
+    translated: bool = False,
+    for_anthropic: Callable[[], Mapping[str, Any]] | None = None,
+    in_messages: Callable[[], AsWritten] | None = None,
     **more: Any,
 ) -> ChatRequest:
     """The request of a chat whose body was decoded: its `fields` as they go on, and what is read of them. With `times` it
-    stands for so many of the kind; `session` is the one that another dialect's body tells; `more` are fields of the
-    ChatRequest. Raises BadRequest.
+    stands for so many of the kind; `session` is the one that another dialect's body tells; what follows are fields of the
+    ChatRequest, and `more` those that few requests have. Raises BadRequest.
     """
     _check_limits(asked, messages)
     options, form = asked.stream_options, asked.response_format
@@ -308,6 +312,9 @@ def request_of(
         json_mode=form is not None and form.type != "text",
         session_id=session,
         cache_key=asked.prompt_cache_key,
+        translated=translated,
+        for_anthropic=for_anthropic,
+        in_messages=in_messages,
     )
     request = _with_own_fields(request, headers, asked)
     return msgspec.structs.replace(request, **more) if more else request

@@ -85,8 +85,9 @@ def _read_plain(fields: dict[str, msgspec.Raw], asked: _Plain, headers: RequestH
     fields.setdefault("max_tokens", _DEFAULT_MAX)
     for_text = None if asked.model == AUTO else dict(fields)
     fields["messages"] = msgspec.Raw(b'[{"role":"user","content":%b}]' % bytes(fields.pop("prompt")))
-    messages = [Message("user", asked.prompt)]
-    request = request_of(fields, asked, messages, headers, for_text=for_text, translated=True)
+    request = request_of(fields, asked, [Message("user", asked.prompt)], headers, translated=True)
+    if for_text is not None:
+        request = msgspec.structs.replace(request, for_text=for_text)
     return Understood(request, CompletionsDialect(request))
 
 
