@@ -1,6 +1,4 @@
-"""Continuing stage: a request that goes on from kept responses gets what they hold, and its own answer can be kept."""
-
-import functools
+"""Continuing stage: a request that goes on from kept responses gets what they hold."""
 
 from accounts.caller import Caller
 from proxy.context import RequestContext
@@ -8,14 +6,15 @@ from proxy.errors import BadRequest, BodyTooLarge, ResponseNotFound
 from proxy.stored_responses.stored_responses import StoredResponses
 
 
-async def body_with_earlier(responses: StoredResponses, context: RequestContext, caller: Caller, body: bytes) -> bytes:
-    """The body with all earlier turns in it. Raises BadRequest, BodyTooLarge or ResponsesUnavailable."""
+async def body_with_earlier(
+    responses: StoredResponses, context: RequestContext, caller: Caller, body: bytes, names: tuple[str, ...]
+) -> bytes:
+    """The body with all earlier turns in it; the names are those that it goes on from or refers to.
+
+    Raises BadRequest, BodyTooLarge or ResponsesUnavailable.
+    """
     continuing = context.wire.continuing
     assert continuing is not None  # noqa: S101  # The one caller looked.
-    context.keeper = functools.partial(responses.keep, caller)
-    names = continuing.names(body)
-    if not names:
-        return body
     try:
         records = {name: await _record(responses, context, caller, name) for name in names}
     except ResponseNotFound as error:

@@ -5,6 +5,7 @@ own work in the modules that they call. Streaming or not, a request takes the sa
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 from accounts.caller import Caller
@@ -274,8 +275,12 @@ class RequestPipeline:
             body, context.upload = await self._uploads.take(exchange, context.config.max_upload_bytes)
         else:
             body = await exchange.body(context.config.max_body_bytes)
-        if context.wire.continuing is not None and self._responses is not None:
-            body = await body_with_earlier(self._responses, context, caller, body)
+        continuing = context.wire.continuing
+        if continuing is not None and self._responses is not None:
+            context.keeper = functools.partial(self._responses.keep, caller)
+            # Most go on from nothing.
+            if names := continuing.names(body):
+                body = await body_with_earlier(self._responses, context, caller, body, names)
         parsed = parsed_request(context, caller, headers, body, self._tags)
         context.prompt = parsed.prompt
         return parsed

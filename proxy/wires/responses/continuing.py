@@ -37,7 +37,12 @@ class _Going(msgspec.Struct):
     def names_nothing(self) -> bool:
         if self.conversation is not None or self.previous_response_id is not None:
             return False
-        return isinstance(self.input, str) or not any(item.type == _REFERENCE for item in self.input)
+        if isinstance(self.input, str):
+            return True
+        for item in self.input:  # noqa: SIM110  # Most requests pass here.
+            if item.type == _REFERENCE:
+                return False
+        return True
 
 
 _decode_going: Final = msgspec.json.Decoder(_Going).decode
