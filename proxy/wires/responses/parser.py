@@ -75,7 +75,7 @@ class _Plain(Asked, frozen=True, kw_only=True):
 
 
 _decode_plain: Final = msgspec.json.Decoder(_Plain).decode
-_OURS: Final = ("metadata", "previous_response_id", "store")
+_SAME_PLAIN: Final = (_SAME & _PLAIN) | {"model"}
 
 
 def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
@@ -89,33 +89,33 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
     return _understood(body, headers)
 
 
-def _read_plain(fields: dict[str, msgspec.Raw], asked: _Plain, headers: RequestHeaders) -> Understood:
+def _read_plain(fields: dict[str, Any], asked: _Plain, headers: RequestHeaders) -> Understood:
     """A request that is a chat in all but a few names, as most are: its texts are passed on as they were written."""
-    said = {**fields, "store": asked.store}
-    given = fields.pop("input")
+    given = written = fields["input"]
     messages: list[Message]
     if isinstance(asked.input, str):
-        messages, written = [Message("user", asked.input)], b'[{"role":"user","content":%b}]' % bytes(given)
+        messages = [Message("user", asked.input)]
+        written = msgspec.Raw(b'[{"role":"user","content":%b}]' % bytes(given))
     else:
-        messages, written = [*asked.input], bytes(given)
-    instructions = fields.pop("instructions", None)
-    if asked.instructions and instructions is not None:
+        messages = [*asked.input]
+    if asked.instructions:
         messages.insert(0, Message("system", asked.instructions))
-        written = b'[{"role":"system","content":%b},%b' % (bytes(instructions), written[1:])
-    fields["messages"] = msgspec.Raw(written)
+        said_first = bytes(fields["instructions"])
+        written = msgspec.Raw(b'[{"role":"system","content":%b},%b' % (said_first, bytes(written)[1:]))
+    chat = {name: value for name, value in fields.items() if name in _SAME_PLAIN}
+    chat["messages"] = written
     if "max_output_tokens" in fields:
-        fields["max_tokens"] = fields.pop("max_output_tokens")
-    for name in _OURS:
-        fields.pop(name, None)
+        chat["max_tokens"] = fields["max_output_tokens"]
     request = request_of(
-        fields,
+        chat,
         asked,
         messages,
         headers,
         translated=True,
         for_anthropic=lambda: _for_anthropic(asked.instructions, _items_in(given), None),
     )
-    return Understood(request, ResponsesDialect(said, lambda: _items_in(given), _NO_TOOLS))
+    fields["store"] = asked.store
+    return Understood(request, ResponsesDialect(fields, lambda: _items_in(given), _NO_TOOLS))
 
 
 def _items_in(given: msgspec.Raw) -> list[Item]:
