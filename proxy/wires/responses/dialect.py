@@ -14,7 +14,6 @@ from providers.wire import Event
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
 from proxy.wires.own_fields import own_fields
-from proxy.wires.reading import said
 from proxy.wires.responses.continuing import conversation_of
 from proxy.wires.responses.conversation import with_turn
 from proxy.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
@@ -42,6 +41,8 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "user": None,
 }
 """What a response repeats of its request, and what it says where the request said nothing."""
+_RESHAPED: Final = frozenset({"background", "reasoning", "text"})
+"""What it repeats in another form."""
 _BLANK: Final[Mapping[str, Any]] = {
     "id": "",
     "object": "response",
@@ -175,7 +176,9 @@ class ResponsesDialect:
     def _echoed(self) -> dict[str, Any]:
         """What a response repeats of its request."""
         fields = self._fields
-        echoed = said(fields, _ECHOED)
+        echoed = {name: value for name, value in fields.items() if name in _ECHOED and value is not None}
+        if _RESHAPED.isdisjoint(fields):
+            return echoed
         if fields.get("background") is True:
             echoed["background"] = True
         if text := fields.get("text"):
