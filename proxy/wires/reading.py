@@ -43,7 +43,9 @@ def plain_fields(
 
 
 def is_plain(messages: Sequence[PlainMessage]) -> bool:
-    """True for messages that are chat's as they are: what the assistant says between two others is one message there."""
+    """True for messages, one or more, that are chat's as they are: what the assistant says between two others is one
+    message there.
+    """
     before = ""
     for message in messages:
         role = message.role
@@ -53,7 +55,7 @@ def is_plain(messages: Sequence[PlainMessage]) -> bool:
         if message.tool_calls or message.function_call or message.tool_call_id:
             return False
         before = role
-    return True
+    return bool(messages)
 
 
 def encoded(fields: Mapping[str, Any]) -> bytes:

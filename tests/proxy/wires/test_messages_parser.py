@@ -58,6 +58,7 @@ def test_the_system_prompt_comes_first_in_either_form() -> None:
     assert messages_of(*HI["messages"], system="Be brief.")[0] == {"role": "system", "content": "Be brief."}
     blocks = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind.", "cache_control": MARK}]
     assert messages_of(*HI["messages"], system=blocks)[0] == {"role": "system", "content": "Be brief.\nBe kind."}
+    assert messages_of(system="Be brief.") == [{"role": "system", "content": "Be brief."}]
 
 
 def test_what_changes_each_turn_without_meaning_is_not_in_a_prefix() -> None:

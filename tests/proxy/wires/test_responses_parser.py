@@ -36,6 +36,7 @@ def test_a_text_and_instructions() -> None:
     fields = chat_fields(request)
     assert fields["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     assert (request.max_output_tokens, request.stream, fields["max_tokens"]) == (9, True, 9)
+    assert messages_of(instructions="Be brief.") == [{"role": "system", "content": "Be brief."}]
 
 
 def test_items_become_messages() -> None:
