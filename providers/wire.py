@@ -522,7 +522,7 @@ def upstream_body(
     if request.as_written is not None:
         return _body_as_written(request, request.as_written, deployment, engine_fields, dropped)
     given: Mapping[str, msgspec.Raw] = request.fields
-    if request.for_text is not None and deployment.kind in OWN_ENGINES:
+    if completes_text(request, deployment) and request.for_text is not None:
         given = request.for_text
     fields: dict[str, Any] = {**given, "model": deployment.upstream_model}
     if engine_fields:

@@ -41,7 +41,6 @@ _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, Upstr
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
-_US: Final = 1_000_000
 _TIMER_SLACK_S: Final = 0.001
 """Tolerance for a timer that fires slightly before its time."""
 
@@ -457,12 +456,9 @@ class Attempt:
             at_us=self._now_us(),
             status=status,
             served=served,
-            ttft_us=None if self.first_token_at is None else int((self.first_token_at - self.started_at) * _US + 0.5),
-            duration_us=int(lasted_s * _US + 0.5),
-            # Where the gateway chose for a caller, somebody may ask why.
-            considered=written(routed.plan)
-            if self.number == 1 and routed.prediction is not None and routed.origin == "caller"
-            else "",
+            ttft_us=None if self.first_token_at is None else _us(self.first_token_at - self.started_at),
+            duration_us=_us(lasted_s),
+            considered=written(routed.plan) if self.number == 1 and _was_chosen(routed) else "",
             baseline_nanousd=baselines.reference_nanousd,
             baseline_price=baselines.reference_price,
             cheapest_nanousd=baselines.cheapest_nanousd,
@@ -541,3 +537,12 @@ dict, which takes longer than three such calls.
 def _other_version(lease: Lease) -> tuple[str, ...]:
     """The flag of an attempt that another version of the model answers than the conversation was to have."""
     return ("other_version",) if lease.other_version else ()
+
+
+def _was_chosen(routed: RoutedRequest) -> bool:
+    """True where the gateway chose for a caller, so that somebody may ask why."""
+    return routed.prediction is not None and routed.origin == "caller"
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1_000_000)

@@ -425,7 +425,7 @@ def may_use(allowed: frozenset[str] | None, target: Target) -> bool:
 
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, kind: _Kind) -> Rejection | None:
     """Returns the first reason why a target cannot serve the request, or None."""
-    auto, wanted, price = kind == AUTO, facts.max_output_tokens, target.price
+    auto, wanted = kind == AUTO, facts.max_output_tokens
     found: tuple[Obstacle, str]
     if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
         found = ("not-allowed", "the team may not use it")
@@ -433,17 +433,13 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
         found = ("tier", f"does not serve the {facts.tier} tier")
     elif (inability := _inability(target, facts)) is not None:
         found = inability
-    elif (price is None or (facts.unit and not _sells(price, facts.unit))) and not is_bookable(
-        None, unpriced, auto=auto
-    ):
+    elif not has_price(target, facts) and not is_bookable(None, unpriced, auto=auto):
         found = ("unpriced", "its price is unknown")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
         found = ("unavailable", _EJECTED if target.pool is None else _NOBODY_READY)
-    elif (
-        auto and wanted is not None and wanted > target.max_output_tokens and "max_output_tokens" not in target.assumed
-    ):
+    elif auto and wanted is not None and longest_answer(target, facts) != wanted:
         # Last, since it is no obstacle where everybody has it.
         found = ("output", f"answers with at most {target.max_output_tokens} tokens, {wanted} are wanted")
     else:
@@ -598,7 +594,7 @@ class _TargetComparison(msgspec.Struct, eq=False):
             compared,
             capable,
             margin_nanousd=compared,
-            margin_why="average" if target.own or target_id in policy.pooled else "bought",
+            margin_why="average" if is_own(target, policy.pooled) else "bought",
             rank=(compared / target.routing_weight, False, target_id),
         )
 
@@ -659,10 +655,8 @@ def _auto(
     if len(weak) > 1:
         weak.sort(key=lambda option: (-scales.strength(option), option.rank))
     if capable:
-        if len(capable) > 1:
-            capable.sort(key=_rank)
-        is_plain = sticky is None and rooms is NO_ROOMS
-        capable[0].reason = "cheapest-capable" if is_plain else _first_reason(capable, scales, sticky, rooms)
+        capable.sort(key=_rank)
+        capable[0].reason = _first_reason(capable, scales, sticky, rooms)
     else:
         capable.append(weak.pop(0))
         capable[0].reason = "most-capable"
@@ -893,9 +887,7 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     """The maximum cost of one attempt by the estimates: nothing cached, everything written to the cache, the longest
     output.
     """
-    price = target.price
-    if facts.unit or facts.service_tier is not None:
-        price = _price(target, facts)
+    price = _price(target, facts)
     if price is None:
         return None
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
@@ -918,9 +910,12 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
 
 
-def _sells(price: Price, unit: str) -> bool:
-    """True when it is known what a request that uses this unit costs, by tokens or by the unit."""
-    return price.has_tokens or price.priced_unit(unit) is not None
+def has_price(target: Target, facts: Facts) -> bool:
+    """Returns True when it is known what such a request costs at the target, by tokens or by what else it uses."""
+    price = target.price
+    if price is None or not facts.unit or price.has_tokens:
+        return price is not None
+    return price.priced_unit(facts.unit) is not None
 
 
 def _unbounded(target: Target, facts: Facts) -> str:
@@ -939,7 +934,7 @@ def _price(target: Target, facts: Facts) -> Price | None:
     where it is not known what such a request costs.
     """
     price = target.price
-    if price is None or (facts.unit and not _sells(price, facts.unit)):
+    if price is None or (facts.unit and not has_price(target, facts)):
         return None
     if facts.service_tier is None:
         return price

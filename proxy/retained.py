@@ -22,7 +22,7 @@ class RetainedAnswer:
         self._payloads = [*before]
         self._text = bytearray()
         """The pieces of text since the last payload, in UTF-8."""
-        self._left = most_bytes - sum(map(len, before)) if before else most_bytes
+        self._left = most_bytes - sum(map(len, before))
 
     @property
     def is_whole(self) -> bool:

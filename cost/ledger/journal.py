@@ -176,9 +176,7 @@ class Journal:
     @property
     def accepting(self) -> bool:
         """True if `reserve` would take an entry now."""
-        if self._lock is None or self._retry is not None or self._unwritten:
-            return False
-        return self._bytes + self._buffered_bytes < self._max_bytes
+        return self._lock is not None and not self._failing and self.size_bytes < self._max_bytes
 
     @property
     def _failing(self) -> bool:

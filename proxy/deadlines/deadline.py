@@ -180,13 +180,17 @@ def deadline_of(
         answer_s, set_by = own_s, TIMEOUT_HEADER
     elif client is not None and (answer_s is None or client[0] < answer_s):
         answer_s, set_by = client
-    first_token_at = math.inf if tiers.first_token_s is None else arrived_at + tiers.first_token_s
+    first_token_at = _after(arrived_at, tiers.first_token_s)
     if own_s is not None:
         first_token_at = max(first_token_at, arrived_at + _OWN_WAIT * own_s)
     return Deadline(
         arrived_at=arrived_at,
         first_token_at=first_token_at,
-        answer_at=math.inf if answer_s is None else arrived_at + answer_s,
+        answer_at=_after(arrived_at, answer_s),
         own=own_s is not None,
         set_by=set_by,
     )
+
+
+def _after(arrived_at: float, allowed_s: float | None) -> float:
+    return math.inf if allowed_s is None else arrived_at + allowed_s

@@ -14,6 +14,7 @@ from providers.wire import Event
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
 from proxy.wires.own_fields import own_fields
+from proxy.wires.reading import said
 from proxy.wires.responses.continuing import conversation_of
 from proxy.wires.responses.conversation import with_turn
 from proxy.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
@@ -176,7 +177,7 @@ class ResponsesDialect:
     def _echoed(self) -> dict[str, Any]:
         """What a response repeats of its request."""
         fields = self._fields
-        echoed = {name: value for name, value in fields.items() if name in _ECHOED and value is not None}
+        echoed = said(fields, _ECHOED)
         if _RESHAPED.isdisjoint(fields):
             return echoed
         if fields.get("background") is True:
