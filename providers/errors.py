@@ -1,10 +1,18 @@
 """The error hierarchy for everything that can go wrong between the gateway and an upstream.
 
-Each class says whether a retry or a fallback makes sense, and whether it counts against the deployment's health.
-`proxy/errors.py` maps it to HTTP in one table.
+Each class says whose the failure is, whether a retry or a fallback makes sense, and whether it counts against the
+deployment's health. Which refusal of an upstream becomes which class is the table of `providers/refusals.toml`.
+`proxy/errors.py` maps the classes to HTTP in one table.
 """
 
+from typing import Literal
+
 import msgspec
+
+Owner = Literal["request", "operator", "pace", "health"]
+"""Whose a failure is: the request's (it is told to its caller), the operator's (a key, credit, quota, permission, model or
+address of ours is wrong), the provider's pace (it has to be left alone for a while), or the provider's health.
+"""
 
 
 class Original(msgspec.Struct, frozen=True):
@@ -21,6 +29,10 @@ class UpstreamError(Exception):
     original: Original | None = None
     """What the provider said, where callers of its own wire may read it: their recovery goes by its words."""
 
+    owner: Owner = "health"
+    reason: str = ""
+    """A short word for what it is about, such as `credit` or `overloaded`; empty where the class says it all."""
+
     retry_same: bool = False
     """A retry at the same target may help."""
     fall_back: bool = True
@@ -29,7 +41,7 @@ class UpstreamError(Exception):
     """The deployment's circuit breaker counts it."""
 
     key_refused: bool = False
-    """The upstream takes our key, or our account, for no good: no call can succeed until operators mend it."""
+    """It is beyond doubt the operator's: no call of anybody can succeed there until operators mend it."""
 
     def __init__(
         self,
@@ -39,8 +51,11 @@ class UpstreamError(Exception):
         status: int | None = None,
         retry_after_s: float | None = None,
         detail: str = "",
+        reason: str | None = None,
     ) -> None:
         super().__init__(public)
+        if reason is not None:
+            self.reason = reason
         self.detail = detail
         """The upstream's own words for operators, on one line, bounded and with keys masked; no caller sees them."""
         self.public = public
@@ -72,9 +87,20 @@ class AnswerLost(UpstreamError):
 
 
 class UpstreamRateLimited(UpstreamError):
-    """The upstream answered 429. It is healthy, so its breaker does not count it."""
+    """The upstream has given us all that our limits there allow. It is healthy, so its breaker does not count it.
 
+    `retry_after_s` is how long the provider asks to be left alone, None where it did not say.
+    """
+
+    owner = "pace"
+    reason = "rate"
     gateway_failure = False
+
+
+class UpstreamOverloaded(UpstreamRateLimited):
+    """The upstream has too much to do at the moment, for everybody."""
+
+    reason = "overloaded"
 
 
 class FirstTokenTimeout(UpstreamError):
@@ -100,17 +126,37 @@ class MalformedReply(UpstreamError):
 
 
 class UpstreamRefusedUs(UpstreamError):
-    """401 to 404 from the upstream: our key, account, permission or model name is wrong, not the caller's."""
+    """Something of the operator's is wrong there: `reason` is `key`, `credit`, `quota`, `permission`, `model` or `address`.
 
-    gateway_failure = False
+    Where that is not `known` beyond doubt, as with a 403 that a firewall may have given to one caller's prompt, it is counted
+    as a failure of the deployment's health.
+    """
+
+    owner = "operator"
+
+    def __init__(
+        self,
+        public: str,
+        *,
+        deployment_id: str,
+        status: int | None = None,
+        detail: str = "",
+        reason: str = "address",
+        known: bool = True,
+    ) -> None:
+        super().__init__(public, deployment_id=deployment_id, status=status, detail=detail, reason=reason)
+        self.key_refused = known
+        self.gateway_failure = not known
 
 
 class RequestRejected(UpstreamError):
-    """The request itself was found at fault (400, 413, 422): no other attempt will help.
+    """The request itself was found at fault. With `elsewhere`, another target may take it all the same.
 
-    `param` and `code` come from the upstream's error object, bounded and cleaned.
+    `status` is told to the caller; `param` and `code` come from the upstream's error object, bounded and cleaned, or are what
+    clients of OpenAI act on.
     """
 
+    owner = "request"
     fall_back = False
     gateway_failure = False
 
@@ -123,11 +169,15 @@ class RequestRejected(UpstreamError):
         error_type: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
+        reason: str | None = None,
+        elsewhere: bool | None = None,
     ) -> None:
-        super().__init__(public, deployment_id=deployment_id, status=status, detail=public)
+        super().__init__(public, deployment_id=deployment_id, status=status, detail=public, reason=reason)
         self.error_type = error_type
         self.param = param
         self.code = code
+        if elsewhere is not None:
+            self.fall_back = elsewhere
 
 
 class CannotCarry(RequestRejected):

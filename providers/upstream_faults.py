@@ -52,7 +52,6 @@ _TOO_LONG_IN_WORDS = (
 _STATUS_IN_WORDS: Mapping[str, int] = {"input validation error": 422, "model is overloaded": 429}
 """TGI's errors in a stream, which all say 422, by how they begin. The others are its own."""
 _TOO_MANY = 429
-_NOT_FOUND = 404
 _KEY_REFUSED = frozenset({401, 402})
 _REFUSED = {401: "key", 402: "account", 403: "permission", 404: "model name or address"}
 """What of ours is refused, by status."""
@@ -247,16 +246,14 @@ def _error_without_detail(status: int, deployment_id: str, wait_s: float | None)
             status=status,
             retry_after_s=wait_s,
         )
-    refused = UpstreamRefusedUs(
+    return UpstreamRefusedUs(
         f"The provider refused the gateway's own {_REFUSED.get(status, 'call')} with status {status}. Your request is not at "
         "fault: tell the gateway's operators the x-request-id of this reply, they find the reason in its log.",
         deployment_id=deployment_id,
         status=status,
+        reason="key" if status in _KEY_REFUSED else "permission",
+        known=status in _KEY_REFUSED,
     )
-    refused.key_refused = status in _KEY_REFUSED
-    # Which model is asked for there is ours to say, so nobody but us can cause it.
-    refused.gateway_failure = status == _NOT_FOUND
-    return refused
 
 
 def _rejection(status: int, fault: _Fault, deployment_id: str, secret: str | None) -> RequestRejected:
