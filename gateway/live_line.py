@@ -29,13 +29,13 @@ from gateway.wiring.pipeline import (
     open_tracing,
     open_upstreams,
     pipeline_config,
-    retry_budget,
     warn_of_classifier,
     warn_of_models,
 )
 from gateway.wiring.pool_queues import sized
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
+from providers.retry_budget import RetryBudgets
 from proxy.affinity import Affinity
 from proxy.answers import schema_check
 from proxy.background import background, every
@@ -134,7 +134,7 @@ class LiveLine:
         self.dispatcher = Dispatcher(
             upstream=upstreams,
             breakers=self.breakers,
-            budget=retry_budget(config),
+            budgets=RetryBudgets(config.providers.retry, time.monotonic),
             books=process.books,
             clock=time.monotonic,
             now_us=wall_us,

@@ -1,25 +1,54 @@
 """Circuit breakers: ejection of failing deployments and their return. No I/O; the clock is injected.
 
-    closed --5 gateway failures in a row--> open --30 s x ejections--> half-open --one probe--> closed
-                                              ^----------------------------- failure --'
+    closed --5 health failures in a row--> open --30 s x ejections--> half-open --one probe--> closed
+                                             ^---------------------------- failure --'
 
-Like Envoy's outlier detection, at most `max_ejected_share` of a target's deployments is ejected, however badly all of
-them do; one deployment may always be.
+Three things take a deployment out of use:
+
+- failures of its health in a row open its circuit, but only for those who caused them: failures of one API key open it for that
+  key, and those of several keys of one team for the team. Two failures of other teams among them, or one that no request can
+  have caused (no connection), open it for everyone. So nobody's requests take a deployment away from others;
+- a refusal that is the operator's to mend (key, credit, quota, model) opens it for everyone at once, with that reason;
+- the provider's pace (429) sets it aside for as long as the provider says.
+
+Like Envoy's outlier detection, failures of health eject at most `max_ejected_share` of a target's deployments, however badly
+all of them do; one deployment may always be. What is set aside or refused is out of use however many there are.
 """
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from providers.config import BreakerConfig
+from providers.errors import Owner
 from providers.target import Deployment, Target
 
-BreakerState = Literal["closed", "half-open", "open"]
+BreakerState = Literal["closed", "paced", "half-open", "open"]
+"""`paced`: set aside for the provider's pace, while the circuit is closed."""
 FAULTS_KEPT: Final = 8
 """Latest faults kept for each deployment, for display."""
+FAILING_AFTER: Final = 3
+"""So many failures in a row, with no success between them, are no accident: from then on a deployment counts as failing."""
+_FIRST_PACE_S: Final = 1.0
+_LONGEST_GUESSED_PACE_S: Final = 30.0
+"""A provider that refuses for its pace without saying for how long is left alone for 1 s, and twice as long each time."""
+_OTHERS: Final = 2
+"""So many failures of other teams show that it is not the first team's requests: one alone is an accident."""
+_MOST_SCOPES: Final = 64
+"""The most keys and teams that a deployment's circuit is open for; beyond that the one that is due first is forgotten."""
+
+Scope = tuple[str, str]
+"""A team's id and a key's id; without a key it is the whole team, without both it is everyone."""
+EVERYONE: Final[Scope] = ("", "")
+
+
+def _joined(known: Scope | None, another: Scope) -> Scope:
+    """The least scope that holds both."""
+    if known is None or known == another:
+        return another
+    return (known[0], "") if known[0] == another[0] else EVERYONE
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -40,8 +69,9 @@ class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one deployment's breaker, for display."""
 
     state: BreakerState
+    """As everyone sees it; `only_for` tells of those who alone are kept from it."""
     opens_again_s: float | None
-    """Seconds until a probe is let through, 0 when one may go now; None while the breaker is closed."""
+    """Seconds until it is called again, 0 when a probe may go now; None while it is called."""
     failures: int
     """Consecutive gateway failures since the last success."""
     ejections: int
@@ -50,47 +80,116 @@ class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
     faults: tuple[tuple[float, Fault], ...]
     """The latest faults, newest first, each with its age in seconds."""
+    why: str = ""
+    """The reason while it is not called: `failing`, a refusal's reason such as `credit`, or `rate`."""
+    only_for: int = 0
+    """Keys and teams that the circuit is open for while it is closed for everyone else."""
+
+
+class Absence(msgspec.Struct, frozen=True):
+    """Why no deployment of a target is called now."""
+
+    owner: Owner
+    reason: str
+    again_s: float
+    """Seconds until one of them is called again; 0 where only its probe is waited for."""
+
+
+class _Streak(msgspec.Struct, frozen=True):
+    """Failures in a row."""
+
+    failures: int = 0
+    blame: Scope | None = None
+    """Whose the failures of the first team among them are."""
+    others: int = 0
+    """Those of other teams."""
+    is_everyones: bool = False
+    """True when one of them was caused by no request."""
+
+    def with_one(self, scope: Scope) -> "_Streak":
+        """One more failure, of a request of this scope or, of everyone's, of none."""
+        if scope == EVERYONE:
+            return msgspec.structs.replace(self, failures=self.failures + 1, is_everyones=True)
+        if self.blame is not None and self.blame[0] != scope[0]:
+            return msgspec.structs.replace(self, failures=self.failures + 1, others=self.others + 1)
+        return msgspec.structs.replace(self, failures=self.failures + 1, blame=_joined(self.blame, scope))
+
+    @property
+    def whose(self) -> Scope:
+        """Whom it says something to."""
+        if self.is_everyones or self.others >= _OTHERS or self.blame is None:
+            return EVERYONE
+        return self.blame
+
+
+_NO_STREAK: Final = _Streak()
+
+
+class _Opening:
+    """The circuit, opened for one scope."""
+
+    __slots__ = ("blame", "owner", "probe", "times", "until", "why")
+
+    def __init__(self, until: float, times: int, why: str, owner: Owner) -> None:
+        self.until = until
+        self.times = times
+        self.why = why
+        self.owner = owner
+        self.probe: Permit | None = None
+        self.blame: Scope | None = None
+        """Whose probes have failed since it is half-open."""
 
 
 class _Breaker:
-    """One deployment's state. `open_until` is None while closed."""
+    """One deployment's state."""
 
     __slots__ = (
-        "answered_at",
         "closed_at",
         "ejections",
         "epoch",
-        "failures",
         "faults",
         "group",
-        "open_until",
-        "probe",
+        "openings",
+        "pace_why",
+        "paced_until",
+        "paces",
+        "streak",
         "successes",
     )
 
     def __init__(self, group: "_Group", now: float) -> None:
         self.group = group
-        self.failures = 0
+        self.streak = _NO_STREAK
+        """The failures since the last success."""
         self.faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
         self.successes = 0
-        self.answered_at = -math.inf
-        """The last success, on the monotonic clock."""
         self.ejections = 0
-        self.open_until: float | None = None
+        self.openings: dict[Scope, _Opening] = {}
+        self.paced_until = 0.0
+        self.pace_why = ""
+        self.paces = 0
+        """Refusals for its pace since the last success."""
         self.closed_at = now
-        self.probe: Permit | None = None
         self.epoch = 0
-        """Number of openings and closings, so that reports of earlier attempts are told apart."""
+        """Number of openings and closings for everyone, so that reports of earlier attempts are told apart."""
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether anybody is kept from it, or was when it was looked at last."""
+        return bool(self.openings) or self.paced_until > 0.0
 
 
 class _Group:
     """The deployments of one target, whose ejected share is limited."""
 
-    __slots__ = ("ejected", "size")
+    __slots__ = ("ejected", "size", "troubled")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.ejected = 0
+        """Deployments whose circuit is open for everyone."""
+        self.troubled = 0
+        """Deployments that somebody may be kept from."""
 
 
 class Permit(msgspec.Struct, eq=False):
@@ -102,49 +201,62 @@ class Permit(msgspec.Struct, eq=False):
 
     _breakers: "Breakers"
     _breaker: _Breaker
-    _failures_before: int
+    _scope: Scope
+    _streak_before: _Streak
     _epoch: int
     _successes_before: int
+    probes: tuple[Scope, ...] = ()
+    """The openings that this attempt is the probe of."""
     _successes: int = -1
     _done: bool = False
 
     def success(self) -> None:
-        """Reports that the deployment answers: closes the breaker after a probe, and clears earlier failures."""
+        """Reports that the deployment answers: closes the circuit after a probe, and clears earlier failures."""
         breaker = self._breaker
         if self._done or breaker.epoch != self._epoch:
             return
-        if breaker.probe is self:
-            self._breakers._close(breaker)  # noqa: SLF001  # The two are one machine.
+        if self.probes:
+            self._breakers._probed_well(breaker, self)  # noqa: SLF001  # The two are one machine.
             self._epoch = breaker.epoch
-        elif breaker.failures:
-            self._failures_before = breaker.failures
-        breaker.failures = 0
+        elif breaker.streak.failures:
+            self._streak_before = breaker.streak
+        breaker.streak = _NO_STREAK
+        breaker.paces = 0
         breaker.successes += 1
-        breaker.answered_at = self._breakers._clock()  # noqa: SLF001  # The two are one machine.
         self._successes = breaker.successes
 
-    def failure(self) -> None:
-        """Reports a gateway failure: no connection, 5xx, a cut or malformed reply, silence."""
+    def failure(self, *, of_everyone: bool = False) -> None:
+        """Reports a failure of the deployment's health: no connection, 5xx, a cut or malformed reply, silence.
+
+        `of_everyone` says that no request can have caused it, such as a refused connection.
+        """
         breaker = self._breaker
         if self._done or breaker.epoch != self._epoch:
-            self._done = True
+            self.abandon()
             return
         self._done = True
         if self._successes == breaker.successes:
             # Nobody else succeeded since: this attempt's own early success is taken back.
-            breaker.failures = self._failures_before
-        breaker.failures += 1
-        self._breakers._record_failure(breaker, self)  # noqa: SLF001
+            breaker.streak = self._streak_before
+        scope = EVERYONE if of_everyone else self._scope
+        breaker.streak = breaker.streak.with_one(scope)
+        self._breakers._record_failure(breaker, self, scope)  # noqa: SLF001
 
     def went_wrong(self, kind: str, status: int | None, *, counted: bool, detail: str = "") -> None:
         """Records a fault for display, whether it counts or not. `kind` is an error's class."""
         self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted, detail))  # noqa: SLF001
 
-    def refused(self) -> None:
-        """Reports that the deployment refuses our key: it is ejected at once, as no other call can succeed either."""
+    def refused(self, why: str = "key") -> None:
+        """Reports a refusal that is the operator's to mend: it is ejected at once, as no other call can succeed either."""
         if not self._done and self._breaker.epoch == self._epoch:
-            self._breakers._eject_refused(self._breaker)  # noqa: SLF001
+            self._breakers._open_for_everyone(self._breaker, why, "operator")  # noqa: SLF001
         self._done = True
+
+    def paced(self, wait_s: float | None, why: str = "rate") -> None:
+        """Reports that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without."""
+        if not self._done and self._breaker.epoch == self._epoch:
+            self._breakers._set_aside(self._breaker, wait_s, why)  # noqa: SLF001
+        self.abandon()
 
     def silent(self) -> None:
         """Reports that nothing came in time, which may be a slow answer or a hang.
@@ -157,10 +269,12 @@ class Permit(msgspec.Struct, eq=False):
             self.abandon()
 
     def abandon(self) -> None:
-        """Ends the attempt without a verdict (the caller hung up, a rate limit); a probe frees its place."""
+        """Ends the attempt without a verdict (the caller hung up); a probe frees its place."""
         self._done = True
-        if self._breaker.probe is self:
-            self._breaker.probe = None
+        for scope in self.probes:
+            opening = self._breaker.openings.get(scope)
+            if opening is not None and opening.probe is self:
+                opening.probe = None
 
 
 def _all_deployments(target: Target) -> tuple[Deployment, ...]:
@@ -171,7 +285,7 @@ class Breakers:
     """All deployments' breakers in this process.
 
     `adopt` sets the targets. Requests that began before a reload go on with their own targets; deployments that only
-    those have stand alone, and are dropped at the next reload.
+    those have stand alone, and are dropped at the next reload. A `caller` is a team's id and a key's id.
     """
 
     def __init__(self, config: BreakerConfig, clock: Callable[[], float]) -> None:
@@ -179,8 +293,10 @@ class Breakers:
         self._clock = clock
         self._groups: dict[str, _Group] = {}
         self._breakers: dict[str, _Breaker] = {}
-        self._whole: tuple[Mapping[str, Target], Mapping[str, tuple[Deployment, ...]]] | None = None
-        """Targets of which every deployment may be called, and those; None where that was not seen since the last ejection."""
+        self._whole: tuple[Mapping[str, Target], dict[str, tuple[Deployment, ...]], tuple[str, ...]] | None = None
+        """Targets, the deployments of each, and the ids of those whose deployments come and go."""
+        self._troubled = 0
+        """Deployments that somebody may be kept from."""
         self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
@@ -188,91 +304,165 @@ class Breakers:
         """Sets the targets: deployments that stay keep their state, the state of others is dropped."""
         old, self._breakers, self._groups = self._breakers, {}, {}
         self._whole = None
+        self._troubled = 0
         for target in targets:
             self._add_group(target, old)
 
-    def available(self, target: Target) -> tuple[Deployment, ...]:
-        """The deployments that may be called now, in their order. Takes no permit and changes no state."""
+    def available(self, target: Target, caller: Scope = EVERYONE) -> tuple[Deployment, ...]:
+        """The deployments that `caller` may call now, in their order. Takes no permit."""
         group = self._groups.get(target.entry)
         if group is None:
             group = self._add_group(target, self._breakers)
         deployments = target.deployments if target.pool is None else self.ready(target)
-        if not group.ejected:
+        if not group.troubled:
             return deployments
         now = self._clock()
-        return tuple(each for each in deployments if self._accepts_calls(self._breaker_of(each.deployment_id), now))
+        return tuple(
+            [each for each in deployments if self._accepts_calls(self._breaker_of(each.deployment_id), caller, now)]
+        )
 
-    def fleet(self, targets: Mapping[str, Target]) -> Mapping[str, tuple[Deployment, ...]]:
-        """What is `available` of each target, by its id. Where nothing is ejected and no pool's replicas come and go, that is
-        the same mapping each time.
+    def fleet(self, targets: Mapping[str, Target], caller: Scope = EVERYONE) -> Mapping[str, tuple[Deployment, ...]]:
+        """What is `available` of each target, by its id. Where nobody is kept from anything and no pool's replicas come and
+        go, that is the same mapping each time.
         """
-        if self._whole is not None and self._whole[0] is targets:
-            return self._whole[1]
-        found = {target_id: self.available(target) for target_id, target in targets.items()}
-        if all(target.pool is None for target in targets.values()):
-            self._whole = None if any(group.ejected for group in self._groups.values()) else (targets, found)
+        if self._whole is None or self._whole[0] is not targets:
+            for target in targets.values():
+                if target.entry not in self._groups:
+                    self._add_group(target, self._breakers)
+            pooled = tuple([target_id for target_id, target in targets.items() if target.pool is not None])
+            self._whole = targets, {each: target.deployments for each, target in targets.items()}, pooled
+        _, whole, pooled = self._whole
+        if not (self._troubled or pooled):
+            return whole
+        found = dict(whole)
+        for target_id in pooled:
+            found[target_id] = self.available(targets[target_id], caller)
+        if self._troubled:
+            groups = self._groups
+            for target_id, target in targets.items():
+                if target.pool is None and groups[target.entry].troubled:
+                    found[target_id] = self.available(target, caller)
         return found
 
-    def try_acquire(self, deployment_id: str) -> Permit | None:
-        """A permit for one attempt, or None when the deployment is ejected or its probe is taken."""
+    def absence(self, target: Target, caller: Scope = EVERYONE) -> Absence | None:
+        """Why nothing of the target is called now: by the deployment that is called again first. None where something is, or
+        where it has no deployment.
+        """
+        now = self._clock()
+        found: Absence | None = None
+        for each in target.deployments if target.pool is None else self.ready(target):
+            why = self._absence_of(self._breaker_of(each.deployment_id), caller, now)
+            if why is None:
+                return None
+            if found is None or why.again_s < found.again_s:
+                found = why
+        return found
+
+    def try_acquire(
+        self, deployment_id: str, caller: Scope = EVERYONE, *, tried: Collection[str] = ()
+    ) -> Permit | None:
+        """A permit for one attempt of the caller's, or None when the deployment is out of use or its probe is taken. A request
+        is no probe of a deployment that it has `tried`.
+        """
         breaker = self._breaker_of(deployment_id)
-        if breaker.open_until is None:
-            return Permit(self, breaker, breaker.failures, breaker.epoch, breaker.successes)
-        if not self._accepts_calls(breaker, self._clock()):
+        if not breaker.is_troubled:
+            return Permit(self, breaker, caller, breaker.streak, breaker.epoch, breaker.successes)
+        if not self._accepts_calls(breaker, caller, self._clock()):
+            return None
+        probes = tuple(_applying(breaker, caller))
+        if not probes:
+            return Permit(self, breaker, caller, breaker.streak, breaker.epoch, breaker.successes)
+        if deployment_id in tried:
             return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
-        failures = self._config.consecutive_failures - 1
-        breaker.probe = Permit(self, breaker, failures, breaker.epoch, breaker.successes)
-        return breaker.probe
+        before = _Streak(self._config.consecutive_failures - 1)
+        permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes)
+        for scope in probes:
+            breaker.openings[scope].probe = permit
+        return permit
 
-    def answered_since(self, deployment_id: str, moment: float) -> bool:
-        """True when the deployment has answered somebody since a moment on the monotonic clock."""
+    def is_failing(self, deployment_id: str, caller: Scope = EVERYONE) -> bool:
+        """True when the latest calls all failed, as far as that says something to the caller: what only another team's requests
+        met does not.
+        """
         breaker = self._breakers.get(deployment_id)
-        return breaker is not None and breaker.answered_at >= moment
+        if breaker is None or breaker.streak.failures < FAILING_AFTER:
+            return False
+        return breaker.streak.whose in {EVERYONE, (caller[0], ""), caller}
 
     def cleared(self, deployment_id: str) -> None:
-        """Closes the breaker and clears its failures, for a health check that has seen the deployment work again."""
+        """Closes the circuit and clears failures, for a health check that has seen the deployment work again."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             return
-        breaker.failures = 0
-        if breaker.open_until is not None:
-            self._close(breaker)
+        breaker.streak = _NO_STREAK
+        for scope in tuple(breaker.openings):
+            self._close(breaker, scope)
 
     def state(self, deployment_id: str) -> BreakerState:
-        """A deployment's state; an unknown one is closed."""
+        """A deployment's state for everyone; an unknown one is closed."""
         breaker = self._breakers.get(deployment_id)
-        if breaker is None or breaker.open_until is None:
-            return "closed"
-        return "half-open" if self._clock() >= breaker.open_until else "open"
+        now = self._clock()
+        opening = None if breaker is None else breaker.openings.get(EVERYONE)
+        if opening is not None:
+            return "half-open" if now >= opening.until else "open"
+        return "paced" if breaker is not None and breaker.paced_until > now else "closed"
 
     def telling(self) -> dict[str, BreakerSnapshot]:
         """The breakers that have anything to show, by deployment id: not closed, or with ejections, failures or faults."""
         return {
             deployment_id: self.describe(deployment_id)
             for deployment_id, breaker in self._breakers.items()
-            if breaker.open_until is not None or breaker.failures or breaker.ejections or breaker.faults
+            if breaker.is_troubled or breaker.streak.failures or breaker.ejections or breaker.faults
         }
 
     def describe(self, deployment_id: str) -> BreakerSnapshot:
         """One deployment's breaker for display; one that was never called is closed."""
         breaker = self._breakers.get(deployment_id)
+        if breaker is None:
+            return BreakerSnapshot(state="closed", opens_again_s=None, failures=0, ejections=0, faults=())
         now = self._clock()
+        absence = self._absence_of(breaker, EVERYONE, now)
         return BreakerSnapshot(
             state=self.state(deployment_id),
-            opens_again_s=None if breaker is None or breaker.open_until is None else max(0.0, breaker.open_until - now),
-            failures=0 if breaker is None else breaker.failures,
-            ejections=0 if breaker is None else breaker.ejections,
-            faults=() if breaker is None else tuple((now - each.at, each) for each in reversed(breaker.faults)),
+            opens_again_s=None if absence is None and EVERYONE not in breaker.openings else _again_s(absence),
+            failures=breaker.streak.failures,
+            ejections=breaker.ejections,
+            faults=tuple((now - each.at, each) for each in reversed(breaker.faults)),
+            why=_why(breaker, now),
+            only_for=sum(scope != EVERYONE and each.until > now for scope, each in breaker.openings.items()),
         )
 
     def configure(self, config: BreakerConfig) -> None:
         """Sets new thresholds, from the next failure on; ejections in progress end as they were going to."""
         self._config = config
 
-    @staticmethod
-    def _accepts_calls(breaker: _Breaker, now: float) -> bool:
-        return breaker.open_until is None or (breaker.probe is None and now >= breaker.open_until)
+    def _accepts_calls(self, breaker: _Breaker, caller: Scope, now: float) -> bool:
+        if breaker.is_troubled:
+            self._forget_what_is_over(breaker, now)
+        if breaker.paced_until:
+            return False
+        openings = breaker.openings
+        if not openings:
+            return True
+        for scope in _applying(breaker, caller):
+            opening = openings[scope]
+            if opening.probe is not None or now < opening.until:
+                return False
+        return True
+
+    def _absence_of(self, breaker: _Breaker, caller: Scope, now: float) -> Absence | None:
+        if self._accepts_calls(breaker, caller, now):
+            return None
+        longest: Absence | None = None
+        if breaker.paced_until:
+            longest = Absence("pace", breaker.pace_why, breaker.paced_until - now)
+        for scope in _applying(breaker, caller):
+            opening = breaker.openings[scope]
+            again_s = max(0.0, opening.until - now)
+            if longest is None or again_s > longest.again_s:
+                longest = Absence(opening.owner, opening.why, again_s)
+        return longest
 
     def _breaker_of(self, deployment_id: str) -> _Breaker:
         breaker = self._breakers.get(deployment_id)
@@ -288,42 +478,141 @@ class Breakers:
             breaker = known.get(deployment.deployment_id) or _Breaker(group, self._clock())
             breaker.group = group
             self._breakers[deployment.deployment_id] = breaker
-            group.ejected += breaker.open_until is not None
+            group.ejected += EVERYONE in breaker.openings
+            group.troubled += breaker.is_troubled
+            self._troubled += breaker.is_troubled
         return group
 
-    def _record_failure(self, breaker: _Breaker, permit: Permit) -> None:
-        now = self._clock()
-        if breaker.open_until is not None:
-            if breaker.probe is permit:
-                self._eject(breaker, now)
-        elif breaker.failures >= self._config.consecutive_failures and self._may_eject(breaker.group):
-            breaker.group.ejected += 1
-            # Health earns forgiveness: each base ejection time in good standing takes one ejection off.
-            healthy = int((now - breaker.closed_at) // self._config.base_ejection_s)
-            breaker.ejections = max(0, breaker.ejections - healthy)
-            self._eject(breaker, now)
+    def _record_failure(self, breaker: _Breaker, permit: Permit, scope: Scope) -> None:
+        probed = [each for each in permit.probes if _is_probe(breaker, each, permit)]
+        for each in probed:
+            self._probe_failed(breaker, each, scope)
+        if probed or breaker.streak.failures < self._config.consecutive_failures:
+            return
+        whose = breaker.streak.whose
+        if whose != EVERYONE:
+            if whose not in breaker.openings:
+                self._open_for(breaker, whose)
+        elif self._may_eject(breaker.group):
+            self._open_for_everyone(breaker, "failing", "health")
 
-    def _eject_refused(self, breaker: _Breaker) -> None:
-        if breaker.open_until is None:
-            breaker.group.ejected += 1
-        self._eject(breaker, self._clock())
+    def _probe_failed(self, breaker: _Breaker, opened_for: Scope, culprit: Scope) -> None:
+        """Opens the circuit for longer. For everyone only when the probes of two teams failed: one alone may be its own fault."""
+        opening = breaker.openings[opened_for]
+        opening.probe = None
+        if opened_for != EVERYONE:
+            self._open_for(breaker, opened_for)
+            return
+        opening.blame = _joined(opening.blame, culprit)
+        if opening.blame == EVERYONE:
+            self._open_for_everyone(breaker, opening.why, opening.owner)
+        else:
+            self._open_for(breaker, opening.blame)
+
+    def _probed_well(self, breaker: _Breaker, permit: Permit) -> None:
+        for scope in permit.probes:
+            if _is_probe(breaker, scope, permit):
+                self._close(breaker, scope)
 
     def _may_eject(self, group: _Group) -> bool:
         # One may always go; of one, that is all of them, and the next candidate takes over.
         return group.ejected + 1 <= max(1, int(group.size * self._config.max_ejected_share))
 
-    def _eject(self, breaker: _Breaker, now: float) -> None:
+    def _open_for_everyone(self, breaker: _Breaker, why: str, owner: Owner) -> None:
+        now = self._clock()
+        if EVERYONE not in breaker.openings:
+            breaker.group.ejected += 1
+            # Health earns forgiveness: each base ejection time in good standing takes one ejection off.
+            healthy = int((now - breaker.closed_at) // self._config.base_ejection_s)
+            breaker.ejections = max(0, breaker.ejections - healthy)
         breaker.ejections += 1
         breaker.epoch += 1
-        breaker.probe = None
-        breaker.failures = 0
-        self._whole = None
-        lasts_s = min(self._config.base_ejection_s * breaker.ejections, self._config.max_ejection_s)
-        breaker.open_until = now + lasts_s
+        breaker.streak = _NO_STREAK
+        with _Trouble(self, breaker):
+            times = breaker.ejections
+            breaker.openings[EVERYONE] = _Opening(now + self._lasts_s(times), times, why, owner)
 
-    def _close(self, breaker: _Breaker) -> None:
-        breaker.group.ejected -= 1
-        breaker.epoch += 1
-        breaker.probe = None
-        breaker.open_until = None
-        breaker.closed_at = self._clock()
+    def _open_for(self, breaker: _Breaker, scope: Scope) -> None:
+        """Opens the circuit for a key or a team alone, each time for longer until a probe of its own succeeds."""
+        known = breaker.openings.get(scope)
+        times = 1 if known is None else known.times + 1
+        with _Trouble(self, breaker):
+            if known is None and len(breaker.openings) >= _MOST_SCOPES:
+                narrow = [each for each in breaker.openings if each != EVERYONE]
+                del breaker.openings[min(narrow, key=lambda each: breaker.openings[each].until)]
+            until = self._clock() + self._lasts_s(times)
+            breaker.openings[scope] = _Opening(until, times, "failing", "health")
+
+    def _lasts_s(self, times: int) -> float:
+        return min(self._config.base_ejection_s * times, self._config.max_ejection_s)
+
+    def _set_aside(self, breaker: _Breaker, wait_s: float | None, why: str) -> None:
+        if wait_s is None:
+            wait_s = min(_FIRST_PACE_S * 2 ** min(breaker.paces, 8), _LONGEST_GUESSED_PACE_S)
+        breaker.paces += 1
+        until = self._clock() + min(wait_s, self._config.max_ejection_s)
+        if until > breaker.paced_until:
+            with _Trouble(self, breaker):
+                breaker.paced_until, breaker.pace_why = until, why
+
+    def _close(self, breaker: _Breaker, scope: Scope) -> None:
+        with _Trouble(self, breaker):
+            del breaker.openings[scope]
+        if scope == EVERYONE:
+            breaker.group.ejected -= 1
+            breaker.epoch += 1
+            breaker.closed_at = self._clock()
+
+    def _forget_what_is_over(self, breaker: _Breaker, now: float) -> None:
+        """Forgets a pace that is over, and openings for keys and teams that did not come back long after they might."""
+        late = now - self._config.max_ejection_s
+        stale = [
+            scope
+            for scope, opening in breaker.openings.items()
+            if scope != EVERYONE and opening.until < late and opening.probe is None
+        ]
+        if not stale and not 0.0 < breaker.paced_until <= now:
+            return
+        with _Trouble(self, breaker):
+            if breaker.paced_until <= now:
+                breaker.paced_until = 0.0
+            for scope in stale:
+                del breaker.openings[scope]
+
+
+class _Trouble:
+    """Counts a breaker among the troubled ones, or no more, by what is done to it within."""
+
+    def __init__(self, breakers: Breakers, breaker: _Breaker) -> None:
+        self._breakers = breakers
+        self._breaker = breaker
+
+    def __enter__(self) -> None:
+        self._before = self._breaker.is_troubled
+
+    def __exit__(self, *_: object) -> None:
+        change = self._breaker.is_troubled - self._before
+        self._breaker.group.troubled += change
+        self._breakers._troubled += change  # noqa: SLF001  # The two are one machine.
+
+
+def _applying(breaker: _Breaker, caller: Scope) -> list[Scope]:
+    """The scopes that the circuit is open for and the caller belongs to."""
+    openings = breaker.openings
+    return [scope for scope in dict.fromkeys((EVERYONE, (caller[0], ""), caller)) if scope in openings]
+
+
+def _is_probe(breaker: _Breaker, scope: Scope, permit: Permit) -> bool:
+    opening = breaker.openings.get(scope)
+    return opening is not None and opening.probe is permit
+
+
+def _again_s(absence: Absence | None) -> float:
+    return 0.0 if absence is None else absence.again_s
+
+
+def _why(breaker: _Breaker, now: float) -> str:
+    opening = breaker.openings.get(EVERYONE)
+    if opening is not None:
+        return opening.why
+    return breaker.pace_why if breaker.paced_until > now else ""

@@ -259,14 +259,21 @@ class TimeoutsConfig(Section):
 
 
 class RetryConfig(Section):
-    """Attempts, and the retry budget that keeps an outage from being multiplied."""
+    """Attempts, and the retry budget of each model that keeps an outage from being multiplied."""
 
     attempts: int = Field(default=2, ge=1, le=10, description="Attempts at one model before the next candidate.")
     budget_share: float = Field(
-        default=0.2, ge=0, le=1, description="Retries and fallbacks, as a share of the requests."
+        default=0.2,
+        ge=0,
+        le=1,
+        description="How often a model that fails is asked again, as a share of its requests. Going on to another model or "
+        "deployment that is not known to fail is free.",
     )
     budget_floor: int = Field(
-        default=3, ge=0, le=1_000, description="Retries that are allowed even when requests are few."
+        default=3,
+        ge=0,
+        le=1_000,
+        description="Retries of each model that are allowed even when requests are few; they come back within a minute.",
     )
     budget_window_s: float = Field(default=10.0, gt=0, le=3_600, description="Requests within it earn the budget.")
 

@@ -1,28 +1,46 @@
-"""The retry budget: a limit on retries and fallbacks of all requests together, so that an outage is not multiplied."""
+"""Retry budgets: a limit on asking again what fails, so that an outage is not multiplied. One for each target."""
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
-_BUCKETS = 10
+from providers.config import RetryConfig
+
+_BUCKETS: Final = 10
+REFILL_S: Final = 60.0
+"""Seconds in which a used-up floor comes back, however few requests there are."""
 
 
 class RetryBudget:
-    """A token bucket that every request fills by `share`, and a retry or fallback empties by 1.
+    """A token bucket that every request fills by `share`, and a retry empties by 1.
 
-    It starts with `floor`, so over any run of requests retries <= floor + share x requests. The balance is capped at
-    max(floor, share x requests within the last `window_s` seconds). Envoy's and Finagle's retry budgets work alike.
+    It starts with `floor`, which comes back within a minute, so over any run of requests retries <= floor + share x requests +
+    floor x minutes. The balance is capped at max(floor, share x requests within the last `window_s` seconds). Envoy's and
+    Finagle's retry budgets work alike.
     """
 
     def __init__(self, share: float, floor: int, window_s: float, clock: Callable[[], float]) -> None:
-        self._share = share
-        self._floor = float(floor)
-        self._bucket_s = window_s / _BUCKETS
         self._clock = clock
-        self._balance = self._floor
+        self._balance = float(floor)
+        self._refilled_at = clock()
         # Requests by time, in coarse buckets: (number of the bucket, requests).
         self._recent: deque[list[int]] = deque()
         self._latest = [-1, 0]
         self._requests = 0
+        self._bucket_s = 0.0
+        self.configure(share, floor, window_s)
+
+    def configure(self, share: float, floor: int, window_s: float) -> None:
+        """Sets other bounds, from now on."""
+        self._share = share
+        self._floor = float(floor)
+        if window_s / _BUCKETS != self._bucket_s:
+            self._bucket_s = window_s / _BUCKETS
+            # They were counted in buckets of another length.
+            self._recent.clear()
+            self._latest = [-1, 0]
+            self._requests = 0
+        self._balance = min(self._balance, self._cap())
 
     def request(self) -> None:
         """Counts a new request, whose first attempt is free."""
@@ -62,7 +80,34 @@ class RetryBudget:
         return int(self._clock() // self._bucket_s)
 
     def _expire(self, number: int) -> None:
-        """Forgets what is too old, now that the bucket of this number is the present one."""
+        """Forgets what is too old, now that the bucket of this number is the present one, and gives back what time has earned."""
         while self._recent and self._recent[0][0] <= number - _BUCKETS:
             self._requests -= self._recent.popleft()[1]
-        self._balance = min(self._balance, self._cap())
+        now = self._clock()
+        earned = self._floor * (now - self._refilled_at) / REFILL_S
+        self._refilled_at = now
+        self._balance = min(self._balance + earned, self._cap())
+
+
+class RetryBudgets:
+    """The budget of each target, by the name of its entry in the catalog."""
+
+    def __init__(self, config: RetryConfig, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._clock = clock
+        self._of: dict[str, RetryBudget] = {}
+
+    def of(self, entry: str) -> RetryBudget:
+        """Returns the target's budget."""
+        found = self._of.get(entry)
+        if found is None:
+            config = self._config
+            found = RetryBudget(config.budget_share, config.budget_floor, config.budget_window_s, self._clock)
+            self._of[entry] = found
+        return found
+
+    def configure(self, config: RetryConfig) -> None:
+        """Sets other bounds for all of them."""
+        self._config = config
+        for each in self._of.values():
+            each.configure(config.budget_share, config.budget_floor, config.budget_window_s)

@@ -15,6 +15,7 @@ from providers.errors import (
     CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
+    ReplicaSilent,
     RequestRejected,
     UpstreamError,
     UpstreamRateLimited,
@@ -38,6 +39,9 @@ from proxy.routed_request import RoutedRequest
 
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
 _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, UpstreamRefusedUs, RequestRejected)
+
+_CAUSED_BY_NOBODY: Final = (ConnectFailed, ReplicaSilent)
+"""Failures that no request can have caused."""
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
@@ -360,16 +364,8 @@ class Attempt:
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
-        if isinstance(error, UpstreamError):
-            if not isinstance(error, RequestRejected):
-                counted = error.gateway_failure or error.key_refused
-                self._permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
-            if error.key_refused:
-                self._permit.refused()
-                return True
-            if error.gateway_failure:
-                self._permit.failure()
-                return True
+        if isinstance(error, UpstreamError) and error.owner != "request":
+            return self._report_fault(error)
         if isinstance(error, DeadlineExceeded) and self.sent and not self.token_events and self.was_patient:
             self._permit.went_wrong(type(error).__name__, None, counted=True)
             self._permit.silent()
@@ -383,6 +379,21 @@ class Attempt:
             return None
         self._permit.success()
         return False
+
+    def _report_fault(self, error: UpstreamError) -> bool | None:
+        """Reports a failure that is not the request's, by whose it is."""
+        permit = self._permit
+        counted = error.gateway_failure or error.key_refused
+        permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
+        if error.key_refused:
+            permit.refused(error.reason)
+        elif error.gateway_failure:
+            permit.failure(of_everyone=isinstance(error, _CAUSED_BY_NOBODY))
+        elif error.owner == "pace":
+            permit.paced(error.retry_after_s, error.reason)
+        else:
+            permit.abandon()
+        return True if counted else None
 
     def _told(self, error: BaseException | None) -> str:
         """What the upstream said of a failure, as operators may read it."""

@@ -7,8 +7,8 @@ from typing import Protocol
 import msgspec
 
 from accounts.caller import Caller
-from providers.breaker import Breakers, Permit
-from providers.errors import UpstreamUnavailable
+from providers.breaker import Absence, Breakers, Permit, Scope
+from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from proxy.attempt import Lease
@@ -88,24 +88,26 @@ class DeploymentChoice:
         self._rng = rng
         self._replicas = replicas
 
-    def has_untried(self, target: Target, tried: Collection[str]) -> bool:
-        return any(each.deployment_id not in tried for each in self._breakers.available(target))
+    def has_untried(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
+        """Returns True when the target has a deployment that may be called now, and that this request has not tried."""
+        return any(each.deployment_id not in tried for each in self._breakers.available(target, _scope_of(caller)))
 
-    def has_answered(self, target: Target, tried: Collection[str], since: float) -> bool:
-        """Returns True when a deployment that this request has not tried has answered others since that moment."""
+    def has_healthy(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
+        """Returns True when one of those is not known to fail."""
+        scope = _scope_of(caller)
         return any(
-            each.deployment_id not in tried and self._breakers.answered_since(each.deployment_id, since)
-            for each in self._breakers.available(target)
+            each.deployment_id not in tried and not self._breakers.is_failing(each.deployment_id, scope)
+            for each in self._breakers.available(target, scope)
         )
 
     def take(
         self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]
     ) -> tuple[Deployment, Permit, Lease | None]:
         """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a lease
-        where it is a replica chosen by load. Raises UpstreamUnavailable when every breaker is open.
+        where it is a replica chosen by load. Raises UpstreamRateLimited or UpstreamUnavailable when none may be called.
         """
-        target = candidate.target
-        pool: Sequence[Deployment] = self._breakers.available(target)
+        target, scope = candidate.target, _scope_of(routed.caller)
+        pool: Sequence[Deployment] = self._breakers.available(target, scope)
         if routed.before is not None:
             pool = [each for each in pool if goes_on(each.kind, routed.request)]
         if tried:
@@ -113,18 +115,14 @@ class DeploymentChoice:
         ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
         while pool:
             deployment, choice = self._pick(target, pool, ask)
-            permit = self._breakers.try_acquire(deployment.deployment_id)
+            permit = self._breakers.try_acquire(deployment.deployment_id, scope, tried=tried)
             if permit is not None:
                 if self._replicas is None or ask is None or choice is None:
                     return deployment, permit, None
                 return deployment, permit, self._replicas.take(target, choice, ask, routed.request, routed.caller)
             # A half-open breaker lets one probe through, and another request is that.
             pool = [each for each in pool if each is not deployment]
-        ejected = UpstreamUnavailable(
-            f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id
-        )
-        ejected.retry_same = False
-        raise ejected
+        raise _none_left(target, self._breakers.absence(target, scope))
 
     def _replica_request(self, candidate: Candidate, routed: RoutedRequest) -> ReplicaRequest | None:
         if self._replicas is None:
@@ -151,3 +149,18 @@ class DeploymentChoice:
             if found is not None:
                 return found
         return self._rng.choices(pool, [deployment.weight for deployment in pool])[0], None
+
+
+def _scope_of(caller: Caller) -> Scope:
+    return caller.team_id, caller.key_id
+
+
+def _none_left(target: Target, absence: Absence | None) -> UpstreamError:
+    """The error of a target that nothing of may be called any more since the request was planned."""
+    if absence is not None and absence.owner == "pace":
+        return UpstreamRateLimited(
+            "The provider's rate limit is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
+        )
+    ejected = UpstreamUnavailable(f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id)
+    ejected.retry_same = False
+    return ejected

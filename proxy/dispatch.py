@@ -1,7 +1,8 @@
 """Dispatch: tries the plan's candidates until the first token arrives, at which point the reply is committed.
 
-Retries stay within one target (another deployment of it where there is one), fallbacks go on to the
-next candidate, and both draw on one retry budget, so that a total outage is not multiplied.
+Retries stay within one target (another deployment of it where there is one), fallbacks go on to the next candidate. Going
+on to what is not known to fail is free; asking again what fails draws on its target's retry budget, so that a total outage
+is not multiplied.
 """
 
 import asyncio
@@ -16,14 +17,12 @@ from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.ledger import Books
 from providers.breaker import Breakers
 from providers.errors import (
-    CannotCarry,
-    FirstTokenTimeout,
     MalformedReply,
     RequestRejected,
     UpstreamError,
     UpstreamTimeout,
 )
-from providers.retry_budget import RetryBudget
+from providers.retry_budget import RetryBudgets
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, speaks_anthropic
@@ -63,14 +62,14 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """Runs attempts with retries and fallbacks; holds the upstream client, breakers, retry budget and books they share."""
+    """Runs attempts with retries and fallbacks; holds the upstream client, breakers, retry budgets and books they share."""
 
     def __init__(
         self,
         *,
         upstream: Upstream,
         breakers: Breakers,
-        budget: RetryBudget,
+        budgets: RetryBudgets,
         books: Books,
         clock: Callable[[], float],
         now_us: Callable[[], int],
@@ -82,7 +81,7 @@ class Dispatcher:
         hedging: Hedging | None = None,
     ) -> None:
         self._upstream = upstream
-        self._budget = budget
+        self._budgets = budgets
         self._books = books
         self._clock = clock
         self._now_us = now_us
@@ -101,7 +100,6 @@ class Dispatcher:
         Raises the last UpstreamError when none answered, at once when the request itself is at fault; NoRoom or
         DeadlineExceeded when there was no place for it.
         """
-        self._budget.request()
         failure: UpstreamError | None = None
         short: Refused | None = None
         for planned in routed.plan.candidates:
@@ -115,9 +113,9 @@ class Dispatcher:
                 short = short or error
                 self.turned_away(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
                 continue
-            if failure is not None and not self._may_fall_back(failure, candidate, attempts):
+            if not self._may_ask(candidate, routed, failure):
                 _release(slot)
-                break
+                continue
             if slot is not None and slot.waited_s:
                 candidate = msgspec.structs.replace(candidate, waited_s=slot.waited_s)
             asking = self._retrying(candidate, routed, attempts)
@@ -127,7 +125,7 @@ class Dispatcher:
                 if not error.fall_back:
                     # The request is at fault, and would be so elsewhere.
                     raise
-                failure = error
+                failure = _telling(failure, error)
             except _NOT_HELD:
                 # There is no money for where it would spill over to, but it may be served for less once there is room.
                 if not isinstance(short, QueueRefusal) and not _holds_less_later(planned, routed):
@@ -142,17 +140,16 @@ class Dispatcher:
         slot = await self.room.take(candidate, routed, waits=False)
         return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
 
-    def _may_fall_back(self, failure: UpstreamError, candidate: Candidate, attempts: list[Attempt]) -> bool:
-        """True when the next candidate may be tried. What an upstream refused unsent multiplies nothing, so it draws on no
-        budget, nor does a late first token where the next one has answered others meanwhile.
+    def _may_ask(self, candidate: Candidate, routed: RoutedRequest, failure: UpstreamError | None) -> bool:
+        """True when a candidate may be asked, after the `failure` of one before it. Only to go on from one that fails to another
+        one that is known to fail draws on a budget: nothing else multiplies the load of an outage.
         """
-        if isinstance(failure, CannotCarry):
-            return True
-        if isinstance(failure, FirstTokenTimeout) and attempts:
-            tried = _tried_deployments(attempts)
-            if self._deployments.has_answered(candidate.target, tried, attempts[-1].started_at):
-                return True
-        return self._budget.try_spend()
+        budget = self._budgets.of(candidate.target.entry)
+        is_outage = failure is not None and failure.owner == "health"
+        if is_outage and not self._deployments.has_healthy(candidate.target, routed.caller, ()):
+            return budget.try_spend()
+        budget.request()
+        return True
 
     def turned_away(self, target: Target, tokens: int) -> None:
         """Reports to a pool's autoscaler demand of `tokens` that could not be placed there."""
@@ -179,9 +176,10 @@ class Dispatcher:
         """Makes further attempts at a candidate after the first, as far as that makes sense: `failed` has its error, which is
         taken out. Raises the last one's error.
         """
+        target = candidate.target
 
         def untried() -> bool:
-            return self._deployments.has_untried(candidate.target, _tried_deployments(attempts))
+            return self._deployments.has_untried(target, routed.caller, _tried_deployments(attempts))
 
         if not worth_another(failed[0], untried):
             raise failed.pop()
@@ -194,15 +192,13 @@ class Dispatcher:
                 raise routed.deadline.exceeded()
             return await self._attempt(candidate, routed, attempts)
 
-        def answering() -> bool:
-            return self._deployments.has_answered(
-                candidate.target, _tried_deployments(attempts), attempts[-1].started_at
-            )
+        def healthy() -> bool:
+            return self._deployments.has_healthy(target, routed.caller, _tried_deployments(attempts))
 
-        own = candidate.target.pool is not None
-        return await retrying(
-            self._budget, untried, answering=answering, attempts=routed.retry.attempts, own=own, sleep=self._sleep
-        )(again)
+        budget = self._budgets.of(target.entry)
+        return await retrying(budget, untried, healthy=healthy, attempts=routed.retry.attempts, sleep=self._sleep)(
+            again
+        )
 
     async def _attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         begun = await self._begin(candidate, routed, attempts)
@@ -241,7 +237,7 @@ class Dispatcher:
         """
         if self._hedging is None or not attempts[-1].sent or any(each.candidate.reason == "hedge" for each in attempts):
             return None
-        sibling = self._deployments.has_untried(candidate.target, _tried_deployments(attempts))
+        sibling = self._deployments.has_untried(candidate.target, routed.caller, _tried_deployments(attempts))
         for place in places(candidate, routed, sibling=sibling):
             try:
                 slot = await self.room.take(place, routed, waits=False)
@@ -318,7 +314,9 @@ class Dispatcher:
             return True
         # The last try that it has here is waited for, too.
         tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
-        return tries < routed.retry.attempts and self._deployments.has_untried(target, _tried_deployments(attempts))
+        return tries < routed.retry.attempts and self._deployments.has_untried(
+            target, routed.caller, _tried_deployments(attempts)
+        )
 
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
         """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
@@ -480,6 +478,11 @@ def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
     candidates = routed.plan.candidates
     later = candidates[candidates.index(planned) + 1 :]
     return any(each.bound_nanousd is not None and each.bound_nanousd < planned.bound_nanousd for each in later)
+
+
+def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamError:
+    """The failure that tells more: the latest, but what one target cannot take says little where another one failed that could."""
+    return error if earlier is None or error.owner != "request" else earlier
 
 
 def _error_to_report(failure: UpstreamError | None, short: Refused | None) -> Exception:

@@ -19,6 +19,7 @@ import msgspec
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
+from providers.breaker import Absence
 from providers.catalog import Catalog, those_that_chat
 from providers.provider_tools import AsWritten
 from providers.target import METERED_CAPABILITIES, NOT_CHAT, Capability, Deployment, Dialect, Target, Tier
@@ -26,6 +27,7 @@ from proxy.affinity import Kept, Sticky, TurnChoice
 from proxy.errors import (
     BadRequest,
     ContextTooLong,
+    Fault,
     ModelNotFound,
     NoEligibleTarget,
     Refused,
@@ -65,6 +67,8 @@ Reason = Literal[
 _ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "rerank", "moderation"})
 _TOLD_BY_UNIT: Final[frozenset[Capability]] = frozenset({"speech", "transcription"})
 """Answers that may tell no tokens, though their model is sold by tokens."""
+_AGAIN_S: Final = 5.0
+"""What a caller is told to wait where it is not known when something is called again."""
 _EJECTED: Final = "every deployment is ejected by its breaker"
 _NOBODY_READY: Final = "no replica of its pool takes work now"
 _Kind = Literal["auto", "alias", "named"]
@@ -237,6 +241,9 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 Fleet = Mapping[str, tuple[Deployment, ...]]
 """A snapshot of the callable deployments by target id."""
+Absences = Mapping[str, Absence]
+"""Why those that have none are not called, by target id, where it is known."""
+NO_ABSENCES: Final[Absences] = {}
 
 
 def plan(
@@ -248,6 +255,8 @@ def plan(
     sticky: Sticky | None = None,
     rooms: Rooms = NO_ROOMS,
     turn: TurnChoice | None = None,
+    *,
+    absences: Absences = NO_ABSENCES,
 ) -> RoutePlan:
     """Plans one request: filters the targets that can serve it and orders them.
 
@@ -272,7 +281,7 @@ def plan(
         eligible = shorter
         rejected = [each for each in rejected if each.obstacle != "output"]
     if not eligible:
-        raise _no_target_error(facts, rejected)
+        raise _no_target_error(facts, rejected, absences)
     if kind == AUTO:
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
@@ -485,14 +494,16 @@ def _missing_capability(target: Target, needed: frozenset[Capability]) -> str | 
     return None
 
 
-def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
+def _no_target_error(facts: Facts, rejected: list[Rejection], absences: Absences) -> Refused:
     obstacles = {rejection.obstacle for rejection in rejected}
     if facts.alias != AUTO and "unpriced" in obstacles and obstacles <= {"unpriced", "not-allowed"}:
         return UnpricedModel(next(each.target_id for each in rejected if each.obstacle == "unpriced"))
     told = (rejection for rejection in rejected if rejection.obstacle != "not-allowed")
-    reasons = "; ".join(f"{rejection.target_id}: {rejection.detail}" for rejection in told)
+    reasons = "; ".join(f"{rejection.target_id}: {_detail(rejection, absences)}" for rejection in told)
     if "unavailable" in obstacles:
-        return TargetsUnavailable(f"No eligible target can be called right now ({reasons}).", retry_after_s=5.0)
+        return _unavailable(
+            reasons, [absences.get(each.target_id) for each in rejected if each.obstacle == "unavailable"]
+        )
     if "context" in obstacles and facts.longest_tokens is not None:
         return ContextTooLong(
             f"The longest text fits no target that could take it ({reasons}). Send it in parts.",
@@ -508,6 +519,29 @@ def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
     return NoEligibleTarget(
         f"No target can serve this request ({reasons or 'no target is configured for it'}).", param="model"
     )
+
+
+def _detail(rejection: Rejection, absences: Absences) -> str:
+    absence = absences.get(rejection.target_id) if rejection.obstacle == "unavailable" else None
+    if absence is None or absence.owner == "health":
+        return rejection.detail
+    if absence.owner == "pace":
+        return f"its provider's rate limit is reached for another {max(1, math.ceil(absence.again_s))} s"
+    return f"its provider refuses this gateway ({absence.reason}), which its operators must mend"
+
+
+def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUnavailable:
+    """The error where all that could serve it is out of use. Where one only waits for its provider's pace, that is a 429, as the
+    provider's own was; the time is that of whatever is called again first.
+    """
+    known = [each for each in absences if each is not None]
+    again_s = min((each.again_s for each in known), default=_AGAIN_S)
+    error = TargetsUnavailable(
+        f"No eligible target can be called right now ({reasons}).", retry_after_s=again_s or _AGAIN_S
+    )
+    if any(each.owner == "pace" for each in known):
+        error.fault = Fault(429, "requests", "upstream_rate_limited")
+    return error
 
 
 def refuse_unrun_tools(written: AsWritten, catalog: Catalog) -> None:

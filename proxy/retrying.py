@@ -1,4 +1,4 @@
-"""Retries on one target, built from tenacity's parts and bounded by the retry budget."""
+"""Retries on one target, built from tenacity's parts and bounded by the target's retry budget."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -8,10 +8,8 @@ from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
 from providers.errors import (
-    AnswerLost,
     ConnectFailed,
     FirstTokenTimeout,
-    ReplicaSilent,
     StreamCut,
     UpstreamError,
     UpstreamRateLimited,
@@ -22,13 +20,12 @@ from selfhosted.adapters import AdapterUnavailable
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
-_MOST_UNREACHED: Final = 8
-"""The most unreachable replicas that one request tries on a target; when a whole machine is gone, other targets wait.
+_MOST_REFUSING: Final = 8
+"""The most deployments of a target that one request tries where each does no work for it; when a whole machine is gone, or an
+account is refused, other targets wait.
 """
-_UNSENT: Final = (ConnectFailed, AdapterUnavailable)
-"""Errors before the upstream saw the request."""
-_LOST: Final = (*_UNSENT, AnswerLost, ReplicaSilent, StreamCut)
-"""Errors that lost the request with its replica, or before the upstream saw it."""
+_UNWORKED: Final = (ConnectFailed, AdapterUnavailable, UpstreamRateLimited, UpstreamRefusedUs)
+"""Errors of an upstream that did no work: it never saw the request, or refused it unread."""
 
 Untried = Callable[[], bool]
 """Returns True when the target has a deployment that this request has not tried yet."""
@@ -38,19 +35,15 @@ def retrying(
     budget: RetryBudget,
     untried: Untried,
     *,
-    answering: Untried,
+    healthy: Untried,
     attempts: int,
-    own: bool,
     sleep: Callable[[float], Awaitable[None]],
 ) -> AsyncRetrying:
-    """Builds the retry loop of up to `attempts` tries. `own` marks targets whose deployments are replicas of our pools;
-    `answering` tells whether an untried deployment has answered others since this request began.
-    """
-    free = _LOST if own else _UNSENT
+    """Builds the retry loop of up to `attempts` tries. `healthy` tells whether an untried deployment is not known to fail."""
     return AsyncRetrying(
         retry=retry_if_exception(lambda error: worth_another(error, untried)),
-        stop=_NoRetryLeft(budget, untried, answering=answering, attempts=attempts, free=free),
-        wait=_Backoff(free),
+        stop=_NoRetryLeft(budget, untried, healthy=healthy, attempts=attempts),
+        wait=_Backoff(untried),
         sleep=sleep,
         reraise=True,
     )
@@ -69,52 +62,34 @@ def worth_another(error: BaseException, untried: Untried) -> bool:
 class _NoRetryLeft(stop_base):
     """Stops after the given tries, or when the retry budget has none left; otherwise takes one from it.
 
-    Going on to another deployment after a failed connection is free, or where an adapter is missing: no upstream saw
-    the request, so nothing is multiplied, and a dead replica among healthy ones is never noticed. So is going on after
-    a replica of ours was lost with all that it was working on: the more that was, the less could a budget for outages
-    hide it. And so is going on from a late first token to a deployment that answers others meanwhile.
+    Going on to a deployment that is not known to fail is free: it multiplies no load on what fails, and a dead replica, or
+    one at its limit, among healthy ones is never noticed. The budget bounds asking again what is ill.
     """
 
-    def __init__(
-        self,
-        budget: RetryBudget,
-        untried: Untried,
-        *,
-        answering: Untried,
-        attempts: int,
-        free: tuple[type[Exception], ...],
-    ) -> None:
-        self._answering = answering
+    def __init__(self, budget: RetryBudget, untried: Untried, *, healthy: Untried, attempts: int) -> None:
+        self._healthy = healthy
         self._budget = budget
         self._untried = untried
         self._attempts = attempts
-        self._free = free
 
     def __call__(self, retry_state: RetryCallState) -> bool:
-        failure = _failure(retry_state)
-        if isinstance(failure, _UNSENT) and self._untried():
-            return retry_state.attempt_number >= max(self._attempts, _MOST_UNREACHED if AnswerLost in self._free else 0)
-        if retry_state.attempt_number >= self._attempts:
+        unworked = isinstance(_failure(retry_state), _UNWORKED)
+        most = max(self._attempts, _MOST_REFUSING) if unworked and self._untried() else self._attempts
+        if retry_state.attempt_number >= most:
             return True
-        if isinstance(failure, self._free) and self._untried():
-            return False
-        if isinstance(failure, FirstTokenTimeout) and self._answering():
-            return False
-        return not self._budget.try_spend()
+        return not (self._healthy() or self._budget.try_spend())
 
 
 class _Backoff(wait_base):
-    """Exponential back-off with jitter before a failing upstream is tried again; none for failures that say nothing
-    about it.
-    """
+    """Exponential back-off with jitter before an upstream is asked again; none before another one is asked."""
 
     _patient = wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S)
 
-    def __init__(self, free: tuple[type[Exception], ...]) -> None:
-        self._free = free
+    def __init__(self, untried: Untried) -> None:
+        self._untried = untried
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        return 0.0 if isinstance(_failure(retry_state), self._free) else self._patient(retry_state)
+        return 0.0 if self._untried() else self._patient(retry_state)
 
 
 def _failure(retry_state: RetryCallState) -> BaseException | None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from accounts.caller import Caller
 from classifier.prediction import Prediction
 from cost.ledger.entries import Arm
-from providers.breaker import Breakers
+from providers.breaker import Breakers, Scope
 from providers.target import Deployment, Target
 from proxy.affinity import CACHE_MIN_TOKENS, Affinity, Sticky
 from proxy.cache_marks import Reuse, ReuseShares
@@ -19,7 +19,18 @@ from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
 from proxy.planning import comparators_of, drawn_arm, facts_of, hold_of, is_replaceable
-from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, RoutePlan, absent, names_behind, plan
+from proxy.policy import (
+    AUTO,
+    DEFAULT_OUTPUT_TOKENS,
+    NO_ABSENCES,
+    Absences,
+    Facts,
+    Fleet,
+    RoutePlan,
+    absent,
+    names_behind,
+    plan,
+)
 from proxy.queues.work import Work
 from proxy.request import conversation_key, turn_key
 from proxy.routed_request import RoutedRequest
@@ -55,10 +66,13 @@ class Routing:
             context.config = _with_names(context.config, request.model)
         config = context.config
         facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=context.bounded)
-        fleet = self._breakers.fleet(config.catalog.targets)
+        scope = caller.team_id, caller.key_id
+        fleet = self._breakers.fleet(config.catalog.targets, scope)
+        absences = NO_ABSENCES
         if not all(fleet.values()):
             # A pool that nobody is in any more has no other way to learn that somebody wants it.
             self._tell_absent(facts, config, fleet)
+            absences = self._absences(config, fleet, scope)
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
         chooses = prediction is not None and not downgraded
         rooms = self._rooms(context, caller, parsed, prediction, fleet) if chooses and config.policy.pools else NO_ROOMS
@@ -72,7 +86,9 @@ class Routing:
             turn = turn_key(parsed.prompt)
             chosen = self._affinity.turn_choice(caller.team_id, conversation, turn)
         try:
-            route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, chosen)
+            route = plan(
+                facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, chosen, absences=absences
+            )
         except TargetsUnavailable as error:
             error.retry_after_s = self._starts_in_s(facts, config, fleet) or error.retry_after_s
             raise
@@ -117,7 +133,7 @@ class Routing:
         """
         config = _with_names(context.config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
-        fleet = self._breakers.fleet(config.catalog.targets)
+        fleet = self._breakers.fleet(config.catalog.targets, (caller.team_id, caller.key_id))
         rooms = self._rooms(context, caller, parsed, prediction, fleet)
         sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
         try:
@@ -170,6 +186,14 @@ class Routing:
         for candidate in route.candidates:
             if candidate.margin_why == "own-full":
                 self._dispatcher.turned_away(candidate.target, facts.input_tokens + candidate.output_tokens)
+
+    def _absences(self, config: PipelineConfig, fleet: Fleet, scope: Scope) -> Absences:
+        """Why the targets that nothing of may be called are out of use."""
+        targets = config.catalog.targets
+        found = {
+            each: self._breakers.absence(targets[each], scope) for each, callable_ in fleet.items() if not callable_
+        }
+        return {target_id: absence for target_id, absence in found.items() if absence is not None}
 
     def _starts_in_s(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> float | None:
         """Seconds after which a replica of a pool that nobody is in may be there; None where that is not known."""

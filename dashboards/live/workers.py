@@ -12,7 +12,7 @@ from proxy.limits.limiter import Mode
 from proxy.queues.work import QueueSnapshot, QueueState
 from proxy.worker_report import QueueReport, RedisState, WorkerReport
 
-_WORST_LAST: Final[tuple[BreakerState, ...]] = ("closed", "half-open", "open")
+_WORST_LAST: Final[tuple[BreakerState, ...]] = ("closed", "paced", "half-open", "open")
 _NEVER_CALLED: Final = BreakerSnapshot(state="closed", opens_again_s=None, failures=0, ejections=0, faults=())
 
 AskWorkers = Callable[[], Awaitable[Sequence[WorkerReport]]]

@@ -203,7 +203,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Breakers",
                     queries=[Query("max by (deployment) (weighbridge_breaker_state)", "{{deployment}}")],
-                    about="0 closed, 1 half-open, 2 open.",
+                    about="0 closed, 1 half-open, 2 open, 3 set aside for its provider's pace.",
                     unit="none",
                 ),
                 Panel(

@@ -44,6 +44,7 @@ STATES: Final[Mapping[str, tuple[str, str]]] = {
 """States of targets, pools and replicas: words and tone."""
 BREAKERS: Final[Mapping[str, tuple[str, str]]] = {
     "closed": ("Closed", "good"),
+    "paced": ("Rate-limited", "warn"),
     "half-open": ("Half-open", "warn"),
     "open": ("Open", "bad"),
 }

@@ -28,6 +28,19 @@ FAULTS: Final = {
 }
 """Error classes in words."""
 
+WHY: Final = {
+    "failing": "it failed several times in a row",
+    "key": "its provider refuses our key",
+    "credit": "our credit there is used up",
+    "quota": "our quota there is used up",
+    "permission": "our account may not call it",
+    "model": "its provider does not have the model",
+    "address": "its address is wrong",
+    "rate": "its provider's rate limit is reached",
+    "overloaded": "its provider has too much to do",
+}
+"""Why a deployment is not called, in words."""
+
 Ready = Callable[[Target], Sequence[Deployment]]
 """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
 
@@ -109,6 +122,8 @@ def _breaker(look: BreakerSnapshot) -> dict[str, Any]:
         "opens_again_s": None if look.opens_again_s is None else round(look.opens_again_s, 1),
         "failures_in_row": look.failures,
         "ejections": look.ejections,
+        "why": WHY.get(look.why, look.why) or None,
+        "only_for": look.only_for,
     }
 
 

@@ -31,6 +31,14 @@ DEPLOYMENTS: Final = (
     Column("deployment", "Deployment", "link"),
     Column("breaker", "Circuit", "badge"),
     Column("again", "Tried again in", "seconds", "An open circuit lets one trial request through then"),
+    Column("why", "Why"),
+    Column(
+        "only_for",
+        "Kept from",
+        "number",
+        "Teams and keys whose own requests failed there; others are served",
+        usual=False,
+    ),
     Column("failures", "Failures in a row", "number"),
     Column(
         "ejections",
@@ -149,6 +157,8 @@ def _rows(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "deployment_href": f"{HOME}/targets/{each['deployment_id'].rpartition('/')[0]}",
                 "breaker": BREAKERS[breaker["state"]],
                 "again": breaker["opens_again_s"],
+                "why": breaker["why"],
+                "only_for": breaker["only_for"],
                 "failures": breaker["failures_in_row"],
                 "ejections": breaker["ejections"],
                 "last_error": None if last is None else _words(last),

@@ -21,9 +21,11 @@ _MOST_INCIDENTS: Final = 10
 _MOST_REFUSED: Final = 10
 _TEXTS: Final = frozenset({"last error", "why"})
 """Columns of free text, which take the remaining width."""
+_OUT_OF_USE: Final = ("open", "half-open", "paced")
+"""States of a circuit other than closed, the worst first."""
 _STYLES: Final = {
     "ok": "green", "ready": "green", "closed": "green",
-    "degraded": "yellow", "starting": "yellow", "suspect": "yellow", "draining": "yellow", "half-open": "yellow", "warn": "yellow",
+    "degraded": "yellow", "starting": "yellow", "suspect": "yellow", "paced": "yellow", "draining": "yellow", "half-open": "yellow", "warn": "yellow",
     "failing": "red", "down": "red", "open": "red", "empty": "red", "bad": "red",
 }  # fmt: skip
 
@@ -276,11 +278,11 @@ def _state(state: str, text: str = "") -> Any:
 
 
 def _worst(states: Sequence[str]) -> str:
-    return next((state for state in ("open", "half-open") if state in states), "closed")
+    return next((state for state in _OUT_OF_USE if state in states), "closed")
 
 
 def _breakers(states: Sequence[str]) -> str:
-    told = [f"{states.count(state)} {state}" for state in ("open", "half-open") if state in states]
+    told = [f"{states.count(state)} {state}" for state in _OUT_OF_USE if state in states]
     return ", ".join(told) or ("all closed" if states else "none")
 
 

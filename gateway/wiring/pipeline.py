@@ -116,12 +116,6 @@ def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog
                 )
 
 
-def retry_budget(config: GatewayConfig) -> RetryBudget:
-    """The budget that retries and fallbacks draw on together."""
-    retry = config.providers.retry
-    return RetryBudget(retry.budget_share, retry.budget_floor, retry.budget_window_s, time.monotonic)
-
-
 def hedging(config: GatewayConfig, latency: LatencyTracker) -> Hedging:
     """When late attempts are hedged, within a budget of their own: one, and from then on a share of the requests."""
     window_s = config.providers.retry.budget_window_s

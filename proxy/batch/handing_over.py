@@ -49,7 +49,7 @@ _LOOKED_AT: Final = 2_000
 _LOOK_AGAIN_S: Final = 300.0
 """After so long, lines that another way was cheaper for are looked at again."""
 _REFUSED_S: Final = 600.0
-"""How long nothing is handed over to a deployment that refused a batch."""
+"""How long nothing is handed over to a deployment that refused a batch, unless it says how long it is to be left alone."""
 _CANCEL_S: Final = 600.0
 """How long before its lines are taken back a batch is cancelled: a provider takes up to ten minutes to tell what it answered."""
 _TRIED_S: Final = 1_200.0
@@ -65,6 +65,11 @@ _FORGET_LATER: Final = 0.125
 _RESULTS_AT_A_TIME: Final = 200
 _ALL: Final = 2**31 - 1
 _OK: Final = 200
+
+
+def _refused_s(error: UpstreamError) -> float:
+    """Seconds for which nothing is handed over after this refusal."""
+    return _REFUSED_S if error.retry_after_s is None else min(error.retry_after_s, _REFUSED_S)
 
 
 class Allowed(Protocol):
@@ -333,7 +338,7 @@ class Handover:
         except (ConnectFailed, RequestRejected, UpstreamRefusedUs, UpstreamRateLimited) as error:
             # Nothing was made of it.
             _log.warning("batch: %s takes no batch: %s", deployment.deployment_id, error.detail or error.public)
-            self._refused_until[deployment.deployment_id] = self._clock() + _REFUSED_S
+            self._refused_until[deployment.deployment_id] = self._clock() + _refused_s(error)
             record = HandedBatchRecord(
                 handed_id=handed_id,
                 batch_id=batch.batch_id,

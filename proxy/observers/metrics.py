@@ -7,7 +7,7 @@ Reference: docs/observability.md; a test holds them together.
 import os
 from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
@@ -15,11 +15,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from cost.prices import NANO_PER_USD
+from providers.breaker import BreakerState
 from proxy.observers.logs import safe_name
 from proxy.observers.tallies import CounterTally, HistogramTally
 from proxy.outcome import AttemptOutcome, AttemptResult, RequestOutcome
-
-BreakerState = Literal["closed", "half-open", "open"]
 
 MAX_LABEL_VALUES: Final = 1_000
 """The most distinct values of one label; later ones are counted as `other`."""
@@ -39,7 +38,7 @@ DURATION_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0
 # Scoring must stay under a millisecond.
 CLASSIFIER_BUCKETS: Final = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.002, 0.005, 0.01, 0.05)
 
-_BREAKER_VALUES: Final[Mapping[BreakerState, int]] = {"closed": 0, "half-open": 1, "open": 2}
+_BREAKER_VALUES: Final[Mapping[BreakerState, int]] = {"closed": 0, "half-open": 1, "open": 2, "paced": 3}
 # Children are looked up by raw values, which the caps do not bound; forgetting them all is cheap and rare.
 _MAX_CACHED: Final = 20_000
 _RESULTS: Final[tuple[AttemptResult, ...]] = get_args(AttemptResult)
@@ -205,7 +204,7 @@ class Metrics:
         # Each worker has its own breakers: the worst view is shown.
         self._breaker = Gauge(
             "weighbridge_breaker_state",
-            "0 closed, 1 half-open, 2 open.",
+            "0 closed, 1 half-open, 2 open, 3 set aside for its provider's pace.",
             ("deployment",),
             registry=self.registry,
             multiprocess_mode="livemax",

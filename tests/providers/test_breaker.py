@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from providers.breaker import FAULTS_KEPT, Breakers, BreakerState, Permit
+from providers.breaker import EVERYONE, FAILING_AFTER, FAULTS_KEPT, Absence, Breakers, BreakerState, Permit, Scope
 from providers.config import BreakerConfig
 from providers.target import Target
 from tests.providers.calls import target
@@ -27,19 +27,29 @@ def breakers(*names: str) -> tuple[Breakers, Clock, Target]:
     return made, clock, of
 
 
-def take(made: Breakers, deployment_id: str = "t/a") -> Permit:
-    permit = made.try_acquire(deployment_id)
+ANN: Scope = ("team_a", "key_ann")
+AMY: Scope = ("team_a", "key_amy")
+BOB: Scope = ("team_b", "key_bob")
+EVE: Scope = ("team_c", "key_eve")
+
+
+def take(made: Breakers, deployment_id: str = "t/a", caller: Scope = EVERYONE) -> Permit:
+    permit = made.try_acquire(deployment_id, caller)
     assert permit is not None
     return permit
 
 
-def fail(made: Breakers, times: int, deployment_id: str = "t/a") -> None:
+def fail(made: Breakers, times: int, deployment_id: str = "t/a", caller: Scope = EVERYONE) -> None:
     for _ in range(times):
-        take(made, deployment_id).failure()
+        take(made, deployment_id, caller).failure()
 
 
-def ids(made: Breakers, of: Target) -> list[str]:
-    return [each.deployment_id for each in made.available(of)]
+def ids(made: Breakers, of: Target, caller: Scope = EVERYONE) -> list[str]:
+    return [each.deployment_id for each in made.available(of, caller)]
+
+
+def serves(made: Breakers, of: Target, *callers: Scope) -> list[bool]:
+    return [bool(made.available(of, each)) and bool(made.fleet({"t": of}, each)["t"]) for each in callers]
 
 
 def test_opens_after_five_failures_in_a_row() -> None:
@@ -269,6 +279,193 @@ def test_a_whole_fleet_is_put_together_once() -> None:
     assert len(made.fleet(pooled)["t"]) == 2
 
 
+def test_failures_of_one_key_open_it_for_that_key() -> None:
+    """Another key of the team, and other teams, are served; everyone sees it closed."""
+    made, clock, of = breakers("a")
+    fail(made, 5, caller=ANN)
+    assert serves(made, of, ANN, AMY, BOB) == [False, True, True]
+    assert made.try_acquire("t/a", ANN) is None
+    found = made.describe("t/a")
+    assert (found.state, found.opens_again_s, found.only_for) == ("closed", None, 1)
+    take(made, caller=BOB).success()
+    assert serves(made, of, ANN, BOB) == [False, True]
+    clock.now += 30
+    probe = take(made, caller=ANN)
+    assert made.try_acquire("t/a", ANN) is None
+    probe.failure()
+    clock.now += 59
+    assert serves(made, of, ANN, AMY) == [False, True]
+    clock.now += 1
+    take(made, caller=ANN).success()
+    assert serves(made, of, ANN, AMY, BOB) == [True, True, True]
+    assert made.describe("t/a").only_for == 0
+
+
+def test_failures_of_two_keys_of_a_team_open_it_for_the_team() -> None:
+    """Other teams are served."""
+    made, _, of = breakers("a")
+    fail(made, 3, caller=ANN)
+    fail(made, 2, caller=AMY)
+    assert serves(made, of, ANN, AMY, ("team_a", "key_new"), BOB) == [False, False, False, True]
+
+
+def test_failures_of_other_teams_open_it_for_everyone() -> None:
+    """One that fails for others, too, is ill: nobody has to find that out again. One failure alone is an accident."""
+    made, clock, of = breakers("a")
+    fail(made, 5, caller=ANN)
+    fail(made, 1, caller=BOB)
+    assert serves(made, of, ANN, BOB, EVE) == [False, True, True]
+    fail(made, 1, caller=EVE)
+    assert made.state("t/a") == "open"
+    assert serves(made, of, ANN, BOB, EVE) == [False, False, False]
+    clock.now += 60
+    take(made, caller=EVE).success()
+    assert made.state("t/a") == "closed"
+
+
+def test_what_no_request_can_have_caused_opens_it_for_everyone() -> None:
+    """A refused connection says the same to all."""
+    made, _, of = breakers("a")
+    for _ in range(5):
+        take(made, caller=ANN).failure(of_everyone=True)
+    assert serves(made, of, ANN, BOB) == [False, False]
+
+
+def test_one_team_alone_cannot_keep_it_open() -> None:
+    """A failed probe keeps its own key away; the next one is another team's, and two of these open it again."""
+    made, clock, of = breakers("a")
+    fail(made, 3, caller=ANN)
+    fail(made, 2, caller=BOB)
+    clock.now += 30
+    take(made, caller=ANN).failure()
+    assert made.state("t/a") == "half-open"
+    assert serves(made, of, ANN, BOB) == [False, True]
+    take(made, caller=BOB).success()
+    assert made.state("t/a") == "closed"
+    assert serves(made, of, ANN, BOB) == [False, True]
+    fail(made, 3, caller=EVE)
+    fail(made, 2, caller=BOB)
+    clock.now += 60
+    take(made, caller=EVE).failure()
+    take(made, caller=BOB).failure()
+    assert made.state("t/a") == "open"
+
+
+def test_a_request_is_no_probe_of_what_failed_it() -> None:
+    """Another request is."""
+    made, clock, _ = breakers("a")
+    fail(made, 5)
+    clock.now += 30
+    assert made.try_acquire("t/a", ANN, tried={"t/a"}) is None
+    assert made.try_acquire("t/a", ANN, tried={"t/b"}) is not None
+
+
+def test_a_probe_that_is_overtaken_gives_its_place_back() -> None:
+    """It closed for everyone while a team's own probe was under way, whose report then counts for nothing."""
+    made, clock, of = breakers("a")
+    fail(made, 5, caller=ANN)
+    clock.now += 30
+    probe = take(made, caller=ANN)
+    fail(made, 1)
+    probe.failure()
+    assert made.state("t/a") == "open"
+    clock.now += 30
+    take(made, caller=BOB).success()
+    assert serves(made, of, ANN) == [True]
+
+
+def test_a_refusal_that_operators_must_mend_ejects_at_once() -> None:
+    """For everyone, with its reason, also where half of the deployments would be too many; until it is probed well."""
+    made, clock, of = breakers("a", "b")
+    for name in ("a", "b"):
+        take(made, f"t/{name}", ANN).refused("credit")
+    assert serves(made, of, ANN, BOB) == [False, False]
+    assert made.absence(of, BOB) == Absence("operator", "credit", 30.0)
+    assert (made.describe("t/a").state, made.describe("t/a").why) == ("open", "credit")
+    clock.now += 30
+    take(made, caller=ANN).refused("quota")
+    clock.now += 59
+    assert ids(made, of, BOB) == ["t/b"]
+    clock.now += 1
+    take(made, caller=BOB).success()
+    assert ids(made, of) == ["t/a", "t/b"]
+    assert made.absence(of) is None
+
+
+@pytest.mark.parametrize(("told_s", "lasts_s"), [(0.25, 0.25), (20.0, 20.0), (86_400.0, 300.0)])
+def test_a_pace_is_kept_for_as_long_as_it_is_told(told_s: float, lasts_s: float) -> None:
+    """For everyone, and no longer than the longest ejection; the circuit stays closed."""
+    made, clock, of = breakers("a", "b")
+    for name in ("a", "b"):
+        take(made, f"t/{name}", ANN).paced(told_s)
+    assert serves(made, of, ANN, BOB) == [False, False]
+    assert made.state("t/a") == "paced"
+    absence = made.absence(of)
+    assert absence is not None
+    assert absence.again_s == pytest.approx(lasts_s)
+    assert (absence.owner, absence.reason) == ("pace", "rate")
+    clock.now += lasts_s * 0.99
+    assert ids(made, of) == []
+    clock.now += lasts_s * 0.02
+    assert ids(made, of) == ["t/a", "t/b"]
+    assert made.fleet({"t": of}) == {"t": of.deployments}
+    assert made.describe("t/a").why == ""
+
+
+def test_an_untold_pace_is_guessed_longer_each_time() -> None:
+    """From a second up to half a minute, and anew after a success."""
+    made, clock, _ = breakers("a")
+    for expected_s in (1, 2, 4, 8, 16, 30, 30):
+        take(made).paced(None)
+        assert made.describe("t/a").opens_again_s == expected_s
+        clock.now += expected_s
+    take(made).success()
+    take(made).paced(None)
+    assert made.describe("t/a").opens_again_s == 1
+
+
+def test_the_longest_pace_counts() -> None:
+    """Answers that were under way tell shorter ones."""
+    made, _, _ = breakers("a")
+    early, late = take(made), take(made)
+    early.paced(20.0)
+    late.paced(1.0)
+    assert made.describe("t/a").opens_again_s == 20
+
+
+def test_what_fails_is_known_before_it_is_ejected() -> None:
+    """Three failures in a row, to those who may have caused them; a success ends it."""
+    made, _, _ = breakers("a", "b")
+    fail(made, FAILING_AFTER, caller=ANN)
+    assert [made.is_failing("t/a", each) for each in (ANN, AMY, BOB)] == [True, False, False]
+    take(made).success()
+    assert not made.is_failing("t/a", ANN)
+    fail(made, 2, caller=ANN)
+    fail(made, 2, caller=BOB)
+    assert [made.is_failing("t/a", each) for each in (ANN, AMY, BOB, EVE)] == [True, True, True, True]
+
+
+def test_however_many_keys_fail_few_are_remembered() -> None:
+    """Each with a success of another one before it, so that the circuit never opens for everyone."""
+    made, _, of = breakers("a")
+    for number in range(200):
+        fail(made, 5, caller=(f"team_{number}", "k"))
+        take(made).success()
+    assert made.describe("t/a").only_for == 64
+    assert serves(made, of, ("team_199", "k"), ("team_0", "k")) == [False, True]
+
+
+def test_who_does_not_come_back_is_forgotten() -> None:
+    """Long after its key might have, looking costs nothing again."""
+    made, clock, of = breakers("a")
+    fail(made, 5, caller=ANN)
+    clock.now += 331
+    assert ids(made, of, BOB) == ["t/a"]
+    assert made.fleet({"t": of}) == {"t": of.deployments}
+    assert made.describe("t/a").only_for == 0
+    assert made.telling()["t/a"].failures == 5
+
+
 class BreakerMachine(RuleBasedStateMachine):
     """Any order of attempts, reports and waiting."""
 
@@ -290,7 +487,17 @@ class BreakerMachine(RuleBasedStateMachine):
         permit = self.made.try_acquire(deployment_id)
         assert (permit is not None) == looked
         if permit is not None:
-            assert state != "open"
+            assert state not in {"open", "paced"}
+            self.flying.append((deployment_id, permit, state == "half-open"))
+
+    @rule(which=st.integers(0, 4), caller=st.sampled_from([ANN, AMY, BOB, EVE]))
+    def acquire_for(self, which: int, caller: Scope) -> None:
+        deployment_id = self.of.deployments[which % len(self.of.deployments)].deployment_id
+        state = self.made.state(deployment_id)
+        looked = deployment_id in ids(self.made, self.of, caller)
+        permit = self.made.try_acquire(deployment_id, caller)
+        assert (permit is not None) == looked
+        if permit is not None:
             self.flying.append((deployment_id, permit, state == "half-open"))
 
     @rule(which=st.integers(0, 100))
@@ -299,12 +506,16 @@ class BreakerMachine(RuleBasedStateMachine):
         self.made.cleared(known[which % len(known)])
 
     @precondition(lambda self: self.flying)
-    @rule(which=st.integers(0, 100), ending=st.sampled_from(["success", "failure", "failure", "cut", "abandon"]))
+    @rule(
+        which=st.integers(0, 100), ending=st.sampled_from(["success", "failure", "failure", "cut", "abandon", "paced"])
+    )
     def report(self, which: int, ending: str) -> None:
         _, permit, _ = self.flying.pop(which % len(self.flying))
         if ending == "cut":
             permit.success()
             permit.failure()
+        elif ending == "paced":
+            permit.paced(5.0)
         else:
             getattr(permit, ending)()
 
@@ -323,20 +534,21 @@ class BreakerMachine(RuleBasedStateMachine):
     def half_in_use(self) -> None:
         """Never more than half of several deployments are out."""
         states = list(self.states.values())
-        out = sum(state != "closed" for state in states)
+        out = sum(state not in {"closed", "paced"} for state in states)
         assert out <= max(1, len(states) // 2)
 
     @invariant()
     def fleet_is_what_is_available(self) -> None:
         """However lately anything was ejected or came back."""
-        assert self.made.fleet(self.targets) == {"t": self.made.available(self.of)}
+        for caller in (EVERYONE, ANN, BOB):
+            assert self.made.fleet(self.targets, caller) == {"t": self.made.available(self.of, caller)}
 
     @invariant()
     def always_a_way_back(self) -> None:
         """An ejection never outlasts the cap."""
         now = self.clock.now
         self.clock.now += 300
-        assert "open" not in self.states.values()
+        assert {"open", "paced"}.isdisjoint(self.states.values())
         self.clock.now = now
 
 

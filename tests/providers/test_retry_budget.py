@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.retry_budget import RetryBudget
+from providers.config import RetryConfig
+from providers.retry_budget import REFILL_S, RetryBudget, RetryBudgets
 
 
 class Clock:
@@ -15,7 +16,7 @@ class Clock:
 
 
 def test_total_outage() -> None:
-    """200 requests a second for a minute, each retrying as often as it may: at most 1.2 attempts a request."""
+    """200 requests a second for a minute, each retrying as often as it may: at most 1.2 attempts a request, and the floor a minute."""
     clock = Clock()
     budget = RetryBudget(0.2, 3, 10.0, clock)
     requests = attempts = 0
@@ -26,12 +27,12 @@ def test_total_outage() -> None:
         attempts += 1
         while budget.try_spend():
             attempts += 1
-    assert requests * 1.19 < attempts <= requests * 1.2 + 3
+    assert requests * 1.19 < attempts <= requests * 1.2 + 2 * 3
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 5)), max_size=200), st.integers(0, 10), st.floats(0, 1))
 def test_never_more_than_the_share(steps: list[tuple[float, int]], floor: int, share: float) -> None:
-    """Over any traffic at all, retries stay within floor + share x requests."""
+    """Over any traffic at all, retries stay within floor + share x requests + floor x minutes."""
     clock = Clock()
     budget = RetryBudget(share, floor, 10.0, clock)
     retries = 0
@@ -39,18 +40,18 @@ def test_never_more_than_the_share(steps: list[tuple[float, int]], floor: int, s
         clock.now += wait_s
         budget.request()
         retries += sum(budget.try_spend() for _ in range(tries))
-        assert retries <= floor + share * requests + 1e-6
+        assert retries <= floor * (1 + clock.now / REFILL_S) + share * requests + 1e-6
 
 
 def test_the_floor_serves_few_requests() -> None:
-    """A first request may be retried; fifteen good ones later the whole floor is back."""
+    """A first request may be retried; a minute later the whole floor is back, without a request."""
     clock = Clock()
     budget = RetryBudget(0.2, 3, 10.0, clock)
     budget.request()
     assert [budget.try_spend() for _ in range(4)] == [True, True, True, False]
-    for _ in range(15):
-        clock.now += 60
-        budget.request()
+    clock.now += REFILL_S / 3
+    assert [budget.try_spend() for _ in range(2)] == [True, False]
+    clock.now += REFILL_S
     assert [budget.try_spend() for _ in range(4)] == [True, True, True, False]
 
 
@@ -73,3 +74,22 @@ def test_five_requests_earn_one() -> None:
         assert not budget.try_spend()
         budget.request()
     assert budget.try_spend()
+
+
+def test_each_target_has_its_own() -> None:
+    """What one target uses up is there for the other."""
+    budgets = RetryBudgets(RetryConfig(), Clock())
+    assert [budgets.of("a").try_spend() for _ in range(4)] == [True, True, True, False]
+    assert budgets.of("b").try_spend()
+
+
+def test_other_bounds_count_at_once() -> None:
+    """For the budgets that are there, and for those to come."""
+    clock = Clock()
+    budgets = RetryBudgets(RetryConfig(), clock)
+    assert budgets.of("a").balance == 3
+    budgets.configure(RetryConfig(budget_floor=1, budget_window_s=20))
+    assert [budgets.of(name).balance for name in ("a", "b")] == [1, 1]
+    budgets.configure(RetryConfig(budget_floor=5))
+    clock.now += REFILL_S
+    assert [budgets.of(name).balance for name in ("a", "b", "c")] == [5, 5, 5]

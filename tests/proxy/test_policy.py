@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from classifier.prediction import Prediction, TargetPrediction
 from cost.prices import Price
+from providers.breaker import Absence
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target
 from proxy.affinity import Sticky, TurnChoice
 from proxy.considered import compared
-from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable
+from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable, error_reply
 from proxy.policy import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
 from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
 from proxy.tool_loop import ToolLoop
@@ -80,10 +81,11 @@ def route(
     down: tuple[str, ...] = (),
     rooms: Rooms = NO_ROOMS,
     turn: TurnChoice | None = None,
+    absences: Mapping[str, Absence] = {},
 ) -> RoutePlan:
     catalog = Catalog(targets={each.target_id: each for each in targets})
     fleet = {each.target_id: () if each.target_id in down else each.deployments for each in targets}
-    return plan(request, hard(complexity), policy or Policy(), catalog, fleet, sticky, rooms, turn)
+    return plan(request, hard(complexity), policy or Policy(), catalog, fleet, sticky, rooms, turn, absences=absences)
 
 
 def names(found: RoutePlan) -> list[str]:
@@ -172,6 +174,44 @@ def test_nothing_eligible_says_what_kind_of_nothing() -> None:
         route(facts(needs=frozenset({"vision"})), 0.1, target("x", capabilities=frozenset()))
     with pytest.raises(TargetsUnavailable):
         route(facts(), 0.1, LLAMA, down=("llama-3-70b",))
+
+
+@pytest.mark.parametrize(
+    ("absences", "status", "code", "wait_s", "words"),
+    [
+        (
+            {"llama-3-70b": Absence("pace", "rate", 12.0), "gpt-4o": Absence("operator", "credit", 30.0)},
+            429,
+            "upstream_rate_limited",
+            b"12",
+            "llama-3-70b: its provider's rate limit is reached for another 12 s; gpt-4o: its provider refuses this gateway (credit)",
+        ),
+        (
+            {"llama-3-70b": Absence("pace", "rate", 12.0), "gpt-4o": Absence("health", "failing", 3.0)},
+            429,
+            "upstream_rate_limited",
+            b"3",
+            "gpt-4o: every deployment is ejected",
+        ),
+        (
+            {"gpt-4o": Absence("operator", "quota", 0.0)},
+            503,
+            "targets_unavailable",
+            b"5",
+            "which its operators must mend",
+        ),
+    ],
+)
+def test_why_nothing_can_be_called_is_told(
+    absences: Mapping[str, Absence], status: int, code: str, wait_s: bytes, words: str
+) -> None:
+    """Where a provider's pace alone is waited for it is a 429, as its own was, with the time until something is called again."""
+    with pytest.raises(TargetsUnavailable) as refused:
+        route(facts(), 0.1, LLAMA, GPT, down=("llama-3-70b", "gpt-4o"), absences=absences)
+    told = error_reply(refused.value)
+    assert (told.status, told.code) == (status, code)
+    assert dict(told.headers)[b"retry-after"] == wait_s
+    assert words in told.message
 
 
 def test_a_named_target_is_taken_whatever_the_prompt() -> None:

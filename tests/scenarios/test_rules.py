@@ -23,7 +23,7 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.errors import StreamCut
-from providers.retry_budget import RetryBudget
+from providers.retry_budget import RetryBudget, RetryBudgets
 from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -170,7 +170,7 @@ class House:
             dispatcher=Dispatcher(
                 upstream=upstream or self.upstream,
                 breakers=breakers,
-                budget=RetryBudget(0.2, 3, 10, loop.time),
+                budgets=RetryBudgets(RetryConfig(), loop.time),
                 books=self.books,
                 clock=loop.time,
                 now_us=lambda: 1,

@@ -21,8 +21,8 @@ from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
 from providers.breaker import Breakers
 from providers.catalog import Catalog
-from providers.config import BreakerConfig, TimeoutsConfig
-from providers.retry_budget import RetryBudget
+from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
+from providers.retry_budget import RetryBudgets
 from providers.scripted import Script, ScriptedUpstream, completion
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall, UpstreamStream
@@ -161,7 +161,7 @@ class House:
             dispatcher=Dispatcher(
                 upstream=upstream,
                 breakers=breakers,
-                budget=RetryBudget(0.2, 3, 10, lambda: self.now_s),
+                budgets=RetryBudgets(RetryConfig(), lambda: self.now_s),
                 books=self.books,
                 clock=lambda: self.now_s,
                 now_us=lambda: self.now_us,

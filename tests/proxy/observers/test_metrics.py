@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.observers.metrics import MAX_LABEL_VALUES, BreakerState, Metrics
+from providers.breaker import BreakerState
+from proxy.observers.metrics import MAX_LABEL_VALUES, Metrics
 from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
 _ROOT = Path(__file__).parents[3]
@@ -161,9 +162,9 @@ def test_a_known_value_keeps_its_name_after_the_cap() -> None:
     assert _sum(metrics, "weighbridge_requests_total", team="other") == 1
 
 
-@pytest.mark.parametrize(("state", "value"), [("closed", 0), ("half-open", 1), ("open", 2)])
+@pytest.mark.parametrize(("state", "value"), [("closed", 0), ("half-open", 1), ("open", 2), ("paced", 3)])
 def test_a_breaker_shows_its_state(state: BreakerState, value: int) -> None:
-    """0 closed, 1 half-open, 2 open."""
+    """0 closed, 1 half-open, 2 open, 3 set aside for its provider's pace."""
     metrics = Metrics()
     metrics.set_breaker("gpt-4o/a", state)
     assert _sum(metrics, "weighbridge_breaker_state", deployment="gpt-4o/a") == value
