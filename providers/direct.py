@@ -40,6 +40,7 @@ from providers.media_links import refuse_media_links
 from providers.metered_replies import decode_metered
 from providers.passed_stream import PassedStream
 from providers.provider_tools import address_of_dialect
+from providers.refusals import load as load_refusals
 from providers.replies_as_written import ReplyReader, reader_of
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
@@ -107,6 +108,7 @@ class DirectUpstream:
     """Calls upstreams over one pool of connections."""
 
     def __init__(self, limits: DirectLimits | None = None, proxy: ForwardProxy | None = None) -> None:
+        load_refusals()
         self._limits = limits = limits or DirectLimits()
         self._pool = ConnectionPool(
             PoolLimits(
@@ -317,7 +319,7 @@ async def _refuse(connection: Connection, call: UpstreamCall) -> NoReturn:
         secret=deployment.api_key,
     )
     if path_of(call.request, deployment) == "messages":
-        error.original = original_of([body or b""], deployment.api_key)
+        error.original = original_of(error, [body or b""], deployment.api_key)
     raise error
 
 

@@ -26,13 +26,13 @@ from providers.errors import (
     UpstreamError,
     UpstreamRefusedUs,
     UpstreamTimeout,
-    UpstreamUnavailable,
 )
 from providers.media_links import refuse_links_in
 from providers.parameters import DECISIVE, MINOR, is_said
+from providers.refusals import SERVER_FAULT
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
-from providers.upstream_faults import LOST_STATUSES, error_of_status, original_of, retry_after_s
+from providers.upstream_faults import error_of_status, original_of
 from providers.wire import Event, decode_event, field_of, speaks_anthropic
 
 # What of a caller's body goes to litellm, as it is. Anything else is refused by name.
@@ -293,17 +293,25 @@ def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun:
         return UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id)
     if isinstance(error, litellm.APIResponseValidationError | msgspec.DecodeError) or _is_unreadable(error):
         return MalformedReply("The upstream's answer cannot be read.", deployment_id=deployment_id)
-    status = next((status for name, status in _STATUS_OF if isinstance(error, getattr(litellm, name))), None)
-    if status is None or status >= 500:  # noqa: PLR2004  # The server's faults, or nobody's in particular.
-        translated = _server_fault(error, status, deployment_id, begun=begun)
+    known = next((status for name, status in _STATUS_OF if isinstance(error, getattr(litellm, name))), None)
+    # The provider's own status says more: litellm calls some 402 a bad request.
+    status = _provider_status(error) or known
+    refused = error_of_status(
+        status or SERVER_FAULT,
+        _body_of(error),
+        _headers_of(error),
+        deployment_id=deployment_id,
+        secret=deployment.api_key,
+    )
+    if known is None or known >= SERVER_FAULT:
+        # The server's faults, or nobody's in particular.
+        translated = _server_fault(error, status, refused, begun=begun)
     else:
-        translated = error_of_status(
-            status, _body_of(error), _headers_of(error), deployment_id=deployment_id, secret=deployment.api_key
-        )
+        translated = refused
     if speaks_anthropic(deployment):
         # litellm's message repeats it, at times as Python would write bytes, so the reply itself comes first.
         bodies = (*map(_content_of, _causes(error)), _body_of(error))
-        translated.original = original_of(bodies, deployment.api_key)
+        translated.original = original_of(translated, bodies, deployment.api_key)
     return translated
 
 
@@ -317,24 +325,22 @@ def _content_of(cause: BaseException) -> bytes:
     return content if isinstance(content, bytes) else b""
 
 
-def _server_fault(error: Exception, status: int | None, deployment_id: str, *, begun: bool) -> UpstreamError:
+def _server_fault(error: Exception, status: int | None, refused: UpstreamError, *, begun: bool) -> UpstreamError:
+    """What is wrong where nothing says that the provider refused the call, but perhaps the words of `refused`."""
+    deployment_id = refused.deployment_id
+    unreached = _is_no_connection(error)
+    if refused.owner != "health" and not unreached:
+        return refused
     if begun:
         return StreamCut("The upstream's stream broke off.", deployment_id=deployment_id)
-    if _is_no_connection(error):
+    if unreached:
         return ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id)
     if isinstance(error, ImportError):
         return UpstreamRefusedUs("A package that this provider needs is not installed.", deployment_id=deployment_id)
-    if status is None:
-        status = _provider_status(error)
-    if _is_connection_lost(error) or status is None or status in LOST_STATUSES:
+    if _is_connection_lost(error) or status is None:
         # Whatever is not known to be a refusal may have come after the work was done.
         return AnswerLost("The upstream's answer was lost.", deployment_id=deployment_id, status=status)
-    return UpstreamUnavailable(
-        "The upstream failed.",
-        deployment_id=deployment_id,
-        status=status,
-        retry_after_s=retry_after_s(_headers_of(error)),
-    )
+    return refused
 
 
 def _is_no_connection(error: BaseException) -> bool:
@@ -360,9 +366,11 @@ def _is_unreadable(error: BaseException) -> bool:
 
 
 def _provider_status(error: BaseException) -> int | None:
-    """The HTTP status of the provider's own answer, if any; litellm's exceptions say 500 even when nothing came."""
-    found = (getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error))
-    return next((status for status in found if isinstance(status, int) and status >= 400), None)  # noqa: PLR2004
+    """The HTTP status of the provider's own answer, if any; litellm's exceptions say 500 even when nothing came, so that the
+    innermost cause is to be believed.
+    """
+    found = [getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error)]
+    return next((status for status in reversed(found) if isinstance(status, int) and status >= 400), None)  # noqa: PLR2004
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

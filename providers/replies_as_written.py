@@ -227,7 +227,7 @@ _INPUTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_inp
 def failure_in_messages(told: Any, payload: bytes, deployment: Deployment) -> UpstreamError:
     """The error that an event of Anthropic's tells, with its own words."""
     failure = error_in_reply(told, deployment.deployment_id, deployment.api_key)
-    failure.original = original_of([payload], deployment.api_key)
+    failure.original = original_of(failure, [payload], deployment.api_key)
     return failure
 
 

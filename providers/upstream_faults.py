@@ -1,10 +1,10 @@
-"""Mapping of an upstream's refusal, a status and a body, to an UpstreamError that is safe to show."""
+"""An upstream's refusal, a status and a body, as an UpstreamError that is safe to show. Whose it is stands in `refusals.toml`."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,86 +14,48 @@ from providers.errors import (
     PromptTooLong,
     RequestRejected,
     UpstreamError,
+    UpstreamOverloaded,
     UpstreamRateLimited,
     UpstreamRefusedUs,
     UpstreamUnavailable,
 )
+from providers.refusals import SERVER_FAULT, Refusal, pace_s, refusal_of, status_of
 
 _MAX_MESSAGE_CHARS = 500
 _MAX_WORD_CHARS = 100
-_MAX_RETRY_AFTER_S = 3_600.0
 
 _KEY = re.compile(
     r"\b(?:sk|pk|rk|wb|gsk|xai|hf|ghp|tgp|fw|key|api)[-_][A-Za-z0-9_*-]{6,}"  # Providers' own prefixes.
+    r"|\b(?:org|proj|team)[-_](?=[A-Za-z]*\d)[A-Za-z0-9]{12,}"  # Our accounts there.
     r"|\b(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}"
     r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"  # JSON web tokens.
     r"|(?i:\bbearer\s+)\S+"
     r"|\b(?=[A-Za-z+/_-]*\d)(?=[\d+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{32,}={0,2}"  # Anything long that mixes letters and digits.
 )
 
-_REJECTED = frozenset({400, 413, 422})
-_UNAVAILABLE = frozenset({409, 424, 425})
-"""424 is TGI's word for a generation that failed."""
-# Somebody in between stopped waiting, so the model behind may have worked on: 524 is Cloudflare's, 499 nginx's.
-LOST_STATUSES = frozenset({408, 499, 504, 524})
-_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-"""OpenAI's code, and llama.cpp's type."""
-_TOO_LONG_IN_WORDS = (
-    "maximum context length",
-    "prompt is too long",
-    "exceed context limit",
-    "exceeds the available context size",
-    "longer than the model's context length",
-    "`inputs` must have less than",
-    "`inputs` tokens + `max_new_tokens` must be <=",
-    "should not exceed max_num_tokens",
-)
-"""vLLM's words, Anthropic's two, llama.cpp's, SGLang's, TGI's two, and TensorRT-LLM's."""
-_STATUS_IN_WORDS: Mapping[str, int] = {"input validation error": 422, "model is overloaded": 429}
-"""TGI's errors in a stream, which all say 422, by how they begin. The others are its own."""
-_TOO_MANY = 429
-_KEY_REFUSED = frozenset({401, 402})
-_REFUSED = {401: "key", 402: "account", 403: "permission", 404: "model name or address"}
-"""What of ours is refused, by status."""
 _TAG = re.compile(r"<(?:style|script)[^>]*>.*?</(?:style|script)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MOST_READ = 8_192
 _ECHO_CHARS = 16
 """So many characters in a row that the request has too are taken for a repetition of it."""
 _MOST_ECHOED = 128 * 1024
-_SERVER_FAULT = 500
 _MOST_OF_ORIGINAL = 64 * 1024
 
-# Error objects in a stream often name their kind and carry no status.
-_STATUS_OF_KIND: Mapping[str, int] = {
-    "invalid_request_error": 400,
-    "badrequesterror": 400,
-    "bad_request_error": 400,
-    "validation": 400,
-    "context_length_exceeded": 400,
-    "content_filter": 400,
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "notfounderror": 404,
-    "model_not_found": 404,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-    "requests": 429,
-    "tokens": 429,
+_TOLD_STATUSES: Final = frozenset({400, 413, 422})
+"""A request's refusal is told with one of them: its upstream may have said 500."""
+_BAD_REQUEST: Final = 400
+_TOO_LARGE: Final = 413
+_TOO_LONG_CODE: Final = "context_length_exceeded"
+_OURS: Final[Mapping[str, str]] = {
+    "key": "key",
+    "credit": "account",
+    "quota": "account",
+    "permission": "permission",
+    "model": "model name or address",
+    "address": "model name or address",
 }
-
-
-_ANTHROPIC_STATUS: Mapping[str, int] = {
-    "invalid_request_error": 400,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""Anthropic's errors that are its callers' to read, and the status of each."""
+"""What of ours is refused, in the words that callers read."""
+_MOST_NESTED: Final = 4
+_MOST_ENTRIES: Final = 8
 
 
 class _Error(msgspec.Struct):
@@ -111,50 +73,98 @@ class _Fault(msgspec.Struct, frozen=True):
     param: str | None = None
     code: str | None = None
     status: int | None = None
+    kind: str | None = None
+    """The type, or what stands for one at Google and AWS, which callers of OpenAI's API know nothing of."""
+    finer: str | None = None
+    """A code that says more than `code`, from what stands beside it."""
+    details: Any = None
 
 
 def error_of_status(
-    status: int, body: bytes, headers: Mapping[str, str], *, deployment_id: str, secret: str | None = None
+    status: int,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    deployment_id: str,
+    secret: str | None = None,
+    now: datetime | None = None,
 ) -> UpstreamError:
     """The error for a reply with a status other than success."""
     fault = _fault_of_body(body)
-    if status in _REJECTED:
-        return _rejection(status, fault, deployment_id, secret)
-    told = fault.message or _TAG.sub(" ", body[:_MOST_READ].decode(errors="replace"))
-    return _gateway_error(status, deployment_id, retry_after_s(headers), clean(told, secret=secret))
+    said = fault.message or _TAG.sub(" ", body[:_MOST_READ].decode(errors="replace"))
+    if status >= SERVER_FAULT and fault.status in _TOLD_STATUSES:
+        # A gateway in between failed because of what the provider behind it said.
+        status = fault.status
+    return _error(status, fault, headers, deployment_id, secret, said, now)
 
 
 def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) -> UpstreamError:
     """The error for an error object inside a reply that began with status 200."""
     fault = _fault_of(error)
-    status = fault.status
-    if status is None:
-        kinds = (fault.code or "", fault.type or "")
-        status = next(
-            (_STATUS_OF_KIND[kind.lower()] for kind in kinds if kind.lower() in _STATUS_OF_KIND),
-            _status_in_words(fault),
+    status = fault.status or status_of(fault.finer or fault.code, fault.kind) or SERVER_FAULT
+    return _error(status, fault, {}, deployment_id, secret, fault.message, None)
+
+
+def _error(
+    status: int,
+    fault: _Fault,
+    headers: Mapping[str, str],
+    deployment_id: str,
+    secret: str | None,
+    said: str,
+    now: datetime | None,
+) -> UpstreamError:
+    refusal = refusal_of(status, code=fault.finer or fault.code, kind=fault.kind, message=fault.message)
+    if refusal.owner == "request":
+        return _rejection(status, fault, refusal, deployment_id, secret)
+    detail = clean(said, secret=secret)
+    if refusal.owner == "operator":
+        what = _OURS.get(refusal.reason, "call")
+        return UpstreamRefusedUs(
+            f"The provider refused the gateway's own {what} with status {status}. Your request is not at fault: tell the "
+            "gateway's operators the x-request-id of this reply, they find the reason in its log.",
+            deployment_id=deployment_id,
+            status=status,
+            detail=detail,
+            reason=refusal.reason,
+            known=refusal.certain,
         )
-    if status in _REJECTED:
-        return _rejection(status, fault, deployment_id, secret)
-    return _gateway_error(status, deployment_id, None, clean(fault.message, secret=secret))
+    kind, public = _TOLD[refusal.reason]
+    return kind(
+        public.format(status=status),
+        deployment_id=deployment_id,
+        status=status,
+        retry_after_s=pace_s(headers, fault.message, fault.details, now or datetime.now(UTC)),
+        detail=detail,
+        reason=refusal.reason,
+    )
 
 
-def _status_in_words(fault: _Fault) -> int:
-    said = fault.message.lower()
-    return next((status for words, status in _STATUS_IN_WORDS.items() if said.startswith(words)), _SERVER_FAULT)
+_TOLD: Final[Mapping[str, tuple[type[UpstreamError], str]]] = {
+    "rate": (UpstreamRateLimited, "The provider's rate limit is reached."),
+    "overloaded": (UpstreamOverloaded, "The provider has too much to do at the moment."),
+    "lost": (AnswerLost, "The upstream's answer was lost: status {status}."),
+    "unavailable": (
+        UpstreamUnavailable,
+        "The provider failed with status {status}; neither your request nor the gateway is at fault.",
+    ),
+}
+"""By the reason of what is the provider's pace or health: its class, and what callers read."""
 
 
-def original_of(bodies: Iterable[bytes], secret: str | None) -> Original | None:
-    """Anthropic's own error out of the first of these bodies that has one. None where none has, or where it is about our
-    key or account.
+def original_of(error: UpstreamError, bodies: Iterable[bytes], secret: str | None) -> Original | None:
+    """Anthropic's own words for an error, out of the first of these bodies that has any. None where none has, or where it is
+    about our key or account.
     """
+    if error.owner == "operator":
+        return None
     for body in bodies:
         told = body[:_MOST_OF_ORIGINAL]
         try:
             said = msgspec.json.decode(told.replace(secret.encode(), b"***") if secret else told, type=_Said).error
         except msgspec.MsgspecError:
             continue
-        status = _ANTHROPIC_STATUS.get(said.type)
+        status = status_of(said.type, None)
         return None if status is None else Original(status, said.type, said.message)
     return None
 
@@ -194,83 +204,22 @@ def clean(text: str, limit: int = _MAX_MESSAGE_CHARS, secret: str | None = None)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds from `retry-after-ms`, or from `retry-after` as seconds or a date.
-
-    None when absent, malformed, negative or above an hour.
-    """
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        value = headers.get(name, "")[:64]
-        if not value:
-            continue
-        try:
-            seconds = float(value) / unit
-        except ValueError:
-            seconds = _seconds_until(value, now or datetime.now(UTC))
-        if 0 <= seconds <= _MAX_RETRY_AFTER_S:
-            return seconds
-    return None
-
-
-def _seconds_until(date: str, now: datetime) -> float:
-    try:
-        at = parsedate_to_datetime(date)
-    except ValueError:
-        return -1.0
-    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
-
-
-def _gateway_error(status: int, deployment_id: str, wait_s: float | None, detail: str) -> UpstreamError:
-    """The error for a status that is not the caller's fault; the upstream's text is for operators alone."""
-    error = _error_without_detail(status, deployment_id, wait_s)
-    error.detail = detail
-    return error
-
-
-def _error_without_detail(status: int, deployment_id: str, wait_s: float | None) -> UpstreamError:
-    if status == _TOO_MANY:
-        return UpstreamRateLimited(
-            "The provider's rate limit is reached.", deployment_id=deployment_id, status=status, retry_after_s=wait_s
-        )
-    if status in LOST_STATUSES:
-        return AnswerLost(
-            f"The upstream's answer was lost: status {status}.",
-            deployment_id=deployment_id,
-            status=status,
-            retry_after_s=wait_s,
-        )
-    if status >= _SERVER_FAULT or status in _UNAVAILABLE:
-        return UpstreamUnavailable(
-            f"The provider failed with status {status}; neither your request nor the gateway is at fault.",
-            deployment_id=deployment_id,
-            status=status,
-            retry_after_s=wait_s,
-        )
-    return UpstreamRefusedUs(
-        f"The provider refused the gateway's own {_REFUSED.get(status, 'call')} with status {status}. Your request is not at "
-        "fault: tell the gateway's operators the x-request-id of this reply, they find the reason in its log.",
-        deployment_id=deployment_id,
-        status=status,
-        reason="key" if status in _KEY_REFUSED else "permission",
-        known=status in _KEY_REFUSED,
-    )
-
-
-def _rejection(status: int, fault: _Fault, deployment_id: str, secret: str | None) -> RequestRejected:
+def _rejection(status: int, fault: _Fault, refusal: Refusal, deployment_id: str, secret: str | None) -> RequestRejected:
     def word(value: str | None) -> str | None:
         return clean(value, _MAX_WORD_CHARS, secret) if value else None
 
-    # Some say it in words only.
-    said = fault.message.lower()
-    too_long = not _TOO_LONG.isdisjoint({fault.code, fault.type}) or any(words in said for words in _TOO_LONG_IN_WORDS)
-    kind = PromptTooLong if too_long else RequestRejected
+    kind = PromptTooLong if refusal.told_code == _TOO_LONG_CODE else RequestRejected
+    if status not in _TOLD_STATUSES:
+        status = _TOO_LARGE if refusal.reason == "size" else _BAD_REQUEST
     return kind(
         clean(fault.message, secret=secret) or "The upstream rejected the request.",
         deployment_id=deployment_id,
         status=status,
         error_type=word(fault.type) or "invalid_request_error",
         param=word(fault.param),
-        code=word(fault.code),
+        code=refusal.told_code or word(fault.code),
+        reason=refusal.reason,
+        elsewhere=refusal.elsewhere,
     )
 
 
@@ -278,31 +227,94 @@ def _fault_of_body(body: bytes) -> _Fault:
     try:
         return _fault_of(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # Not JSON: an HTML page of some proxy in between tells a caller nothing.
-        return _Fault("")
+        text = body[:_MOST_READ].decode(errors="replace").strip()
+        # An HTML page of some proxy in between tells a caller nothing, and must not.
+        return _Fault("" if text.startswith("<") else text)
 
 
-def _fault_of(found: Any) -> _Fault:
+def _fault_of(found: Any, depth: int = 0) -> _Fault:
     """The fault in any of the dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, the flat one of SGLang, TensorRT-LLM,
-    DeepSpeed-MII and old vLLMs, FastAPI's `{detail}`, which may hold any of them.
+    DeepSpeed-MII and old vLLMs, Gemini's array, FastAPI's `{detail}`, which may hold any of them or a list, and the error of
+    another provider as a text of JSON within any of them.
     """
     if isinstance(found, str):
-        return _Fault(found)
-    if not isinstance(found, dict):
+        return _within(found, _Fault(found), depth)
+    if isinstance(found, list):
+        return _fault_of_list(found, depth)
+    if not isinstance(found, dict) or depth > _MOST_NESTED:
         return _Fault("")
     inner = found.get("error") or found.get("detail")
-    if isinstance(inner, dict):
-        return _fault_of(inner)
-    message = next((found[key] for key in ("message", "error", "detail") if isinstance(found.get(key), str)), "")
-    code = found.get("code")
-    kind = found.get("type") or found.get("error_type")
-    return _Fault(
+    if isinstance(inner, dict | list):
+        return _fault_of(inner, depth + 1)
+    metadata = found.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    message = _text(found, "message", "error", "detail", "Message")
+    kind = _text(found, "type", "error_type")
+    fault = _Fault(
         message,
-        type=kind if isinstance(kind, str) else None,
-        param=found["param"] if isinstance(found.get("param"), str) else None,
-        code=code if isinstance(code, str) else None,
-        status=_status(code) or _status(found.get("status")),
+        type=kind or None,
+        param=_text(found, "param") or None,
+        code=_text(found, "code") or None,
+        status=_status(found.get("code")) or _status(found.get("status")),
+        kind=kind or _text(found, "status", "__type").rpartition("#")[2] or None,
+        finer=_finer(found, metadata) or None,
+        details=metadata or found.get("details"),
     )
+    raw = metadata.get("raw")
+    if isinstance(raw, str) and raw.strip():
+        # OpenRouter's own words say only that its provider failed; these are the provider's.
+        return _within(raw, msgspec.structs.replace(fault, message=raw), depth)
+    return _within(message, fault, depth)
+
+
+def _within(text: str, outer: _Fault, depth: int) -> _Fault:
+    """The fault that a text of JSON tells, with what only the one around it says; `outer` for any other text."""
+    text = text.strip()
+    if not text.startswith(("{", "[{")) or depth > _MOST_NESTED:
+        return outer
+    try:
+        inner = _fault_of(json.JSONDecoder().raw_decode(text[:_MOST_OF_ORIGINAL])[0], depth + 1)
+    except (ValueError, RecursionError):
+        return outer
+    if not inner.message:
+        return outer
+    return _Fault(
+        inner.message,
+        type=inner.type or outer.type,
+        param=inner.param or outer.param,
+        code=inner.code or outer.code,
+        status=inner.status or outer.status,
+        kind=inner.kind or outer.kind,
+        finer=inner.finer or outer.finer,
+        details=inner.details or outer.details,
+    )
+
+
+def _fault_of_list(found: list[Any], depth: int) -> _Fault:
+    """The first fault of a list, or all that FastAPI finds wrong with a body."""
+    wrong = [each for each in found[:_MOST_ENTRIES] if isinstance(each, dict) and isinstance(each.get("msg"), str)]
+    if not wrong:
+        return _fault_of(found[0], depth + 1) if found and depth <= _MOST_NESTED else _Fault("")
+    return _Fault("; ".join(f"{_place(each.get('loc'))}{each['msg']}" for each in wrong))
+
+
+def _place(loc: Any) -> str:
+    return f"{'.'.join(map(str, loc[:_MOST_ENTRIES]))}: " if isinstance(loc, list) and loc else ""
+
+
+def _finer(found: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
+    """A code beside the error's own: Google's reason, Anthropic's in `details`, OpenRouter's in `metadata`."""
+    details = found.get("details")
+    if isinstance(details, dict):
+        return _text(details, "error_code")
+    for each in details[:_MOST_ENTRIES] if isinstance(details, list) else ():
+        if isinstance(each, dict) and isinstance(each.get("reason"), str):
+            return str(each["reason"])
+    return "flagged_input" if "flagged_input" in metadata else _text(metadata, "error_type", "limit_source")
+
+
+def _text(found: Mapping[str, Any], *names: str) -> str:
+    return next((value for name in names if isinstance(value := found.get(name), str)), "")
 
 
 def _status(value: Any) -> int | None:

@@ -20,6 +20,7 @@ from providers.batch_apis.batch_api import (
 )
 from providers.claude.reply import chat_of_message
 from providers.errors import RequestRejected
+from providers.refusals import SERVER_FAULT, status_of
 from providers.target import Deployment
 
 _HOST: Final = "https://api.anthropic.com"
@@ -27,17 +28,6 @@ _VERSION: Final = "2023-06-01"
 _PATH: Final = "v1/messages/batches"
 _WHOSE: Final = "Anthropic"
 _PAGE: Final = "1000"
-_STATUS: Final = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-_FAULT: Final = 500
 
 
 class AnthropicBatches:
@@ -150,7 +140,7 @@ def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
         return CallOutcome(custom_id=read.custom_id, status=200, body=body)
     if result.type == "errored":
         kind = result.error.error.type if result.error is not None and result.error.error is not None else ""
-        return CallOutcome(custom_id=read.custom_id, status=_STATUS.get(kind, _FAULT))
+        return CallOutcome(custom_id=read.custom_id, status=status_of(None, kind) or SERVER_FAULT)
     return CallOutcome(custom_id=read.custom_id, status=0)
 
 

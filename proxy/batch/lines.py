@@ -15,7 +15,8 @@ _MAY_PASS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NO_ROOM: Final = frozenset(
     {
         "rate_limit_exceeded", "queue_full", "pool_full", "overloaded", "draining", "targets_unavailable",
-        "ledger_unavailable", "budgets_unavailable", "accounts_unavailable", "upstream_rate_limited", "storage_unavailable",
+        "ledger_unavailable", "budgets_unavailable", "accounts_unavailable", "upstream_rate_limited", "upstream_overloaded",
+        "storage_unavailable",
     }
 )  # fmt: skip
 _FIRST_WAIT_S: Final = 1.0

@@ -19,6 +19,7 @@ from providers.errors import (
     RequestRejected,
     StreamCut,
     UpstreamError,
+    UpstreamOverloaded,
     UpstreamRateLimited,
     UpstreamRefusedUs,
     UpstreamTimeout,
@@ -257,6 +258,7 @@ async def test_a_large_request(upstream: DirectUpstream, scripted: tuple[str, li
         (503, UpstreamUnavailable),
         (504, AnswerLost),
         (524, AnswerLost),
+        (529, UpstreamOverloaded),
     ],
 )
 async def test_statuses(upstream: DirectUpstream, status: int, kind: type[UpstreamError]) -> None:

@@ -11,7 +11,7 @@ from providers.errors import (
     PromptTooLong,
     RequestRejected,
     UpstreamError,
-    UpstreamRateLimited,
+    UpstreamOverloaded,
     UpstreamUnavailable,
 )
 from providers.target import DeploymentKind
@@ -130,17 +130,18 @@ async def test_a_text_that_is_made_longer(upstream: DirectUpstream, engine: str)
 
 @pytest.mark.parametrize("engine", named("too_long"))
 async def test_a_prompt_that_is_too_long(upstream: DirectUpstream, engine: str) -> None:
-    """Each says it in words of its own; a longer context may take it."""
-    with pytest.raises(PromptTooLong):
+    """Each says it in words of its own; a longer context may take it, and clients learn it by OpenAI's code."""
+    with pytest.raises(PromptTooLong) as refused:
         await read(upstream, engine, "too_long", chat_request())
+    assert refused.value.code == "context_length_exceeded"
 
 
 TGI: Final = [
     ("too_long_input", PromptTooLong),
     ("too_long_stream", PromptTooLong),
     ("bad_value", RequestRejected),
-    ("overloaded", UpstreamRateLimited),
-    ("overloaded_stream", UpstreamRateLimited),
+    ("overloaded", UpstreamOverloaded),
+    ("overloaded_stream", UpstreamOverloaded),
     ("failed", UpstreamUnavailable),
 ]
 

@@ -22,6 +22,7 @@ from providers.errors import (
     RequestRejected,
     StreamCut,
     UpstreamError,
+    UpstreamOverloaded,
     UpstreamRateLimited,
     UpstreamRefusedUs,
     UpstreamTimeout,
@@ -162,7 +163,7 @@ async def test_the_key_goes_out_and_the_request_is_asked_once(upstream: Upstream
         (500, UpstreamUnavailable),
         (503, UpstreamUnavailable),
         (504, AnswerLost),
-        (529, UpstreamUnavailable),
+        (529, UpstreamOverloaded),
     ],
 )
 async def test_statuses_become_our_errors(upstream: Upstreams, status: int, kind: type[UpstreamError]) -> None:

@@ -1,7 +1,6 @@
 """Upstreams' refusals are read in every dialect, and only what is safe of them is shown."""
 
-from datetime import UTC, datetime
-
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +9,12 @@ from providers.errors import (
     AnswerLost,
     PromptTooLong,
     RequestRejected,
+    UpstreamOverloaded,
     UpstreamRateLimited,
     UpstreamRefusedUs,
     UpstreamUnavailable,
 )
-from providers.upstream_faults import clean, error_in_reply, error_of_status, retry_after_s
+from providers.upstream_faults import clean, error_in_reply, error_of_status
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,18 @@ from providers.upstream_faults import clean, error_in_reply, error_of_status, re
         (b'{"error":"too long","error_type":"validation"}', "too long"),
         (b'{"object":"error","message":"too long","code":400}', "too long"),
         (b'{"detail":"too long"}', "too long"),
+        (b'[{"error":{"code":400,"message":"too long","status":"INVALID_ARGUMENT"}}]', "too long"),
+        (b'{"detail":[{"loc":["body","messages",0],"msg":"too long","type":"x"}]}', "body.messages.0: too long"),
+        (b'{"detail":[{"msg":"too long"},{"msg":"too wide"},7]}', "too long; too wide"),
+        (b'{"detail":[]}', "The upstream rejected the request."),
+        (b'{"error":"{\\"error\\":{\\"message\\":\\"too long\\"}}"}', "too long"),
+        (
+            b'{"error":{"message":"{\\n \\"error\\": {\\"code\\": 400, \\"message\\": \\"too long\\"}}\\n","code":400}}',
+            "too long",
+        ),
+        (b'{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"too long"}}}', "too long"),
+        (b'{"message":"{7}"}', "{7}"),
+        (b"too long", "too long"),
         (b"<html>internal.host</html>", "The upstream rejected the request."),
         (b"[]", "The upstream rejected the request."),
         (b'{"error":{"message":7}}', "The upstream rejected the request."),
@@ -31,7 +43,7 @@ from providers.upstream_faults import clean, error_in_reply, error_of_status, re
     ],
 )
 def test_dialects(body: bytes, message: str) -> None:
-    """OpenAI's, TGI's, vLLM's and FastAPI's error bodies are understood; others tell nothing."""
+    """Error bodies of OpenAI, TGI, vLLM, FastAPI and Gemini, those within others, and plain text; pages tell nothing."""
     error = error_of_status(400, body, {}, deployment_id="t/a")
     assert isinstance(error, RequestRejected)
     assert error.public == message
@@ -79,31 +91,6 @@ def test_shown_text_is_bounded_and_printable(text: str) -> None:
     assert shown == "" or shown.isprintable()
 
 
-NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected_s"),
-    [
-        ({}, None),
-        ({"retry-after": "7"}, 7),
-        ({"retry-after": "0.25"}, 0.25),
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
-        ({"retry-after-ms": "soon", "retry-after": "9"}, 9),
-        ({"retry-after": "Mon, 01 Jun 2026 12:00:30 GMT"}, 30),
-        ({"retry-after": "Mon, 01 Jun 2026 11:00:00 GMT"}, 0),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "inf"}, None),
-        ({"retry-after": "-1"}, None),
-        ({"retry-after": "99999999"}, None),
-        ({"retry-after": "tomorrow"}, None),
-    ],
-)
-def test_retry_after(headers: dict[str, str], expected_s: float | None) -> None:
-    """Milliseconds first, then seconds, then a date; senseless values count as absent."""
-    assert retry_after_s(headers, NOW) == expected_s
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -113,6 +100,9 @@ def test_retry_after(headers: dict[str, str], expected_s: float | None) -> None:
         ({"message": "m", "type": "invalid_request_error"}, RequestRejected),
         ({"message": "m", "code": "context_length_exceeded"}, PromptTooLong),
         ({"message": "m", "code": "invalid_api_key"}, UpstreamRefusedUs),
+        ({"message": "m", "type": "overloaded_error"}, UpstreamOverloaded),
+        ({"message": "m", "type": "insufficient_quota"}, UpstreamRefusedUs),
+        ([{"error": {"message": "m", "code": 429, "status": "RESOURCE_EXHAUSTED"}}], UpstreamRateLimited),
         ({"message": "m", "code": 1}, UpstreamUnavailable),
         ("text", UpstreamUnavailable),
         (7, UpstreamUnavailable),
@@ -131,3 +121,46 @@ def test_a_prompt_too_long_here_may_fit_elsewhere() -> None:
     assert isinstance(error, RequestRejected)
     assert error.fall_back
     assert (error.status, error.code, error.gateway_failure) == (400, "context_length_exceeded", False)
+
+
+def test_a_provider_behind_a_gateway_is_heard() -> None:
+    """A 502 that repeats what the provider behind it said of the request is the request's; of anything else it is a failure."""
+
+    def behind(raw: str) -> bytes:
+        metadata = {"raw": raw, "provider_name": "Anthropic"}
+        return msgspec.json.encode({"error": {"message": "Provider returned error", "code": 502, "metadata": metadata}})
+
+    long = behind(
+        '{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8 maximum"}}'
+    )
+    error = error_of_status(502, long, {}, deployment_id="t/a")
+    assert isinstance(error, PromptTooLong)
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    wrong = behind('{"error":{"message":"tools[0] has no name","code":400}}')
+    assert type(error_of_status(502, wrong, {}, deployment_id="t/a")) is RequestRejected
+    assert type(error_of_status(502, behind("upstream connect error"), {}, deployment_id="t/a")) is UpstreamUnavailable
+    theirs = behind('{"error":{"message":"no such key","code":401}}')
+    assert type(error_of_status(502, theirs, {}, deployment_id="t/a")) is UpstreamUnavailable
+
+
+def test_our_account_there_is_masked() -> None:
+    """OpenAI and Groq name the organisation in what is told to callers."""
+    shown = clean(
+        "Request too large for gpt-4o in organization org-vyUrKHsIdLcZGKR3zqCqllrS on tokens per min; organization `org_01kjh7p9n8f1`"
+    )
+    assert "org-vy" not in shown
+    assert "org_01" not in shown
+    assert clean("an org-wide setting, a proj-specific_one") == "an org-wide setting, a proj-specific_one"
+
+
+def test_words_of_a_depth_without_end_are_bounded() -> None:
+    """Errors within errors within errors."""
+    nested: object = "too long"
+    for _ in range(50):
+        nested = {"error": nested}
+    body: object = {"error": "too long"}
+    for _ in range(8):
+        body = {"error": msgspec.json.encode(body).decode()}
+    assert error_of_status(400, msgspec.json.encode(nested), {}, deployment_id="t/a").status == 400
+    error = error_of_status(400, msgspec.json.encode(body), {}, deployment_id="t/a")
+    assert len(error.public) <= 500

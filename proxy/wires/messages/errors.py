@@ -21,6 +21,9 @@ _TYPES: Final[Mapping[int, str]] = {
     529: "overloaded_error",
 }
 _FIRST_SERVER_ERROR: Final = 500
+_TOO_LONG_CODE: Final = "context_length_exceeded"
+_TOO_LONG: Final = "prompt is too long"
+"""What Anthropic says of it, and what its clients look for before they make a conversation shorter."""
 
 
 def error_reply_of(told: ErrorReply, request_id: str) -> ErrorReply:
@@ -40,6 +43,9 @@ def _error(told: ErrorReply, request_id: str) -> dict[str, Any]:
         original = {"type": told.original.type, "message": told.original.message}
         return {"type": "error", "error": original, "request_id": request_id}
     kind = _TYPES.get(told.status, "api_error" if told.status >= _FIRST_SERVER_ERROR else "invalid_request_error")
+    message = told.message
+    if told.code == _TOO_LONG_CODE and _TOO_LONG not in message:
+        message = f"{_TOO_LONG}: {message}"
     # `code` and `param` are beside what Anthropic tells, and name what is wrong as on the other wires.
-    error = {"type": kind, "message": told.message, "code": told.code, "param": told.param}
+    error = {"type": kind, "message": message, "code": told.code, "param": told.param}
     return {"type": "error", "error": error, "request_id": request_id}
