@@ -5,13 +5,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from settings.types import Section
+from settings.types import Reloadable, Section
 
 
 class LearningSection(Section):
     """Learning from the teams' own traffic, as far as each team allows it."""
 
-    keep_days: int = Field(
+    keep_days: Reloadable[int] = Field(
         default=30, ge=1, le=3_650, description="What was kept of a request to learn from is deleted after this."
     )
     poll_s: float = Field(

@@ -10,25 +10,25 @@ from cost.budgets.budgets_config import BudgetsConfig
 from cost.fleet.pool_config import Pools, UsdPerHour
 from cost.price_book.book import Unpriced
 from cost.reports.report_config import ReportSection
-from settings.types import Finite, Section
+from settings.types import Finite, Reloadable, Section
 
 
 class CostSection(Section):
     """Ledger, prices, budgets, reports and savings."""
 
-    reference_target: str | None = Field(
+    reference_target: Reloadable[str | None] = Field(
         default=None,
         min_length=1,
         max_length=200,
         description="The model whose price makes the baseline; without one no savings are told.",
     )
-    hosted: dict[str, str] = Field(
+    hosted: Reloadable[dict[str, str]] = Field(
         default_factory=dict,
         max_length=256,
         description="For targets of our own: the target that offers the same weights, hosted by others. Savings are "
         "measured against it too.",
     )
-    savings_target: Decimal = Field(
+    savings_target: Reloadable[Decimal] = Field(
         default=Decimal("0.40"),
         gt=0,
         lt=1,
@@ -36,21 +36,21 @@ class CostSection(Section):
         json_schema_extra={"unit": "number"},
         description="The share of the baseline that is to be saved: the target that savings are held against.",
     )
-    holdout_share: Finite = Field(
+    holdout_share: Reloadable[Finite] = Field(
         default=0.0,
         ge=0,
         le=0.5,
         description="The share of `auto` requests that go to the baseline model at random, so that the saving can be measured; "
         "as many more are counted beside them as their control.",
     )
-    gateway_usd_per_hour: UsdPerHour = Field(
+    gateway_usd_per_hour: Reloadable[UsdPerHour] = Field(
         default=Decimal(0),
         description="What the machines that this gateway and its classifier run on cost in an hour. Savings are less by it.",
     )
-    pools: Pools = Field(
+    pools: Reloadable[Pools] = Field(
         default=(), description="Our own GPUs, what they cost while they are up, and how their bill is shared."
     )
-    unpriced: Unpriced = Field(
+    unpriced: Reloadable[Unpriced] = Field(
         default="refuse",
         description="What becomes of a request for a model without a known price: `refuse` it, or `book` it as unpriced. "
         "`auto` never chooses such a model.",

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.other_hosts import OtherHosts, open_other_hosts
 from gateway.wiring.people import open_people
-from gateway.wiring.prober import OpenProber, open_prober
+from gateway.wiring.prober import OpenProber, adopt_costs, open_prober
 from gateway.wiring.processes import count_workers
 from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
@@ -89,6 +89,8 @@ class ControlPlane:
         self._is_draining = False
         self._reports: tuple[WorkerReport, ...] | None = None
         self.hub = Hub(VOCABULARY)
+        self._reloaded: list[Callable[[], None]] = []
+        """Called after a reload."""
 
     def begin_drain(self) -> None:
         """Streams of events are ended, as their callers come again elsewhere."""
@@ -97,6 +99,8 @@ class ControlPlane:
     def reload(self) -> None:
         """Reads the file again, as the workers do, and tells what came of it."""
         self.live.reload()
+        for reloaded in self._reloaded:
+            reloaded()
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Gateway]:
@@ -151,7 +155,12 @@ class ControlPlane:
             counted = await count_workers(engine, self.hub, stack)
             background(stack, every(_LOOK_S, lambda: self._look_at_workers(own_count, counted)))
             backlog = Backlog()
-            keep_scaling(config, probing, lambda: counted.live, backlog, metrics.scale, metrics.turns, stack)
+            self._reloaded = [
+                keep_scaling(
+                    lambda: live.config, probing, lambda: counted.live, backlog, metrics.scale, metrics.turns, stack
+                ),
+                lambda: adopt_costs(probing.view, live.config, metrics),
+            ]
             keep_rollouts(probing, config.accounts.operator, stack)
             accounts, learning = AccountStore(engine), LearningStore(engine)
             keep_measuring(
@@ -236,7 +245,7 @@ class ControlPlane:
                 stack,
             )
             await stack.enter_async_context(
-                await keep_rounds(engine, config, metrics, claims, gateway.callbacks, wall_us)
+                await keep_rounds(engine, lambda: live.config, metrics, claims, gateway.callbacks, wall_us)
             )
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)

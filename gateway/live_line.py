@@ -109,7 +109,7 @@ class LiveLine:
         self.breakers.ready, self._fleet.cleared = self._fleet.ready, self.breakers.cleared
         self._catalog = catalog = self._built(config, self.prices.book)
         self.breakers.adopt(catalog)
-        upstreams = await open_upstreams(catalog, config.server.max_in_flight, self._environment.forward_proxy())
+        upstreams = await open_upstreams(catalog, self._environment.forward_proxy())
         stack.push_async_callback(upstreams.aclose)
         await asyncio.to_thread(schema_check.prepare)
         self.learning_log = LearningLog(sources.rows, sources.learning_of, observer=metrics.learning)
@@ -120,10 +120,11 @@ class LiveLine:
             warn_of_classifier(self.classifier, catalog)
             warn_of_models(config, catalog)
         metrics.classifier.set_trained(trained=self.classifier.fallback_reason is None)
+        self._queues = self._sized()
         self.gate = gate = await open_gate(
             process,
             config,
-            self._sized(),
+            self._queues,
             self._environment,
             metrics,
             self._in_flight,
@@ -375,6 +376,7 @@ class LiveLine:
         self._queues = self._sized()
         adopt(self.gate, answer.config, self._queues)
         self.breakers.configure(answer.config.providers.breaker)
+        self.dispatcher.configure(answer.config.providers.retry, answer.config.providers.hedging)
         for key in answer.needs_restart:
             self._log.warning("reloaded, but `%s` takes effect only after a restart", key)
         self._log.warning("configuration reloaded: %d targets", len(rules.catalog.targets))

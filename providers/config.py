@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from cost.price_book.price_config import ModelPrices
 from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKind, Tier
-from settings.types import Finite, Section, Share
+from settings.types import Finite, Reloadable, Section, Share
 
 _REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
 _OPERATIONS = (
@@ -295,11 +295,11 @@ class HedgingConfig(Section):
 class ProvidersSection(Section):
     """The models that can be called, and how failures are handled."""
 
-    models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=1_000, description="The catalog.")
-    breaker: BreakerConfig = Field(default_factory=BreakerConfig)
-    timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
-    retry: RetryConfig = Field(default_factory=RetryConfig)
-    hedging: HedgingConfig = Field(default_factory=HedgingConfig)
+    models: Reloadable[tuple[ModelConfig, ...]] = Field(min_length=1, max_length=1_000, description="The catalog.")
+    breaker: Reloadable[BreakerConfig] = Field(default_factory=BreakerConfig)
+    timeouts: Reloadable[TimeoutsConfig] = Field(default_factory=TimeoutsConfig)
+    retry: Reloadable[RetryConfig] = Field(default_factory=RetryConfig)
+    hedging: Reloadable[HedgingConfig] = Field(default_factory=HedgingConfig)
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:

@@ -21,25 +21,22 @@ class RetryBudget:
 
     def __init__(self, share: float, floor: int, window_s: float, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._balance = float(floor)
+        self._share, self._floor, self._bucket_s = share, float(floor), window_s / _BUCKETS
+        self._balance = self._floor
         self._refilled_at = clock()
         # Requests by time, in coarse buckets: (number of the bucket, requests).
         self._recent: deque[list[int]] = deque()
         self._latest = [-1, 0]
         self._requests = 0
-        self._bucket_s = 0.0
-        self.configure(share, floor, window_s)
 
     def configure(self, share: float, floor: int, window_s: float) -> None:
-        """Sets other bounds, from now on."""
-        self._share = share
-        self._floor = float(floor)
-        if window_s / _BUCKETS != self._bucket_s:
-            self._bucket_s = window_s / _BUCKETS
-            # They were counted in buckets of another length.
+        """Goes on by other rules: a higher floor is there at once, and requests of another window are counted anew."""
+        bucket_s = window_s / _BUCKETS
+        if bucket_s != self._bucket_s:
             self._recent.clear()
-            self._latest = [-1, 0]
-            self._requests = 0
+            self._latest, self._requests = [-1, 0], 0
+        self._balance += max(0.0, floor - self._floor)
+        self._share, self._floor, self._bucket_s = share, float(floor), bucket_s
         self._balance = min(self._balance, self._cap())
 
     def request(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.ledger import Books
 from providers.breaker import Breakers
+from providers.config import HedgingConfig, RetryConfig
 from providers.errors import (
     MalformedReply,
     RequestRejected,
@@ -92,6 +93,12 @@ class Dispatcher:
         self.in_step = InStep()
         self.room = TargetRoom(queues=queues, replicas=replicas, latency=latency, clock=clock)
         self._deployments = DeploymentChoice(breakers, rng, replicas)
+
+    def configure(self, retry: RetryConfig, hedging: HedgingConfig) -> None:
+        """Adopts a reloaded configuration."""
+        self._budgets.configure(retry)
+        if self._hedging is not None:
+            self._hedging.configure(hedging.budget_share, retry.budget_window_s)
 
     async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Tries the candidates in order and returns the first that commits; every attempt is appended to `attempts`.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,6 +14,8 @@ from proxy.policy import Candidate, is_own
 from proxy.routed_request import RoutedRequest
 
 _Result = TypeVar("_Result")
+FLOOR: Final = 1
+"""The second attempts that a process makes before any request has earned one."""
 
 
 class Hedging:
@@ -35,6 +37,10 @@ class Hedging:
             return None
         self._budget.request()
         return self._latency.late_s(target.target_id, routed.facts.tier, stream=routed.request.stream)
+
+    def configure(self, share: float, window_s: float) -> None:
+        """Goes on within another budget."""
+        self._budget.configure(share, FLOOR, window_s)
 
     def try_spend(self) -> bool:
         """Takes one second attempt from the budget; False when there is none left."""

@@ -24,7 +24,7 @@ STATES: Final[tuple[ReplicaState, ...]] = ("ready", "starting", "suspect", "drai
 _PLACES: Final = 4
 
 
-class WatchedPool(msgspec.Struct, frozen=True, kw_only=True):
+class WatchedPool(msgspec.Struct, kw_only=True):
     """A pool and the sources of what is shown of it."""
 
     config: PoolConfig
@@ -33,6 +33,7 @@ class WatchedPool(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     """Bearer token required for registrations; None: the pool accepts none. Must never be shown."""
     hardware: PoolHardware = UNKNOWN
+    """As the configuration in effect has it."""
     kv_events: Callable[[], Mapping[str, KvState]] | None = None
     """State of each replica's KV events by name; None where the pool does not subscribe to them."""
 

@@ -1,8 +1,9 @@
 """The base class of every section of the configuration, and number types that many of them use."""
 
-from typing import Annotated
+from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 
 class Section(BaseModel):
@@ -20,3 +21,21 @@ Seconds = Annotated[Finite, Field(gt=0, le=3_600)]
 
 Share = Annotated[Finite, Field(ge=0, le=1)]
 """A fraction in [0, 1]."""
+
+
+class _ReloadMark:
+    """The mark of a key that a reload changes at once, with all keys below it."""
+
+
+_RELOADABLE: Final = _ReloadMark()
+_T = TypeVar("_T")
+
+Reloadable = Annotated[_T, _RELOADABLE]
+"""The type of a key that SIGHUP changes at once, with all keys below it; any other keeps its value until a restart.
+Whatever consumes the key reads it anew each time, or is told by `LiveLine.reload`.
+"""
+
+
+def is_reloadable(field: FieldInfo) -> bool:
+    """Returns True for a field that a reload changes at once."""
+    return _RELOADABLE in field.metadata

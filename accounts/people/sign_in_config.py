@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, IPvAnyNetwork, field_validator, model_validator
 
 from accounts.people.oidc_config import OidcSection
-from settings.types import Section
+from settings.types import Reloadable, Section
 
 _DAY_S = 86_400
 
@@ -43,7 +43,7 @@ class SignInSection(Section):
         le=3600,
         description="How long the first lock lasts. Each further failure doubles it, up to sixteen times.",
     )
-    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+    trusted_proxies: Reloadable[tuple[IPvAnyNetwork, ...]] = Field(
         default=(),
         max_length=64,
         json_schema_extra={"unit": "list of networks"},

@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -128,8 +128,8 @@ def write(
 class ReportReader:
     """Reads reports of any subject, with the subject's budgets."""
 
-    def __init__(self, engine: AsyncEngine, pools: Sequence[PoolSection] = ()) -> None:
-        """`pools` are our own GPUs; each is told of to the organisation that pays for it."""
+    def __init__(self, engine: AsyncEngine, pools: Callable[[], Sequence[PoolSection]] = tuple) -> None:
+        """`pools` returns our own GPUs; each is told of to the organisation that pays for it."""
         self._daily = DailyReader(engine)
         self._budgets = BudgetStore(engine)
         self._earnings = EarningsReader(engine)
@@ -140,7 +140,7 @@ class ReportReader:
         standings = await self._budgets.of_organisation(subject.scope.organisation_id)
         report = await self._daily.read(subject.scope, day, subject.title, _budgets_of(subject.scope, standings))
         scope, start_us = subject.scope, start_of(day)
-        pools = [each for each in self._pools if scope.team_id is None and each.organisation == scope.organisation_id]
+        pools = [each for each in self._pools() if scope.team_id is None and each.organisation == scope.organisation_id]
         found = await self._earnings.read(pools, start_us, start_us + DAY_US, wall_us()) if pools else []
         return msgspec.structs.replace(report, pools=tuple(found))
 
@@ -153,7 +153,7 @@ class DailyReports:
         engine: AsyncEngine,
         section: ReportSection,
         outbox: OutboxWriter | None,
-        pools: Sequence[PoolSection] = (),
+        pools: Callable[[], Sequence[PoolSection]] = tuple,
     ) -> None:
         self._accounts = AccountStore(engine)
         self._reader = ReportReader(engine, pools)

@@ -96,7 +96,7 @@ async def _read(
             subjects = [Subject(scope=scope, title=f"organisation {scope.organisation_id}")]
             if all_teams:
                 subjects += [subject_of(each) for each in teams]
-        reader = ReportReader(engine, pools)
+        reader = ReportReader(engine, lambda: pools)
         return [(subject, await reader.read(subject, day)) for subject in subjects]
 
 

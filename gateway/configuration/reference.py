@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from gateway.configuration.problems import branches, models_in
 from gateway.configuration.settings import Environment, GatewayConfig
+from settings.types import is_reloadable
 
 _NAMES: dict[Any, str] = {
     str: "text",
@@ -36,12 +37,14 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     default: str
     meaning: str
+    reloadable: bool
+    """True for a key that SIGHUP changes at once; any other keeps its value until a restart."""
 
 
-def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[Key]:
+def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "", *, reloadable: bool = False) -> Iterator[Key]:
     """Yields every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
     for name, field in model.model_fields.items():
-        path = prefix + name
+        path, at_once = prefix + name, reloadable or is_reloadable(field)
         inner = list(_models(field.annotation))
         if not inner:
             yield Key(
@@ -49,9 +52,10 @@ def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[K
                 type=_unit(field) or _type(field.annotation),
                 default=_default(field),
                 meaning=field.description or "",
+                reloadable=at_once,
             )
         for found, suffix in inner:
-            yield from keys(found, f"{path}{suffix}.")
+            yield from keys(found, f"{path}{suffix}.", reloadable=at_once)
 
 
 def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
@@ -115,8 +119,8 @@ def tables() -> str:
     for name, field in GatewayConfig.model_fields.items():
         section, suffix = next(iter(_models(field.annotation)))
         rows = [
-            f"| `{key.path}` | {key.type} | {key.default} | {key.meaning} |"
-            for key in keys(section, f"{name}{suffix}.")
+            f"| `{key.path}` | {key.type} | {key.default} | {'at once' if key.reloadable else 'restart'} | {key.meaning} |"
+            for key in keys(section, f"{name}{suffix}.", reloadable=is_reloadable(field))
         ]
         parts.append("\n".join([f"### {name}", "", field.description or "", "", *_HEAD, *rows]))
     variables = [
@@ -128,7 +132,7 @@ def tables() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_HEAD = ("| key | type | default | meaning |", "|---|---|---|---|")
+_HEAD = ("| key | type | default | changes | meaning |", "|---|---|---|---|---|")
 
 
 def _variable(name: str, field: FieldInfo) -> str:

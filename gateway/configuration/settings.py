@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,7 +40,7 @@ from proxy.queues.queues_config import QueuesSection
 from proxy.redis.redis_config import RedisSection, address_problem
 from proxy.stored_responses.stored_responses_config import ResponsesSection
 from selfhosted.config import SelfhostedSection
-from settings.types import Finite, Section
+from settings.types import Finite, Reloadable, Section, is_reloadable
 from settings.words import closest, in_words
 
 _NO_PEPPER = (
@@ -71,10 +71,10 @@ class ServerConfig(Section):
     host: str = Field(default="127.0.0.1", min_length=1, description="The address to listen on; `0.0.0.0` for all.")
     port: int = Field(default=8080, ge=0, le=65_535, description="The port to listen on; 0 lets the system choose.")
     workers: int = Field(default=1, ge=1, le=128, description="Processes that serve; about one a core.")
-    max_body_bytes: int = Field(
+    max_body_bytes: Reloadable[int] = Field(
         default=20_000_000, ge=1_000, le=200_000_000, description="A larger request body is refused with 413."
     )
-    max_upload_bytes: int = Field(
+    max_upload_bytes: Reloadable[int] = Field(
         default=32_000_000,
         ge=1_000,
         le=1_000_000_000,
@@ -97,19 +97,19 @@ class ServerConfig(Section):
         description="Origins whose pages may call the API from a browser, such as `https://app.example`; `*` for all. None "
         "may otherwise.",
     )
-    body_timeout_s: float = Field(
+    body_timeout_s: Reloadable[float] = Field(
         default=30.0, gt=0, le=600, description="A body that takes longer to arrive is refused with 408."
     )
-    slow_reader_s: float = Field(
+    slow_reader_s: Reloadable[float] = Field(
         default=30.0, gt=0, le=600, description="A caller that reads nothing of its stream for this long is cut off."
     )
     drain_s: float = Field(
         default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
     )
-    max_in_flight: int = Field(
+    max_in_flight: Reloadable[int] = Field(
         default=10_000, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
     )
-    max_lag_s: Finite = Field(
+    max_lag_s: Reloadable[Finite] = Field(
         default=0.25,
         ge=0,
         le=60,
@@ -132,7 +132,7 @@ class TelemetryConfig(Section):
         description="Where the bearer token of /metrics is found: env:NAME. Without one nobody reads it, unless "
         "`metrics_local` says otherwise.",
     )
-    metrics_local: bool = Field(
+    metrics_local: Reloadable[bool] = Field(
         default=False,
         description="Opens /metrics, while there is no `metrics_token`, to processes of this machine. A relay on this machine "
         "that adds no forwarding header then opens it to everybody whom it serves.",
@@ -153,8 +153,8 @@ class GatewayConfig(Section):
 
     server: ServerConfig = Field(default=ServerConfig(), description="The listening side.")
     providers: ProvidersSection = Field(description="The models that can be called, and how to call them.")
-    policy: PolicyConfig = Field(default=PolicyConfig(), description="How names become targets.")
-    limits: LimitsSection = Field(
+    policy: Reloadable[PolicyConfig] = Field(default=PolicyConfig(), description="How names become targets.")
+    limits: Reloadable[LimitsSection] = Field(
         default=LimitsSection(),
         description="What each organisation, team, key and model may use in a minute and at once.",
     )
@@ -168,11 +168,11 @@ class GatewayConfig(Section):
     selfhosted: SelfhostedSection = Field(
         default=SelfhostedSection(), description="Our own engines: pools of replicas that come and go."
     )
-    queues: QueuesSection = Field(
+    queues: Reloadable[QueuesSection] = Field(
         default_factory=dict,
         description="Lines before our own targets, so that they are never given more than they carry.",
     )
-    deadlines: DeadlinesSection = Field(
+    deadlines: Reloadable[DeadlinesSection] = Field(
         default=DeadlinesSection(), description="How late an answer may be, where the caller does not say."
     )
     idempotency: IdempotencySection = Field(
@@ -181,7 +181,7 @@ class GatewayConfig(Section):
     batch: BatchSection = Field(
         default=BatchSection(), description="Files of requests, answered in the background until a deadline."
     )
-    responses: ResponsesSection = Field(
+    responses: Reloadable[ResponsesSection] = Field(
         default=ResponsesSection(), description="Responses that are kept, so that conversations can go on from them."
     )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
@@ -258,12 +258,14 @@ class Environment(BaseSettings):
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """The result of a reload: the configuration to go on with. When `refused` is set, it is the previous one."""
+    """The result of a reload: the configuration to go on with, in which keys that need a restart are as they were. When
+    `refused` is set, it is the previous one.
+    """
 
     config: GatewayConfig
     refused: ConfigError | None = None
     needs_restart: tuple[str, ...] = ()
-    """Changed keys that a running process cannot adopt."""
+    """Keys that the file has otherwise than this process, which goes on with its own until a restart."""
 
 
 def read_environment() -> Environment:
@@ -386,14 +388,31 @@ def reload(current: GatewayConfig, path: Path | None, environment: Environment) 
         fresh = load(path, environment)
     except ConfigError as refused:
         return Reloaded(current, refused=refused)
-    changed = [
-        f"{section}.{name}"
-        for section in GatewayConfig.model_fields
-        if section not in _LIVE_SECTIONS
-        for name, value in getattr(fresh, section)
-        if value != getattr(getattr(current, section), name) and f"{section}.{name}" not in _LIVE_KEYS
-    ]
-    return Reloaded(fresh, needs_restart=tuple(changed))
+    effective, needs_restart = _adopted(current, fresh)
+    return Reloaded(effective, needs_restart=tuple(needs_restart))
+
+
+_Adopting = TypeVar("_Adopting", bound=BaseModel)
+
+
+def _adopted(current: _Adopting, fresh: _Adopting, prefix: str = "") -> tuple[_Adopting, list[str]]:
+    """Returns the section with the reloadable keys of `fresh` and all others of `current`, and the paths of those others
+    that differ.
+    """
+    adopted: dict[str, Any] = {}
+    differ: list[str] = []
+    for name, field in type(current).model_fields.items():
+        old, new = getattr(current, name), getattr(fresh, name)
+        if old == new:
+            continue
+        if is_reloadable(field):
+            adopted[name] = new
+        elif isinstance(old, BaseModel) and isinstance(new, type(old)):
+            adopted[name], below = _adopted(old, new, f"{prefix}{name}.")
+            differ += below
+        else:
+            differ.append(prefix + name)
+    return current.model_copy(update=adopted), differ
 
 
 def _redis_problems(config: GatewayConfig, document: Document, secrets_from: Mapping[str, str]) -> list[Problem]:
@@ -498,25 +517,6 @@ _OF_LITELLM = (
 _WITHOUT_EFFECT = {"classifier": {"second_weigher": "there is no second weigher"}}
 """Keys by section that files may still have, and why they have no effect."""
 _DATABASES = {"sqlite", "postgres", "postgresql"}
-_LIVE_SECTIONS = {"policy", "limits", "queues", "deadlines", "responses"}
-_LIVE_KEYS = {
-    "providers.models",
-    "providers.timeouts",
-    "providers.retry",
-    "cost.reference_target",
-    "cost.pools",
-    "cost.savings_target",
-    "cost.gateway_usd_per_hour",
-    "cost.unpriced",
-    "cost.hosted",
-    "cost.holdout_share",
-    "server.max_body_bytes",
-    "server.max_upload_bytes",
-    "server.body_timeout_s",
-    "server.slow_reader_s",
-    "server.max_in_flight",
-    "server.max_lag_s",
-}
 
 
 def dangling(document: Document) -> list[Problem]:

@@ -117,7 +117,7 @@ def keep_batches_going(
         money=tier.money,
         told=telling(outbox),
         holder=holder,
-        max_line_bytes=line.config.max_body_bytes,
+        max_line_bytes=lambda: line.config.max_body_bytes,
         observer=metrics,
         handed=handed.out if tier.section.providers else nothing_handed,
         backlog=backlog,

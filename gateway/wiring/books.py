@@ -104,20 +104,21 @@ class _SpareEntries:
 
 async def keep_rounds(
     engine: AsyncEngine,
-    config: GatewayConfig,
+    live_config: Callable[[], GatewayConfig],
     metrics: AllMetrics,
     claims: Claims,
     desk: CallbackDesk | None,
     now_us: Callable[[], int],
 ) -> contextlib.AsyncExitStack:
-    """Starts the periodic rounds; closing the returned stack ends them."""
+    """Starts the periodic rounds; closing the returned stack ends them. `live_config` returns the configuration in effect."""
+    config = live_config()
     stack = contextlib.AsyncExitStack()
     background(stack, every(_TRUE_UP_S, claims.rounds.run_due))
     background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.ledger.set_ledger_check).check_due))
     background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).check))
     outbox = Outbox(engine)
     if config.cost.report is not None:
-        reports = DailyReports(engine, config.cost.report, outbox, config.cost.pools)
+        reports = DailyReports(engine, config.cost.report, outbox, lambda: live_config().cost.pools)
         background(stack, every(_REPORTS_S, lambda: reports.deliver_due(now_us())))
     destinations = destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     if destinations:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Final
 
 from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
@@ -26,7 +27,7 @@ from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.background import background
 from proxy.comparisons import build_comparators
-from proxy.hedging import Hedging
+from proxy.hedging import FLOOR, Hedging
 from proxy.latency import LatencyTracker
 from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.pipeline_config import PipelineConfig
@@ -36,6 +37,8 @@ from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker
 
 _log = logging.getLogger("weighbridge.app")
+_MOST_CONNECTIONS: Final = 2_000_000
+"""Twice the highest `server.max_in_flight`."""
 
 
 def open_prefix_tracker(
@@ -70,10 +73,10 @@ def open_tracing(
     return tracing
 
 
-async def open_upstreams(catalog: Catalog, max_in_flight: int, proxy: ForwardProxy | None) -> Upstreams:
+async def open_upstreams(catalog: Catalog, proxy: ForwardProxy | None) -> Upstreams:
     """One client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The line bounds what is in flight; the pool must never be what a request waits for.
-    limits = DirectLimits(max_connections=2 * max_in_flight, max_connections_per_host=2 * max_in_flight)
+    limits = DirectLimits(max_connections=_MOST_CONNECTIONS, max_connections_per_host=_MOST_CONNECTIONS)
     direct = DirectUpstream(limits, proxy)
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
@@ -117,9 +120,9 @@ def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog
 
 
 def hedging(config: GatewayConfig, latency: LatencyTracker) -> Hedging:
-    """When late attempts are hedged, within a budget of their own: one, and from then on a share of the requests."""
+    """When late attempts are hedged, within a budget of their own."""
     window_s = config.providers.retry.budget_window_s
-    return Hedging(RetryBudget(config.providers.hedging.budget_share, 1, window_s, time.monotonic), latency)
+    return Hedging(RetryBudget(config.providers.hedging.budget_share, FLOOR, window_s, time.monotonic), latency)
 
 
 def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> PipelineConfig:

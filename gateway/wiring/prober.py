@@ -71,12 +71,18 @@ async def open_prober(
     shared = [group.name for group in config.selfhosted.shared_gpus]
     reading = [part.name for pool in configs for part in pool.parts if part.does == "reads" and part.scale is not None]
     lease = _lead(engine, store, registry, boot_id, prober, [*shared, *reading], metrics.registry, stack)
-    bills = {each.name: each for each in config.cost.pools}
-    watched_pools = {name: _watched(pool, prober, bills.get(name)) for name, pool in pools.items()}
+    watched_pools = {name: _watched(pool, prober) for name, pool in pools.items()}
     view = FleetView(watched_pools, registry, store, config.selfhosted.shared_gpus)
-    for name, watched in view.pools.items():
-        metrics.watch.set_pool_hardware(name, watched.hardware)
+    adopt_costs(view, config, metrics)
     return OpenProber(prober, view, engine, lease)
+
+
+def adopt_costs(view: FleetView, config: GatewayConfig, metrics: AllMetrics) -> None:
+    """Tells from now on what the pools' hardware costs by this configuration."""
+    bills = {each.name: each for each in config.cost.pools}
+    for name, watched in view.pools.items():
+        watched.hardware = _hardware(watched.config, bills.get(name))
+        metrics.watch.set_pool_hardware(name, watched.hardware)
 
 
 def _tell_of_rollouts(registry: Registry, pools: Sequence[PoolConfig], publisher: Publisher) -> None:
@@ -137,13 +143,12 @@ def _hardware(config: PoolConfig, bill: PoolSection | None) -> PoolHardware:
     )
 
 
-def _watched(pool: ProbedPool, prober: Prober, bill: PoolSection | None) -> WatchedPool:
+def _watched(pool: ProbedPool, prober: Prober) -> WatchedPool:
     config = pool.config
     return WatchedPool(
         config=config,
         snapshot=pool.snapshot,
         discovery=pool.discovery,
-        hardware=_hardware(config, bill),
         token=None if config.registration is None else resolve_secret(config.registration.token),
         kv_events=None if config.watch.kv_events_port is None else lambda: prober.kv_states(config.name),
     )

@@ -32,43 +32,75 @@ from selfhosted.scale.turn_loop import SharedPool, TurnLoop, TurnObserver, Wante
 _PRICES_S: Final = 60.0
 _TURNS_S: Final = 1.0
 _LOOK_BACK_DAYS: Final = (1, 7, 31)
+PolicyFromState = Callable[[str], ScalePolicy]
+"""Builds a policy from its saved state."""
 _OUTPUT_WEIGHT: Final = 4.0
 """The cost of a generated token relative to a prompt token, where `cost.pools` has not measured it."""
 
 
 def keep_scaling(
-    config: GatewayConfig,
+    config: Callable[[], GatewayConfig],
     opened: OpenProber,
     sharers: Callable[[], int],
     backlog: Backlog,
     metrics: ScaleMetrics,
     turns: TurnObserver,
     stack: contextlib.AsyncExitStack,
-) -> None:
+) -> Callable[[], None]:
     """Starts the autoscaler loops, and those of pools that share GPUs. Every prober observes; the one that holds a pool's lease
-    decides. `sharers` returns the number of serving processes of all hosts; `backlog` knows what batches lack.
+    decides. `config` returns the configuration in effect; `sharers` returns the number of serving processes of all hosts;
+    `backlog` knows what batches lack.
+
+    Returns what to call after a reload: what pools cost, and what else is sold, may be another then.
     """
-    _keep_turns(config, opened, sharers, turns, stack)
-    costs = {pool.name: pool for pool in config.cost.pools}
-    sold = sold_elsewhere(config)
-    known = {model.model_id for model in config.providers.models}
+    _keep_turns(config(), opened, sharers, turns, stack)
     scaled = sum(pool.config.scale is not None for pool in opened.prober.pools.values())
+    adopting: list[Callable[[], None]] = []
+
+    def lacks(targets: frozenset[str]) -> float:
+        return backlog.tokens_per_s(targets, {model.model_id for model in config().providers.models}, scaled)
+
     for name, pool in opened.prober.pools.items():
         for part in pool.config.parts if opened.lease is not None else ():
             if part.scale is None or opened.lease is None:
                 continue
-            cost = costs.get(name)
-            # What an hour of those that only read, or only answer, saves is not known apart.
-            economic = part.does == "all" and cost is not None and is_economic(part.scale, sold=sold)
-            prices = PriceElsewhere(EarningsReader(opened.database), cost) if cost is not None and economic else None
-            if prices is not None:
-                background(stack, every(_PRICES_S, prices.refresh))
-            lacks = functools.partial(backlog.tokens_per_s, frozenset(pool.config.targets), known, scaled)
+            prices = PriceElsewhere(EarningsReader(opened.database))
+            background(stack, every(_PRICES_S, prices.refresh))
             signals = PoolSignals(
-                pool.config, pool.snapshot, opened.prober.reports, sharers, prices, batch=lacks, part=part
+                pool.config,
+                pool.snapshot,
+                opened.prober.reports,
+                sharers,
+                prices,
+                batch=functools.partial(lacks, frozenset(pool.config.targets)),
+                part=part,
             )
-            loop = _loop(part, cost, opened, opened.lease, metrics, signals)
+            costs = functools.partial(_policy_by_costs, config, name, part, part.scale, prices)
+            loop = _loop(part, opened, opened.lease, metrics, signals, costs())
+            adopting.append(functools.partial(_adopt, loop, costs))
             background(stack, loop.run())
+
+    def adopt() -> None:
+        for each in adopting:
+            each()
+
+    return adopt
+
+
+def _adopt(loop: ScaleLoop, costs: Callable[[], PolicyFromState]) -> None:
+    loop.adopt(costs())
+
+
+def _policy_by_costs(
+    config: Callable[[], GatewayConfig], pool: str, part: PoolPart, scale: ScaleConfig, prices: "PriceElsewhere"
+) -> PolicyFromState:
+    """Tells `prices` what the pool costs now, and returns what builds its policy by that."""
+    now = config()
+    cost = next((each for each in now.cost.pools if each.name == pool), None)
+    # What an hour of those that only read, or only answer, saves is not known apart.
+    economic = part.does == "all" and cost is not None and is_economic(scale, sold=sold_elsewhere(now))
+    prices.pool = cost if economic else None
+    return functools.partial(_policy, scale, cost, economic=economic)
 
 
 def _keep_turns(
@@ -152,25 +184,30 @@ def _chats(model: ModelConfig) -> bool:
 class PriceElsewhere:
     """What the pool's work has cost elsewhere in the last days, by the books."""
 
-    def __init__(self, reader: EarningsReader, pool: PoolSection, now_us: Callable[[], int] = wall_us) -> None:
+    def __init__(
+        self, reader: EarningsReader, pool: PoolSection | None = None, now_us: Callable[[], int] = wall_us
+    ) -> None:
         self._reader = reader
-        self._pool = pool
+        self.pool = pool
+        """None while it is not scaled by what its hours are worth."""
         self._now_us = now_us
         self._usd: float | None = None
 
     async def refresh(self) -> None:
         """Reads the newest day that has the figure; what was known before counts while there is none."""
-        now = self._now_us()
+        now, pool = self._now_us(), self.pool
+        if pool is None:
+            return
         for days in _LOOK_BACK_DAYS:
-            found = await self._reader.usd_per_busy_s(self._pool, now - now % HOUR_US - days * DAY_US, now)
+            found = await self._reader.usd_per_busy_s(pool, now - now % HOUR_US - days * DAY_US, now)
             if found is not None:
-                self._usd = found * float(self._pool.seconds_per_million.input) / 1_000_000
+                self._usd = found * float(pool.seconds_per_million.input) / 1_000_000
                 return
 
     @property
     def usd_per_work(self) -> float | None:
         """Dollars per unit of work, a prompt token's; None until a request was booked with the figure."""
-        return self._usd or None
+        return None if self.pool is None else self._usd or None
 
 
 class PoolSignals:
@@ -239,21 +276,19 @@ class PoolSignals:
 
 def _loop(
     part: PoolPart,
-    cost: PoolSection | None,
     opened: OpenProber,
     lease: Lease,
     metrics: ScaleMetrics,
     signals: PoolSignals,
+    policy: PolicyFromState,
 ) -> ScaleLoop:
-    scale = part.scale
-    assert scale is not None  # noqa: S101  # Only such parts have a loop.
     return ScaleLoop(
         part.name,
         targets=Targets(opened.database),
         lease=lease,
         wished=lambda: _desired_replicas(opened, part.name),
         observe=signals,
-        policy=lambda state: _policy(scale, cost, state, economic=signals.prices is not None),
+        policy=policy,
         observer=metrics,
     )
 

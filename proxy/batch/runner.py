@@ -127,7 +127,7 @@ class BatchRunner:
         money: Money,
         told: Told,
         holder: str,
-        max_line_bytes: int,
+        max_line_bytes: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         observer: BatchObserver | None = None,
@@ -499,7 +499,7 @@ class BatchRunner:
         validation = Validation(
             batch.endpoint,
             max_lines=self._section.max_lines,
-            max_line_bytes=self._max_line_bytes,
+            max_line_bytes=self._max_line_bytes(),
             bound=self._money.bound_for(caller),
         )
         held_at = self._clock()

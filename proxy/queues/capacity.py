@@ -244,7 +244,10 @@ class Capacity:
             if known is None:
                 known = _Share(config, 0 if self._by_demand else self._equal(config))
             known.config = config
-            known.limit = min(known.limit, config.tokens_in_flight) if self._by_demand else self._equal(config)
+            if self._by_demand:
+                known.limit = min(known.limit, config.tokens_in_flight)
+            else:
+                known.limit, known.whole = self._equal(config), config.tokens_in_flight
             self._shares[name] = known
         for name in old.keys() - configs.keys():
             self._release_part(name, old[name])

@@ -62,6 +62,12 @@ class ScaleLoop:
         self._policy: ScalePolicy | None = None
         self._saved_at = float("-inf")
 
+    def adopt(self, policy: Callable[[str], ScalePolicy]) -> None:
+        """Decides by other prices from now on; what was learnt is kept."""
+        self._build_policy = policy
+        if self._policy is not None:
+            self._policy = policy(self._policy.state())
+
     async def run(self) -> None:
         """Steps every `every_s` seconds until it is cancelled."""
         while True:

@@ -1,5 +1,6 @@
 """Prometheus metrics of replicas."""
 
+import contextlib
 import math
 from typing import Final, get_args
 
@@ -170,6 +171,9 @@ class WatchMetrics(WatchObserver):
         for field, value in known.items():
             if value is not None:
                 self._hardware[field].labels(pool).set(value)
+            else:
+                with contextlib.suppress(KeyError):
+                    self._hardware[field].remove(pool)
 
     def count_scrape(self, pool: str, result: ScrapeResult) -> None:
         self._scrapes.labels(pool, result).inc()

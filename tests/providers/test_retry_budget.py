@@ -85,11 +85,23 @@ def test_each_target_has_its_own() -> None:
 
 def test_other_bounds_count_at_once() -> None:
     """For the budgets that are there, and for those to come."""
-    clock = Clock()
-    budgets = RetryBudgets(RetryConfig(), clock)
+    budgets = RetryBudgets(RetryConfig(), Clock())
     assert budgets.of("a").balance == 3
     budgets.configure(RetryConfig(budget_floor=1, budget_window_s=20))
     assert [budgets.of(name).balance for name in ("a", "b")] == [1, 1]
     budgets.configure(RetryConfig(budget_floor=5))
-    clock.now += REFILL_S
     assert [budgets.of(name).balance for name in ("a", "b", "c")] == [5, 5, 5]
+
+
+def test_another_configuration_counts_at_once() -> None:
+    """A higher floor is there to be spent, a lower one no more than that; what requests have earned stays."""
+    clock = Clock()
+    budget = RetryBudget(0.0, 1, 10.0, clock)
+    assert budget.try_spend()
+    budget.configure(0.5, 3, 20.0)
+    assert budget.balance == 2
+    budget.configure(0.5, 0, 20.0)
+    assert budget.balance == 0
+    for _ in range(4):
+        budget.request()
+    assert budget.balance == 2

@@ -490,6 +490,30 @@ def test_a_reload_keeps_the_old_configuration_when_the_new_one_is_bad(
     assert changed.needs_restart == ("server.port",)
 
 
+def test_what_needs_a_restart_stays_and_is_told_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside keys that change at once: each reload names every key that the file has otherwise than the process."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    path = _write(tmp_path, GOOD)
+    started = load(path, Environment())
+    _write(
+        tmp_path,
+        GOOD + "server: {drain_s: 5, max_in_flight: 7}\ncost: {budgets: {poll_s: 3}, unpriced: book}\n"
+        "sign_in: {idle_s: 99, trusted_proxies: [10.0.0.0/8]}\nresponses: {keep_days: 3}\nbatch: {folder: elsewhere}\n",
+    )
+    told = ("server.drain_s", "sign_in.idle_s", "cost.budgets.poll_s", "batch.folder")
+    first = reload(started, path, Environment())
+    config = first.config
+    assert first.needs_restart == told
+    assert (config.server.max_in_flight, config.cost.unpriced, config.responses.keep_days) == (7, "book", 3)
+    assert str(config.sign_in.trusted_proxies[0]) == "10.0.0.0/8"
+    assert (config.server.drain_s, config.sign_in.idle_s) == (started.server.drain_s, started.sign_in.idle_s)
+    assert (config.cost.budgets, config.batch) == (started.cost.budgets, started.batch)
+    assert reload(config, path, Environment()).needs_restart == told
+    _write(tmp_path, GOOD)
+    back = reload(config, path, Environment())
+    assert (back.config, back.needs_restart) == (started, ())
+
+
 @pytest.mark.parametrize("name", ["minimal.yaml", "gateway.yaml", "pool.yaml"])
 def test_the_examples_load(name: str) -> None:
     """The shipped files are right, and need only their secrets."""

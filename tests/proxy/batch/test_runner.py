@@ -72,7 +72,7 @@ def _runner(batches: BatchStore, files: FileStore, poll_s: float) -> BatchRunner
         money=house,
         told=_told,
         holder=HOLDER,
-        max_line_bytes=1_000,
+        max_line_bytes=lambda: 1_000,
     )
 
 
