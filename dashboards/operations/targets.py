@@ -18,12 +18,13 @@ FAULTS: Final = {
     "UpstreamUnavailable": "it answered that it cannot serve",
     "AnswerLost": "the connection was lost before an answer came",
     "UpstreamRateLimited": "it refused for its rate limit",
+    "UpstreamOverloaded": "it has too much to do",
     "FirstTokenTimeout": "no first token in time",
     "UpstreamTimeout": "it stopped answering",
     "ReplicaSilent": "the replica went down before a word",
     "StreamCut": "the answer broke off",
     "MalformedReply": "what it sent was no answer",
-    "UpstreamRefusedUs": "it refused our key, permission or model name",
+    "UpstreamRefusedUs": "it refused our key, account, permission or model name",
     "DeadlineExceeded": "no first token until the deadline",
 }
 """Error classes in words."""

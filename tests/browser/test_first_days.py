@@ -99,7 +99,7 @@ async def test_nothing_is_green_while_every_call_fails(tmp_path: Path, browser: 
         assert set(await ask(running, 4)) <= {502, 503}
         async with visitor_of(browser, running, "op@default.test", role="operator") as visitor:
             told = await shown(
-                visitor, "/dashboard/operations", "it refused our key, permission or model name (status 401)"
+                visitor, "/dashboard/operations", "it refused our key, account, permission or model name (status 401)"
             )
             assert re.search(r"only\s+Down", told)
             told = await shown(visitor, "/dashboard/operations/targets/only", "The script answers 401.")

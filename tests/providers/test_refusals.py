@@ -1,6 +1,7 @@
 """One table says of each refusal whose it is; every row of it is tried with what the provider or engine said."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from providers.errors import (
     UpstreamUnavailable,
 )
 from providers.refusals import Row, pace_s, read_table, refusal_of, row_of
+from providers.refusals_page import page
 from providers.upstream_faults import error_in_reply, error_of_status
 
 TABLE: Final = read_table()
@@ -57,7 +59,7 @@ def test_an_example_is_what_its_row_says(row: Row) -> None:
     assert meant(error) == (row.owner, row.reason)
     assert error.fall_back is (row.elsewhere if row.owner == "request" else True)
     assert error.key_refused is (row.owner == "operator" and row.certain)
-    assert not error.gateway_failure or row.owner == "health"
+    assert error.gateway_failure is (row.owner == "health" or not row.certain)
     if isinstance(error, RequestRejected):
         assert error.status in {400, 413, 422}
         assert row.told_code in {None, error.code}
@@ -242,3 +244,9 @@ def test_every_refusal_is_somebodys(status: int, code: str, message: str) -> Non
     """Whatever is said."""
     assert refusal_of(status, code=code, kind=code, message=message).owner
     assert refusal_of(None, code=code, kind=None, message=message).owner
+
+
+def test_the_page_has_every_row() -> None:
+    """`python -m providers.refusals_page > docs/refusals.md` writes it."""
+    written = Path(__file__).parents[2] / "docs" / "refusals.md"
+    assert written.read_text(encoding="utf-8") == page()

@@ -183,7 +183,7 @@ def refusing(status: int) -> Answer:
         (401, 502, "upstream_refused"),
         (429, 429, "upstream_rate_limited"),
         (500, 502, "upstream_unavailable"),
-        (529, 502, "upstream_unavailable"),
+        (529, 503, "upstream_overloaded"),
     ],
 )
 async def test_a_providers_error_is_told_in_openais_shape(
