@@ -29,6 +29,7 @@ from providers.errors import (
     UpstreamUnavailable,
 )
 from providers.litellm_door import LitellmUpstream, litellm_arguments
+from providers.refusals import Row, read_table
 from providers.target import Deployment
 from providers.upstreams import Upstreams
 from providers.wire import Event
@@ -181,6 +182,24 @@ async def test_statuses_become_our_errors(upstream: Upstreams, status: int, kind
         assert raised.value.retry_after_s == 7
     if status == 400:
         assert raised.value.public in {"bad *** line", "bad REDACTED line"}
+
+
+BEDROCKS = [row for row in read_table().refusal if row.provider == "Bedrock"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("row", BEDROCKS, ids=lambda row: str(row.reason))
+async def test_bedrocks_refusals_are_what_the_table_says(upstream: Upstreams, row: Row, stream: bool) -> None:
+    """Classes of litellm's say 400 or 500 of much that is the operator's or a limit's: words and statuses come through it."""
+
+    async def refuse(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        body = row.example if row.example.startswith("{") else json.dumps({"message": row.example})
+        return web.Response(text=body, content_type="application/json", status=row.example_status or 500)
+
+    async with provider(refuse) as served:
+        with pytest.raises(UpstreamError) as raised:
+            await talk(upstream, upstream_call(bedrock(served), chat_request(stream=stream)))
+    assert (raised.value.owner, raised.value.reason) == (row.owner, row.reason)
 
 
 async def test_nobody_listens(upstream: Upstreams) -> None:
