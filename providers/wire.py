@@ -330,6 +330,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         has_more = True
         payload = payload.removeprefix(_BOM)
+        _refuse_bare_error(payload, deployment_id, secret)
         reply = _decode_leniently(_without_lone_surrogates(payload), deployment_id)
     payload = on_one_line(payload)
     if reply.error is not None:
@@ -339,6 +340,8 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     served = reply.service_tier
     tier = served if type(served) is str else None
     if not choices:
+        if reply.usage is None:
+            _refuse_bare_error(payload, deployment_id, secret)
         return Event(payload, False, 0, 0, usage, False, tier)
     token = finished = False
     chars = 0
@@ -366,6 +369,9 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     return Event(payload, token, len(choices), chars, usage, finished, tier, words)
 
 
+_ERROR: Final = b'"error"'
+
+
 def _words_of(choices: list[_Choice]) -> str:
     """The text of the one choice that has nothing but text; empty for all others."""
     first = choices[0]
@@ -390,6 +396,19 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
     # Nothing is generated, and most hosts do not say so; some tell the total alone.
     told = WireUsage(prompt_tokens=total if prompt is None else prompt, completion_tokens=0, total_tokens=total)
     return Event(payload, False, len(reply.data or ()), 0, told if reply.usage is not None else None, True)
+
+
+def _refuse_bare_error(payload: bytes, deployment_id: str, secret: str | None) -> None:
+    """Raises the UpstreamError for an error that no `error` is around, as of SGLang and Mistral, or an array, as of Gemini."""
+    if _ERROR not in payload:
+        return
+    try:
+        found = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    first = found[0] if isinstance(found, list) and found else found
+    if isinstance(first, dict) and (first.get("object") == "error" or (found is not first and "error" in first)):
+        raise error_in_reply(first, deployment_id, secret)
 
 
 def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyAnyUsage:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.errors import MalformedReply, UpstreamError
+from providers.errors import (
+    MalformedReply,
+    PromptTooLong,
+    UpstreamError,
+    UpstreamOverloaded,
+    UpstreamRateLimited,
+    UpstreamUnavailable,
+)
 from providers.wire import ChatRequest, Event, decode_embeddings, decode_event, fields_of, upstream_body
 from tests.providers.calls import chat_request, deployment
 
@@ -261,3 +268,28 @@ def test_half_a_letter_is_no_text_to_write() -> None:
     """Its writer reads the event again, and passes the half on."""
     event = decode_event(b'{"choices":[{"delta":{"content":"kg\\ud83d"}}]}', "t0/a")
     assert (event.token, event.words) == (True, "")
+
+
+BARE: list[tuple[Any, type[UpstreamError]]] = [
+    ({"object": "error", "message": "Service tier capacity exceeded for this model.", "code": None}, UpstreamOverloaded),
+    ({"object": "error", "message": "The input (9 tokens) is longer than the model's context length (8 tokens).", "code": 400}, PromptTooLong),
+    ([{"error": {"code": 429, "message": "Quota.", "status": "RESOURCE_EXHAUSTED"}}], UpstreamRateLimited),
+    ([{"error": {"code": 500, "message": "Internal.", "status": "INTERNAL"}}], UpstreamUnavailable),
+]  # fmt: skip
+"""Errors within streams that no `error` is around."""
+
+
+@pytest.mark.parametrize(("told", "kind"), BARE)
+def test_an_error_without_its_frame_is_an_error(told: Any, kind: type[UpstreamError]) -> None:
+    """Else the stream would end as if all had been said."""
+    with pytest.raises(kind) as raised:
+        decode_event(json.dumps(told).encode(), "t/a")
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    "told", [{"choices": []}, {"choices": [], "prompt_filter_results": [{"error": 1}]}, {"object": "x"}]
+)
+def test_an_event_that_says_nothing_is_no_error(told: Any) -> None:
+    """As Azure's first one."""
+    assert decode_event(json.dumps(told).encode(), "t/a").choices == 0
