@@ -25,6 +25,7 @@ _PREFIX: Final = re.compile(
     r"(?:litellm\.)?\w{0,60}(?:error|exception|timeout)\s*[:-]\s*"
     r"|an error occurred \(\w{1,80}\) when calling the \w{1,80} operation(?: \([^)]{0,80}\))?: "
     r"|error code: \d{3} - |error from provider \([^)]{0,80}\): |bad request: |<lm studio error> |\[address=[^\]]{0,80}\] "
+    r"|\{'error': \{'message': ['\"]"
 )
 """What gateways and clients put before the words of others."""
 _MOST_PREFIXES: Final = 6

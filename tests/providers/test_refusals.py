@@ -232,6 +232,51 @@ def test_waits_that_stand_in_the_body() -> None:
     assert (type(error), error.retry_after_s) == (UpstreamRateLimited, 30)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "litellm.BadRequestError: AnthropicException - ",
+        "litellm.BadRequestError: litellm.APIError: OpenrouterException - Error code: 400 - {'error': {'message': '",
+        "An error occurred (ValidationException) when calling the Converse operation (reached max retries: 4): ",
+        "Error from provider (Console): ",
+        "[address=0.0.0.0:43769, pid=1065] ",
+        "",
+    ],
+)
+def test_what_gateways_put_before_words_is_passed_over(before: str) -> None:
+    """They repeat what they were told after names of their own."""
+    said = f"{before}Your  credit balance is too LOW to access the Anthropic API."
+    assert refusal_of(400, code=None, kind=None, message=said).reason == "credit"
+    assert refusal_of(400, code=None, kind=None, message=f"{before}name: {said[len(before) :]}").owner == "request"
+
+
+JSON: Final = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["error", "detail", "message", "code", "type", "status", "details", "metadata", "raw", "loc", "msg"]
+            )
+            | st.text(max_size=5),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.integers(300, 599), JSON)
+def test_any_body_is_an_error_of_ours(status: int, body: Any) -> None:
+    """Nobody vouches for the shape of what an upstream says, nor for that of what it says within that."""
+    for told in (body, {"error": msgspec.json.encode(body).decode()}):
+        error = error_of_status(status, msgspec.json.encode(told), {}, deployment_id="t/a", now=NOW)
+        assert len(error.public) <= 500
+        assert error.owner in {"request", "operator", "pace", "health"}
+    assert error_in_reply(body, "t/a").owner
+
+
 @given(st.text(max_size=300), st.text(max_size=80), st.sampled_from(["retry-after", "x-ratelimit-reset"]))
 def test_a_wait_is_bounded_whatever_is_said(message: str, value: str, name: str) -> None:
     """None, or between nothing and an hour."""

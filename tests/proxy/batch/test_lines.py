@@ -37,6 +37,7 @@ def claimed(**given: int) -> ClaimedLine:
         (429, "queue_full", 7, "not now"),
         (503, "draining", 7, "not now"),
         (503, "storage_unavailable", 7, "not now"),
+        (503, "upstream_overloaded", 7, "not now"),
         (502, "upstream_unavailable", 0, "again"),
         (504, "deadline_exceeded", 1, "again"),
         (500, "internal_error", 2, "answer"),
