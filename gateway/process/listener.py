@@ -1,18 +1,38 @@
 """The listening socket of `weighbridge serve`, which every worker inherits."""
 
 import socket
+import time
 
 _BACKLOG = 8192
 _IN_USE = {98, 48}
 """The errno of EADDRINUSE on Linux and on macOS."""
+_AGAIN_S = 0.05
 
 
 class PortTaken(Exception):
     """Raised when the address cannot be listened on; the message says why."""
 
+    def __init__(self, message: str, *, in_use: bool = False) -> None:
+        super().__init__(message)
+        self.in_use = in_use
+        """Whether another server listens there."""
 
-def bind(host: str, port: int) -> socket.socket:
-    """Binds a listening socket; port 0 lets the system choose. Raises PortTaken."""
+
+def bind(host: str, port: int, *, patience_s: float = 0.0) -> socket.socket:
+    """Binds a listening socket; port 0 lets the system choose. An address that is in use is tried again for `patience_s`
+    seconds. Raises PortTaken.
+    """
+    give_up_at = time.monotonic() + patience_s
+    while True:
+        try:
+            return _bind(host, port)
+        except PortTaken as refused:
+            if not refused.in_use or time.monotonic() >= give_up_at:
+                raise
+        time.sleep(_AGAIN_S)
+
+
+def _bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -24,7 +44,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        hint = "; another server is already there, choose another --port" if error.errno in _IN_USE else ""
-        raise PortTaken(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
+        in_use = error.errno in _IN_USE
+        hint = "; another server is already there, choose another --port" if in_use else ""
+        raise PortTaken(f"cannot listen on {host}:{port}: {error.strerror}{hint}", in_use=in_use) from error
     listener.setblocking(False)
     return listener

@@ -39,6 +39,9 @@ from settings.private import private_folder
 
 _log = logging.getLogger("weighbridge.serve")
 
+_PATIENCE_S = 2.0
+"""Seconds that an address which is in use is waited for: a gateway that is being stopped leaves its own within half a second."""
+
 
 def serve(
     config: GatewayConfig,
@@ -52,7 +55,7 @@ def serve(
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
     hung process ended it by force. `listening` is called with the address once connections are at least queued.
     """
-    with contextlib.closing(bind(config.server.host, config.server.port)) as listener:
+    with contextlib.closing(bind(config.server.host, config.server.port, patience_s=_PATIENCE_S)) as listener:
         return serve_on(listener, config, environment, config_path, listening=listening)
 
 
@@ -64,7 +67,10 @@ def serve_on(
     *,
     listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
-    """`serve` on a socket that is bound already."""
+    """`serve` on a socket that is bound already.
+
+    It is closed at a stop. Where somebody else holds it, too, whoever comes then waits in its queue for who accepts next.
+    """
     # Until the supervisor listens for them, a reload must not end this process.
     ignore_early_signals()
     # Nothing has been admitted before somebody else listens for these, so there is nothing to wait for.
@@ -120,7 +126,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
             [sys.executable, "-m", "gateway.process.worker", "--fd", str(listener.fileno()), *shared],
             control=[sys.executable, "-m", "gateway.process.control", *shared],
             count=config.server.workers,
-            inherited_fd=listener.fileno(),
+            listener=listener,
             environ={
                 **os.environ,
                 **environment.variables(),

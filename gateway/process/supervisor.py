@@ -1,6 +1,7 @@
 """The supervisor: keeps the control plane and worker processes running on one listening socket.
 
-The parent owns the socket and the processes; it serves nothing itself. A dead worker is replaced, ever
+The parent owns the socket and the processes; it serves nothing itself. At a stop it closes the socket at once: connections would
+wait there for nobody, and no other gateway could listen, for as long as anybody holds it. A dead worker is replaced, ever
 more slowly when it dies young, and when workers only ever die young the parent gives up: something
 is wrong that a restart does not mend. Signals are passed on; at a stop the workers go first, since the control plane
 brings into the database what they booked.
@@ -10,6 +11,7 @@ import contextlib
 import logging
 import queue
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,16 +50,16 @@ class Supervisor:
         command: Sequence[str],
         *,
         count: int,
-        inherited_fd: int,
+        listener: socket.socket,
         environ: Mapping[str, str],
         drain_s: float,
         control: Sequence[str] | None = None,
         patience: RestartBackoff | None = None,
         gone: Callable[[int], None] = lambda _pid: None,
     ) -> None:
-        """`control` is the control plane's command; without one there are workers alone. `gone` is told of each process that ended."""
+        """Workers inherit `listener`, which is closed at a stop. `control` is the control plane's command; without one there are workers alone. `gone` is told of each process that ended."""
         self._command = list(command)
-        self._fd = inherited_fd
+        self._listener = listener
         self._environ = dict(environ)
         self._drain_s = drain_s
         self._patience = patience or RestartBackoff()
@@ -163,10 +165,11 @@ class Supervisor:
     def _stop(self) -> None:
         self._stop_at = time.monotonic() + self._drain_s + _KILL_AFTER_S
         self._to_replace.clear()
+        self._listener.close()
         self._send(signal.SIGTERM)
 
     def _spawn(self, now: float) -> RunningChild:
-        return spawn(self._command, self._environ, now, (self._fd,))
+        return spawn(self._command, self._environ, now, (self._listener.fileno(),))
 
     def _start_due(self, now: float) -> None:
         for place in self._places:

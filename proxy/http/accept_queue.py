@@ -103,6 +103,15 @@ class AcceptQueue:
             self._loop.add_reader(self._listener, self._accept)
             self._reading = True
 
+    async def empty(self) -> None:
+        """Accepts whoever waits at this moment, many in each turn of the loop: closing the socket would reset them."""
+        rounds = waiting(self._listener) // _MANY + 1
+        self._at_once = _MANY
+        for _ in range(rounds):
+            if self._closed or not self._accept():
+                return
+            await asyncio.sleep(0)
+
     def close(self) -> None:
         if not self._closed:
             self._pause()
@@ -116,20 +125,22 @@ class AcceptQueue:
         self._loop.remove_reader(self._listener)
         self._reading = False
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Accepts some connections. Returns whether there may be more."""
         for _ in range(self._at_once):
             try:
                 connection, _address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                return False
             except OSError:
                 # No file descriptor left, most likely. The server has its own way then; the guard opens again soon.
                 self._pause()
-                return
+                return False
             connection.setblocking(False)
             task = self._loop.create_task(self._welcome(connection))
             self._coming.add(task)
             task.add_done_callback(self._coming.discard)
+        return True
 
     async def _welcome(self, connection: socket.socket) -> None:
         try:

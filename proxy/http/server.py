@@ -28,7 +28,7 @@ BACKLOG: Final = 8192
 TICK_S: Final = 1.0
 _TELL_S: Final = 0.5
 """Seconds for which a stopping server still accepts: balancers and kept connections are told, as a closed socket tells
-nothing.
+nothing. Whoever came meanwhile has as long again to send a request.
 """
 _MOVE_S: Final = 2.0
 """Seconds for which a replaced server keeps idle connections; each next reply tells them to leave."""
@@ -76,6 +76,7 @@ class HttpServer:
         self._common = b""
         self._dated_at = 0
         self._doors: list[asyncio.Server | AcceptQueue] = []
+        self._queues: list[AcceptQueue] = []
         self._ticking: asyncio.Task[None] | None = None
         self._hurried = False
         self._stop_asked = asyncio.Event()
@@ -104,10 +105,10 @@ class HttpServer:
             ssl_handshake_timeout=None if tls is None else self.limits.head_timeout_s,
             backlog=BACKLOG,
         )
-        self._doors.append(door)
+        queue = AcceptQueue(listener, self._connection, lambda: self.accepted, sharing, tls)
+        self._doors += (door, queue)
+        self._queues.append(queue)
         if watch is not None:
-            queue = AcceptQueue(listener, self._connection, lambda: self.accepted, sharing, tls)
-            self._doors.append(queue)
             watch(queue)
         if self._ticking is None:
             self._ticking = self._loop.create_task(self._keep_time(tick_s))
@@ -117,6 +118,7 @@ class HttpServer:
         for door in self._doors:
             door.close()
         self._doors.clear()
+        self._queues.clear()
 
     async def aclose(self) -> None:
         """Ends at once: what is left of requests is cancelled, and told as far as it can be."""
@@ -148,12 +150,18 @@ class HttpServer:
         self._stop_asked.set()
 
     async def stop(self, until: float, cut_off: Callable[[], bool]) -> None:
-        """Ends in order: tells all callers, closes, waits until the time `until` for requests under way, and then calls
+        """Ends in order: tells all callers, closes once nobody waits to be accepted, waits until the time `until` for requests under way, and then calls
         `cut_off`, which tells them why they end and returns whether it could. What outlasts even that is cancelled.
         """
         self.leaving = True
+        earlier = tuple(self.connections)
         await self._wait(_TELL_S, lambda: False)
+        for queue in self._queues:
+            await queue.empty()
         self.close_doors()
+        for connection in earlier:
+            connection.leave()
+        await self._wait(_TELL_S, self._is_done)
         for connection in tuple(self.connections):
             connection.leave()
         await self._wait(until - self.now(), self._is_done)

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -168,3 +169,63 @@ async def _ask(server: Server, key: str, name: str) -> str:
     ):
         assert reply.status == 200, await reply.text()
         return await reply.text()
+
+
+@pytest.mark.parametrize(("host", "workers"), [("127.0.0.1", "1"), ("127.0.0.1", "2"), ("::1", "2"), ("0.0.0.0", "2")])  # noqa: S104 - every address is what is meant
+async def test_whoever_comes_to_a_stopping_gateway_is_refused_and_a_successor_serves(
+    tmp_path: Path, host: str, workers: str
+) -> None:
+    """While streams of the old one go on: nobody new hangs, and another gateway listens on the same address."""
+    with oracle(tmp_path) as upstream:
+        models = [
+            model("slow", [upstream.deployment("tokens-400+every-50ms")]),
+            model("fast", [upstream.deployment("ok")]),
+        ]
+        site = await make_site(tmp_path, models, server={"host": host, "drain_s": 60})
+        async with serving(site, "old", "--workers", workers) as old:
+            streams = [asyncio.create_task(_ask(old, site.key, "slow")) for _ in range(4)]
+            await until(lambda: sum(line.event == "arrived" for line in upstream.seen()) == len(streams))
+            old.signal(signal.SIGTERM)
+            # Some are told, some are reset as the socket closes; the last one finds nobody there.
+            while await _come(old.url, site.key) != "nobody listens":
+                pass
+            port = old.url.rpartition(":")[2]
+            async with serving(site, "successor", "--workers", workers, "--port", port) as successor:
+                assert successor.url == old.url
+                assert (await _ask(successor, site.key, "fast")).endswith("data: [DONE]\n\n")
+                assert old.process.poll() is None
+                assert not any(stream.done() for stream in streams)
+                for stream in streams:
+                    assert (await stream).endswith("data: [DONE]\n\n")
+                assert await old.ended() == 0
+                assert (await _ask(successor, site.key, "fast")).endswith("data: [DONE]\n\n")
+                assert await successor.stop() == 0
+
+
+async def _come(url: str, key: str) -> str:
+    """What becomes of somebody who has no connection yet. Raises TimeoutError when nobody tells."""
+    address = urlsplit(url)
+    body = json.dumps({"model": "fast", "messages": QUESTION}).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    async with asyncio.timeout(10):
+        try:
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        except ConnectionRefusedError:
+            return "nobody listens"
+        with contextlib.closing(writer):
+            try:
+                writer.write(head.encode() + body)
+                said = (await reader.read()).decode()
+            except ConnectionError:
+                return "reset"
+    if not said:
+        return "reset"
+    assert "\r\nconnection: close\r\n" in said
+    if said.startswith("HTTP/1.1 200 "):
+        return "served before the worker had the signal"
+    assert said.startswith("HTTP/1.1 503 "), said
+    assert '"code":"draining"' in said
+    return "told"

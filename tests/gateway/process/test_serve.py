@@ -30,7 +30,7 @@ command = [sys.executable, "-m", "tests.gateway.process.tiny_worker", "--fd", st
 control = [sys.executable, "-m", "tests.gateway.process.tiny_control", sys.argv[3]] if len(sys.argv) > 3 else None
 patience = RestartBackoff(young_s=float(sys.argv[2]), max_young_deaths=3, first_delay_s=0.01)
 supervisor = Supervisor(
-    command, control=control, count=2, inherited_fd=listener.fileno(), environ=dict(os.environ), drain_s=5,
+    command, control=control, count=2, listener=listener, environ=dict(os.environ), drain_s=5,
     patience=patience,
 )
 sys.exit(supervisor.run())
@@ -115,6 +115,17 @@ def test_a_taken_port_is_one_clear_line() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(PortTaken, match=rf"127\.0\.0\.1:{port}: Address already in use; .* another --port"):
             bind("127.0.0.1", port)
+
+
+def test_an_address_that_is_being_left_is_waited_for() -> None:
+    """The successor of a gateway that is stopping listens as soon as that one's socket is closed."""
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        leaving = threading.Timer(0.1, listener.close)
+        leaving.start()
+        with contextlib.closing(bind("127.0.0.1", port, patience_s=_TIMEOUT_S)) as successor:
+            assert successor.getsockname()[1] == port
+        leaving.join()
 
 
 def test_an_impossible_address_is_one_clear_line() -> None:

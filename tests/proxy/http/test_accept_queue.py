@@ -119,6 +119,18 @@ async def test_it_lets_in_who_waits(listener: socket.socket) -> None:
         await met.end()
 
 
+async def test_whoever_waits_is_accepted_before_the_end(listener: socket.socket) -> None:
+    """However many: closing the socket would reset them."""
+    met = _Met()
+    door = AcceptQueue(listener, met.protocol, lambda: len(met.all), 1)
+    with contextlib.ExitStack() as stack:
+        _callers(listener, 300, stack)
+        await door.empty()
+        door.close()
+        await met.more(300)
+        await met.end()
+
+
 async def test_who_is_gone_already_is_no_error(listener: socket.socket) -> None:
     """A connection that was reset while it waited harms nobody; the next one comes in."""
     met = _Met()

@@ -431,7 +431,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(echo: Echo) -> None:
 
 
 async def test_a_stop_lets_requests_end(echo: Echo) -> None:
-    """New callers are told for a moment, idle ones are closed, what runs is answered, and then it is over."""
+    """New callers are told for a moment and may ask a moment later, idle ones are closed, what runs is answered, and then it is over."""
     async with serving(echo) as served:
         waiting, idle = await served.call(), await served.call()
         await waiting.send(post(b"/held", b"one"))
@@ -443,10 +443,15 @@ async def test_a_stop_lets_requests_end(echo: Echo) -> None:
         late = await served.call()
         await late.send(post(b"/late", b"x"))
         assert (await late.whole_reply())[1]["connection"] == "close"
+        last, silent = await served.call(), await served.call()
         served.later(0.6)
         assert await idle.rest() == b""
         with pytest.raises(ConnectionError):
             await served.call()
+        await last.send(post(b"/last", b"x"))
+        assert (await last.whole_reply())[1]["connection"] == "close"
+        served.later(0.6)
+        assert await silent.rest() == b""
         assert not stopping.done()
         echo.gate.set()
         assert (await waiting.whole_reply())[1]["connection"] == "close"
