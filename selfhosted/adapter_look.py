@@ -83,7 +83,7 @@ class AdapterLook:
         try:
             answer = await self._fetch(f"{url}/v1/models", timeout_s=self._timeout_s, max_bytes=_MAX_BYTES)
             models = _MODELS.decode(answer.body).data if answer.status == _OK else None
-        except (FetchFailed, msgspec.DecodeError, RecursionError):
+        except (FetchFailed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             models = None
         if models is not None:
             # As of when it was asked: what was loaded meanwhile may not be in the answer.

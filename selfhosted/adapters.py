@@ -275,7 +275,7 @@ def _decode_error(answer: Fetched) -> tuple[str, bool]:
     """
     try:
         refusal = _ERROR_REPLY.decode(answer.body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return answer.body.decode(errors="replace"), False
     message = refusal.message if refusal.error is None else refusal.error.message
     return message, bool(refusal.detail)

@@ -85,7 +85,7 @@ def decode_line(line: bytes) -> Entry | None:
     body = _body(line)
     try:
         return None if body is None else _decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -128,7 +128,7 @@ def decode_drained(content: bytes) -> Drained | None:
     body = _body(content)
     try:
         return None if body is None else _decode_drained(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -146,5 +146,5 @@ def parsed(body: bytes, kind: type[Body]) -> Body:
         param = place.strip("`.").split(".")[0].split("[")[0] or (named[1] if named else None)
         where = f"`{param}` is not valid: " if param else "The body is not valid: "
         raise BadRequest(f"{where}{told[:300]}.{_allowed(kind, told, param)}", param=param) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The body is no JSON: {str(error)[:200]}.") from error

@@ -78,7 +78,7 @@ def _decoded(url: str, status: int, body: bytes) -> dict[str, Any]:
 
     try:
         told: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAnswered(f"{url} answered with {status} and no JSON; is it a gateway?") from error
     if status != _OK or "object" not in told:
         failure = told.get("error")

@@ -55,7 +55,7 @@ class Frames:
         self._kept = bytearray()
 
     def feed(self, data: bytes) -> list[Envelope]:
-        """The messages that `data` completes. Raises FrameTooLarge, and msgspec.DecodeError for what is no message."""
+        """The messages that `data` completes. Raises FrameTooLarge, and msgspec.DecodeError or UnicodeDecodeError for what is no message."""
         kept = self._kept
         kept += data
         found: list[Envelope] = []
@@ -94,12 +94,12 @@ class Vocabulary:
         }
 
     def message(self, envelope: Envelope) -> msgspec.Struct | None:
-        """What was told or asked; None for a name that is not known. Raises msgspec.DecodeError."""
+        """What was told or asked; None for a name that is not known. Raises msgspec.DecodeError or UnicodeDecodeError."""
         decoder = self._decoders.get(envelope.name)
         return None if decoder is None else decoder.decode(envelope.body)
 
     def answer(self, envelope: Envelope) -> Any:
-        """The answer to a question. Raises msgspec.DecodeError, and KeyError for a name that is not known."""
+        """The answer to a question. Raises msgspec.DecodeError, UnicodeDecodeError, and KeyError for a name that is not known."""
         return self._answers[envelope.name].decode(envelope.body)
 
 

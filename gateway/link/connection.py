@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         try:
             for envelope in self._frames.feed(data):
                 self._take(envelope)
-        except (FrameTooLarge, msgspec.DecodeError) as error:
+        except (FrameTooLarge, msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.error("the other plane sent what cannot be read: %s", type(error).__name__)
             self.close()
 
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             message = self._handlers.vocabulary.message(envelope)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.error("a message %s cannot be read: %s", envelope.name[:64], error)
             if envelope.kind == ASKED:
                 self._send(REFUSED, envelope.number, envelope.name, type(error).__name__)
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             future.set_result(self._handlers.vocabulary.answer(envelope))
-        except (msgspec.DecodeError, KeyError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
             future.set_exception(NotAnswered(type(error).__name__))
 
     async def _answer(self, envelope: Envelope, question: msgspec.Struct) -> None:

@@ -103,8 +103,7 @@ class OtherHosts:
             return
         self._seen = seen.decode() if isinstance(seen, bytes) else seen
         for each in told:
-            for message in self._opened(each):
-                self._hear(message)
+            self._take(each)
 
     def _news(self) -> bytes:
         if not self._waiting:
@@ -116,6 +115,14 @@ class OtherHosts:
         sealing = self._sealing
         return msgspec.msgpack.encode(_News(sealing.pepper_id, sealing.seal(*_PLACE, record)))
 
+    def _take(self, news: bytes) -> None:
+        """Hears one entry. Anybody who reaches Redis may write there, so whatever is wrong with it costs no other entry."""
+        try:
+            for message in self._opened(news):
+                self._hear(message)
+        except Exception:  # noqa: BLE001 - nothing is known of what others write
+            self._left_out("unreadable")
+
     def _opened(self, news: bytes) -> list[PromptsSent]:
         """The messages of another host; none where it has another pepper, or says what cannot be read or compared."""
         try:
@@ -124,7 +131,7 @@ class OtherHosts:
             told = msgspec.msgpack.decode(record, type=list[PromptsSent])
         except CannotOpen:
             return self._left_out("other_pepper")
-        except (msgspec.DecodeError, zlib.error):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, zlib.error):
             return self._left_out("unreadable")
         if any(message.hashes != HASHES for message in told):
             return self._left_out("other_hashes")

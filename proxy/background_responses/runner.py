@@ -327,5 +327,5 @@ def _message_in(data: bytes) -> str:
     """The words of an error reply."""
     try:
         return str(msgspec.json.decode(data)["error"]["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         return "The response broke off."

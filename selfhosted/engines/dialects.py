@@ -545,7 +545,7 @@ def _trt_json(page: bytes, at: float) -> EngineStats:
     """
     try:
         iterations = _ITERATIONS.decode(page)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise StatsUnreadable("its JSON has not the shape of TensorRT-LLM's iterations") from None
     if not iterations:
         raise StatsUnreadable("it tells of no iteration since it was asked last")
@@ -639,7 +639,7 @@ def read_slots(body: bytes) -> Slots:
     """Parses the body of /props; fields are None where it is invalid."""
     try:
         props = _PROPS.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Slots()
     slots = _count(props.total_slots, MAX_REQUESTS)
     context = _count(props.default_generation_settings.n_ctx, MAX_KV_TOKENS)

@@ -126,7 +126,7 @@ def read_batch(payload: bytes) -> Batch:
     try:
         batch = _batches.decode(payload)
         read = [_parse_event(bytes(raw)) for raw in batch.events]
-    except (msgspec.DecodeError, RecursionError) as failure:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise Unreadable(f"no batch of events: {str(failure)[:200]}") from failure
     events = tuple(each for each in read if each is not None)
     return Batch(events, len(read) - len(events))

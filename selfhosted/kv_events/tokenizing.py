@@ -39,5 +39,5 @@ class HttpTokenize:
                     if len(page) > _MOST_ANSWER_BYTES:
                         raise TokenizeFailed("/tokenize answered too much")
                 return msgspec.json.decode(page, type=_Tokens).tokens
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as failure:
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError, UnicodeDecodeError) as failure:
             raise TokenizeFailed(type(failure).__name__) from failure

@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from cost.ledger.segments import (
     end_of,
     is_alive,
     journals,
+    lines_of,
     read_drained,
     read_segment,
     segment_path,
@@ -50,6 +52,12 @@ def test_a_damaged_line_is_noticed(data: st.DataObject) -> None:
 def test_no_other_bytes_are_an_entry(junk: bytes) -> None:
     """Whatever stands in a file, reading it does not raise."""
     assert decode_line(junk) is None
+    assert decode_line(lines_of((junk,))) is None
+
+
+@pytest.mark.parametrize("body", [b'{"\xff":1}', b"[" * 10_000, b"\xff"])
+def test_a_line_with_a_right_sum_and_no_entry_hides_only_itself(body: bytes) -> None:
+    assert decode_line(lines_of((body,))) is None
 
 
 def test_a_torn_line_hides_only_itself(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ async def test_what_is_no_message_ends_the_connection(path: Path) -> None:
     """Bytes that are no frame, and frames that are no message, cost their connection and nothing else."""
     async with hub_at(path, answering) as hub, worker_at(path) as (link, _):
         await link.synced(30)
-        for data in (b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1"):
+        for data in (b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1", b"\x00\x00\x00\x06\x94\x01\x01\xa1\xff\xc0"):
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(data)
             assert await reader.read() == b""

@@ -92,6 +92,66 @@ async def test_what_is_told_is_bounded(empty_redis: RedisServer) -> None:
         client.close()
 
 
+@pytest.mark.parametrize(
+    "poison",
+    [
+        msgspec.msgpack.encode(("p", b"sealed")).replace(b"p", b"\xff"),
+        b"\xc1",
+        b"\x91" * 100_000,
+        msgspec.msgpack.encode(("p" * 100_000, b"")),
+        msgspec.msgpack.encode((5, 6)),
+        b"",
+    ],
+    ids=["no UTF-8", "no msgpack", "nested", "long", "of other types", "empty"],
+)
+async def test_one_poisoned_entry_costs_itself_alone(
+    empty_redis: RedisServer, caplog: pytest.LogCaptureFixture, poison: bytes
+) -> None:
+    """Entries before and behind it are heard; it is told of once, without a traceback."""
+    async with host(empty_redis, "one") as (one, _), host(empty_redis, "two") as (two, heard):
+        one.tell(message("w1", 0))
+        await one.exchange()
+        await two.exchange()
+        client = redis.Redis.from_url(empty_redis.url)
+        for number in range(1, 4):
+            one.tell(message("w1", number))
+            await one.exchange()
+            client.xadd("{weighbridge}:hosts:prompts", {"host": "nobody", "news": poison})
+        client.close()
+        await two.exchange()
+    assert heard == [message("w1", number) for number in range(1, 4)]
+    said = [record for record in caplog.records if record.name == "weighbridge.hosts"]
+    assert [record.exc_info for record in said] == [None, None], "each host once"
+
+
+async def test_what_hearing_fails_at_costs_no_other_entry(empty_redis: RedisServer) -> None:
+    """A message that is well formed and makes no sense here is left out like one that cannot be read."""
+    heard: list[int] = []
+
+    def hear(told: PromptsSent) -> None:
+        if told.sent[0].number == 1:
+            raise OverflowError
+        heard.append(told.sent[0].number)
+
+    link = RedisLink(empty_redis.url, RedisSection(prefix="{weighbridge}:hosts:"), "me")
+    await link.start()
+    me = OtherHosts("me", link, Sealing((Pepper(id="p", secret=b"p" * 32),)), hear)
+    try:
+        async with host(empty_redis, "one") as (one, _):
+            for number in range(3):
+                one.tell(message("w1", number))
+                await one.exchange()
+                # It begins with what is told after its first look.
+                await me.exchange()
+            for number in range(3):
+                one.tell(message("w1", number))
+                await one.exchange()
+            await me.exchange()
+    finally:
+        await link.aclose()
+    assert heard == [2, 0, 2]
+
+
 async def test_a_host_that_cannot_be_understood_is_told_of(
     empty_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -184,7 +184,7 @@ def test_llama_as_it_was() -> None:
 def test_llama_slots() -> None:
     """From /props; a body that is not what it should be tells nothing."""
     assert read_slots(pages.LLAMA_PROPS) == Slots(max_running=4, kv_tokens=8_192)
-    for body in (b"", b"[]", b'{"total_slots":"four"}', b'{"total_slots":-4}', b"{" * 100_000):
+    for body in (b"", b"[]", b'{"total_slots":"four"}', b'{"total_slots":-4}', b"{" * 100_000, b'{"\xff":1}'):
         assert read_slots(body) == Slots()
 
 

@@ -115,6 +115,8 @@ def test_what_is_passed_over(event: Any) -> None:
         payload([{"type": "BlockRemoved"}]),
         payload([["BlockRemoved", [1.5]]]),
         payload(["BlockRemoved"]),
+        payload([{"type": "BlockStored"}]).replace(b"BlockStored", b"BlockStore\xff"),
+        payload([{**STORED, "medium": "GPU"}]).replace(b"GPU", b"GP\xff"),
     ],
 )
 def test_what_is_not_believed(data: bytes) -> None:
