@@ -12,6 +12,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE: Final = Path("classifier/words.c")
 LIBRARY: Final = Path("classifier/_words.so")
+CHECKSUM: Final = LIBRARY.with_suffix(".sha256")
+"""Of the library as it was compiled: one that is not whole ends the process that calls it."""
 # No fused multiplication: the numbers have to be those of numpy.
 _FLAGS: Final = ("-O2", "-fPIC", "-shared", "-ffp-contract=off")
 _LONGEST_S: Final = 60
@@ -27,6 +29,7 @@ def compile_words(root: Path) -> str | None:
     command = [*compiler.split(), *_FLAGS, f'-DWORDS_SOURCE="{source}"', "-o", str(made), str(root / SOURCE), "-lm"]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST_S)  # noqa: S603 - the installer's own CC
+        (root / CHECKSUM).write_text(hashlib.sha256(made.read_bytes()).hexdigest())
         # A process that has mapped the library before keeps the file that it has.
         made.replace(root / LIBRARY)
     except (OSError, subprocess.SubprocessError) as error:
@@ -47,7 +50,7 @@ class CompileWords(BuildHookInterface[Any]):
         if refused is not None:
             self.app.display_warning(f"scoring a prompt will take longer: {refused}")
             return
-        build_data["artifacts"].append(str(LIBRARY))
+        build_data["artifacts"] += [str(LIBRARY), str(CHECKSUM)]
         if version != "editable":
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["pure_python"] = False

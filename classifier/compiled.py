@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 LIBRARY: Final = Path(__file__).with_name("_words.so")
 _SOURCE: Final = "words.c"
+_CHECKSUM: Final = ".sha256"
+"""The suffix of the file beside the library that hatch_build.py writes."""
 _HASH_CHARS: Final = 64
 _FACTS_AT: Final = 5
 _SKETCH_AT: Final = 34
@@ -307,10 +309,26 @@ def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], befor
     return None if found is None else CompiledPairs(found, class_of, weights, before)
 
 
+def is_damaged(library: Path) -> bool:
+    """Whether there is a library that is not as it was compiled, cut short for example."""
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    try:
+        recorded = library.with_suffix(_CHECKSUM).read_bytes()
+    except OSError:
+        return True
+    return hashlib.sha256(content).hexdigest().encode() != recorded
+
+
 def _opened(library: Path) -> ctypes.PyDLL | None:
-    """The library, or None where it was not compiled, is for another machine, or is not of the source that lies beside it:
+    """The library, or None where it was not compiled, is damaged, is for another machine, or is not of the source that lies beside it:
     an earlier version's would read other tables than it is given.
     """
+    # A page that is missing is found by the system when it is touched, and ends the process.
+    if is_damaged(library):
+        return None
     try:
         # It runs for microseconds, so it keeps the interpreter's lock.
         found = ctypes.PyDLL(str(library))

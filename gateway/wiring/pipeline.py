@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
+from classifier.compiled import LIBRARY, is_damaged
 from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
@@ -105,7 +106,11 @@ def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
 
 
 def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog: Catalog) -> None:
-    """Logs why the plain rule classifies, and which targets the trained classifier does not know."""
+    """Logs that the compiled library is damaged, why the plain rule classifies, and which targets the trained classifier does not know."""
+    if is_damaged(LIBRARY):
+        _log.warning(
+            "classifier/%s is not as it was compiled and is not used, so scores take longer; install anew", LIBRARY.name
+        )
     if classifier.fallback_reason is not None:
         _log.warning("prompts are classified by the plain rule: %s", classifier.fallback_reason)
     if isinstance(classifier, OnnxClassifier):

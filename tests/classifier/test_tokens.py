@@ -2,7 +2,10 @@
 
 import itertools
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from classifier.tokens import (
     estimate_tokens,
     thousandths,
 )
-from hatch_build import LIBRARY, SOURCE, compile_words
+from hatch_build import CHECKSUM, LIBRARY, SOURCE, compile_words
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
 
@@ -109,3 +112,40 @@ def test_a_library_of_another_source_is_not_called(tmp_path: Path) -> None:
     with (tmp_path / SOURCE).open("a") as source:
         source.write("/* a later version */\n")
     assert load_pairs(tmp_path / LIBRARY, *tables) is None
+
+
+_LOADED: Final = """
+import sys
+from pathlib import Path
+import numpy as np
+from classifier.compiled import is_damaged, load_pairs
+for library in map(Path, sys.argv[1:]):
+    pairs = load_pairs(library, bytes(256), np.ones(256, np.int32), 0)
+    print(is_damaged(library), None if pairs is None else pairs.sum(b"hello"))
+"""
+
+
+def test_a_damaged_library_is_not_called(tmp_path: Path) -> None:
+    """Cut short anywhere, with a block of zeros, or without its checksum: numpy does its work, and the process lives on."""
+    root = Path(__file__).parents[2]
+    for name in ("whole", "bare"):
+        (tmp_path / name / SOURCE).parent.mkdir(parents=True)
+        shutil.copy(root / SOURCE, tmp_path / name / SOURCE)
+        if compile_words(tmp_path / name) is not None:
+            pytest.skip("nothing can be compiled here")
+    (tmp_path / "bare" / CHECKSUM).unlink()
+    content = (tmp_path / "whole" / LIBRARY).read_bytes()
+    cut = {f"cut at {size}": content[:size] for size in range(0, len(content), 4_096)}
+    zeros = {"zeros": content[:4_096] + bytes(4_096) + content[8_192:]}
+    for name, damaged in {**cut, **zeros}.items():
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+        (tmp_path / name / LIBRARY).write_bytes(damaged)
+    places = [tmp_path / name / LIBRARY for name in ("whole", "bare", *cut, *zeros, "missing")]
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, *map(str, places)], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole, *damaged_ones, missing = done.stdout.splitlines()
+    assert whole == "False 5"
+    assert damaged_ones == ["True None"] * (len(places) - 2)
+    assert missing == "False None"
