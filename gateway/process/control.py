@@ -10,6 +10,7 @@ from dashboards.web.gateway import Gateway
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import load, read_environment
 from gateway.control_plane import ControlPlane
+from gateway.process.allocator import give_back_freed_memory
 from gateway.process.life import Signals, ignore_early_signals, live, tell_ready
 from gateway.process.parent_pipe import follow_parent
 from gateway.runtime_folder import RuntimeFolder
@@ -27,6 +28,7 @@ def run_control(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     ignore_early_signals()
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    give_back_freed_memory()
     count_no_memory()
     environment = read_environment()
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
