@@ -146,6 +146,13 @@ def known_of(person: Person) -> list[str]:
     return [*words, *person.name.split()]
 
 
+def own_address(host: str, port: int | None, scheme: str) -> str:
+    """The address at which a browser on this machine finds a server that listens on `host`."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - only compared with
+    bracketed = f"[{reachable}]" if ":" in reachable and not reachable.startswith("[") else reachable
+    return f"{scheme}://{bracketed}" if port is None else f"{scheme}://{bracketed}:{port}"
+
+
 def link_url(base: str, token: str) -> str:
     """The URL of a link. `base` is the gateway's public address, such as `sign_in.public_url`."""
     return f"{base.rstrip('/')}{WELCOME}/{token}"

@@ -19,7 +19,8 @@ class SignInSection(Section):
         default=None,
         max_length=200,
         description="Where people reach the gateway, such as `https://weighbridge.example.com`; links for new people "
-        "begin with it, and an OpenID provider sends people back to it. When left out: the server's own address.",
+        "begin with it, and an OpenID provider sends people back to it. When left out: the server's own address, "
+        "never another host that a request names.",
     )
     passwords: bool = Field(default=True, description="Whether people may sign in with a password of their own.")
     password_min_chars: int = Field(default=12, ge=8, le=128, description="The fewest characters of a new password.")

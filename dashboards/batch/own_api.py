@@ -14,7 +14,7 @@ from dashboards.batch.submitting import Submission, submitted
 from dashboards.batch.tier import KeyOwner, Tier, asking, owner_of
 from dashboards.web.actor import actor_of
 from dashboards.web.admin_access import parsed
-from dashboards.web.gateway import ActingCaller, gateway_of
+from dashboards.web.gateway import ActingCaller, TeamChanger, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
@@ -84,7 +84,7 @@ async def callback_secret(request: Request, owner: KeyOwner) -> Response:
 @router.post(
     "/v1/batch-callbacks/secret/rotate", **described("Replace the signing secret", gives={200: CallbackSecretOut})
 )
-async def rotate_callback_secret(request: Request, caller: ActingCaller) -> Response:
+async def rotate_callback_secret(request: Request, caller: TeamChanger) -> Response:
     """Makes a new secret. For a day callbacks are signed with the one before, too, so that receivers can follow."""
     desk, owner = _desk(request), owner_of(caller)
     state = await rotate_secret(gateway_of(request).audit, actor_of(request, caller), desk, owner)

@@ -12,6 +12,7 @@ from dashboards.finance.focus_api import focus_reply
 from dashboards.finance.organization_api import completions_reply, costs_reply, embeddings_reply
 from dashboards.finance.usage_api import CSV, NDJSON, usage_export
 from dashboards.web.access import allowed
+from dashboards.web.address import base_url
 from dashboards.web.headers import SAFE
 from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
 from dashboards.web.reading import reading
@@ -45,7 +46,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         teams=[("", "All teams"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
         fits_usage=period.days <= _MOST_BUCKETS,
         fits_costs=period.days <= _MOST_COST_BUCKETS,
-        address=str(view.request.base_url).rstrip("/"),
+        address=base_url(view.request, view.gateway.config().sign_in.public_url),
     )
 
 

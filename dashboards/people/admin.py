@@ -10,7 +10,7 @@ from accounts.people.links import link_url
 from accounts.people.person import Person
 from dashboards.people.admin_types import PersonOut, PutPerson, person_out
 from dashboards.people.change import disable_person, enable_person, make_link, put_person, read_people, read_person
-from dashboards.web.address import base_url
+from dashboards.web.address import link_base
 from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Listed
 from dashboards.web.changing import looking
@@ -96,4 +96,4 @@ async def _teams_of(desk: AdminRequest, people: list[Person]) -> dict[str, dict[
 
 async def _link(desk: AdminRequest, person: Person) -> str:
     token = await make_link(desk.gateway.audit, desk.actor, desk.organisation_id, person.email, desk.gateway.links)
-    return link_url(base_url(desk.request, desk.gateway.config().sign_in.public_url), token)
+    return link_url(link_base(desk.request, desk.gateway.config()), token)

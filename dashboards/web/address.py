@@ -1,10 +1,14 @@
-"""Client addresses behind trusted reverse proxies, and the gateway's public base URL."""
+"""Client addresses behind trusted reverse proxies, and the addresses that links begin with."""
 
 import ipaddress
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
+
+from accounts.people.links import own_address
+from dashboards.web.gateway import Settings
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -27,8 +31,30 @@ def address_of(request: Request, trusted: Sequence[Network] = ()) -> str:
 
 
 def base_url(request: Request, public_url: str | None) -> str:
-    """Base of links for people: the configured public URL, otherwise the host of this request."""
+    """Base of examples, which nobody reads but who asked: the configured public URL, otherwise the host of this request."""
     return public_url or f"{request.url.scheme}://{request.headers.get('host', '')}"
+
+
+def link_base(request: Request, settings: Settings) -> str:
+    """Base of links that are sent to others: the configured public URL, otherwise the gateway's own address.
+
+    The request's host is taken for it only where it is this machine, as seen through a forwarded port. Any other host is what somebody
+    wrote into the request, and would be given the secret of the link.
+    """
+    server = settings.server
+    scheme = "http" if server.tls is None else "https"
+    return settings.sign_in.public_url or _loopback(request, scheme) or own_address(server.host, server.port, scheme)
+
+
+def _loopback(request: Request, scheme: str) -> str | None:
+    """The address that the request's host names on this machine; None for any other host."""
+    try:
+        parts = urlsplit(f"//{request.headers.get('host', '')}")
+        host, port = parts.hostname or "", parts.port
+        is_here = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return None
+    return own_address(host, port, scheme) if is_here else None
 
 
 def _is_among(address: str, networks: Sequence[Network]) -> bool:

@@ -10,6 +10,7 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from accounts.access import may, principal_of
 from accounts.audit.log import AuditLog
 from accounts.caller import Caller
 from accounts.config import AccountsSection
@@ -42,7 +43,7 @@ from proxy.background_responses.background_responses import BackgroundResponses
 from proxy.batch.answering import Answering
 from proxy.batch.parts import BatchTier
 from proxy.deadlines.deadlines_config import DeadlinesSection
-from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly, TeamNotFound
+from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.limits.book import LimitBook
 from proxy.observers.metrics import Metrics
@@ -66,9 +67,22 @@ class MetricsAccess(Protocol):
     def metrics_local(self) -> bool: ...
 
 
+class ServerAddress(Protocol):
+    """Where the server listens."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def tls(self) -> object | None: ...
+
+
 class Settings(Protocol):
     """Sections of the effective configuration that pages and routes use."""
 
+    @property
+    def server(self) -> ServerAddress: ...
     @property
     def accounts(self) -> AccountsSection: ...
     @property
@@ -232,16 +246,28 @@ async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
     return caller
 
 
+async def _team_changer(caller: Annotated[Caller, Depends(_acting_caller)], request: Request) -> Caller:
+    if not may(principal_of(caller, gateway_of(request).operator), "team.change", team_id=caller.team_id):
+        raise NotAllowed(
+            f"This key has the role {caller.role}, which may use its team and not change it; use an administrator's key of the team "
+            "(`weighbridge keys create TEAM --role admin`)."
+        )
+    return caller
+
+
 FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
 """Any valid key, as its read scope."""
 AdminCaller = Annotated[Caller, Depends(_admin_caller)]
 OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
 ActingCaller = Annotated[Caller, Depends(_acting_caller)]
 """Any key except read-only ones."""
+TeamChanger = Annotated[Caller, Depends(_team_changer)]
+"""A key that may change what belongs to its own team."""
 
 RIGHT_OF: Final[Mapping[Callable[..., Any], str]] = {
     _operator_caller: "operations.change",
     _admin_caller: "organisation.change",
+    _team_changer: "team.change",
     _acting_caller: "act",
     caller_of: "signed-in",
 }

@@ -255,6 +255,7 @@ async def _known(engine: "AsyncEngine", email: str) -> "Person":
 
 
 def _settings(path: Path | None) -> _Settings:
+    from accounts.people.links import own_address
     from accounts.people.sign_in_config import SignInSection
     from accounts.store import DEFAULT_ORGANISATION
     from gateway.configuration.settings import ServerConfig, peppers, read_environment
@@ -266,15 +267,14 @@ def _settings(path: Path | None) -> _Settings:
     return _Settings(
         section=section,
         peppers=peppers(config, environment),
-        base=section.public_url or _own_address(environment.host or server.host, environment.port or server.port),
+        base=section.public_url
+        or own_address(
+            environment.host or server.host,
+            server.port if environment.port is None else environment.port,
+            "http" if server.tls is None else "https",
+        ),
         operator=DEFAULT_ORGANISATION if config is None else config.accounts.operator,
     )
-
-
-def _own_address(host: str, port: int) -> str:
-    """The address at which a browser on this machine finds the server."""
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - only compared with
-    return f"http://{f'[{reachable}]' if ':' in reachable and not reachable.startswith('[') else reachable}:{port}"
 
 
 def _plain(person: "Person") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """POST /v1/batch, and how the end of a batch is told: once, signed, to public or listed addresses only."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import aiohttp
 import openai
 import pytest
 from aiohttp import web
+from pydantic import SecretStr
 from standardwebhooks import Webhook
 
+from gateway.configuration.settings import Environment, load, peppers
 from tests.dashboards.webhooks.receiver import receiving
 from tests.processes import until
-from tests.running_gateway import Running, model, running_gateway
+from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_batch import FAST, client, ended, line, submit
 
@@ -43,6 +46,14 @@ class Caller:
 
 def session_of(gateway: Running) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(headers={"authorization": f"Bearer {gateway.key}"})
+
+
+async def administrator(gateway: Running) -> aiohttp.ClientSession:
+    """With a key of the same team that may change it."""
+    config = load(gateway.config_path, Environment(pepper=SecretStr(PEPPER)))
+    pepper = peppers(config, Environment(pepper=SecretStr(PEPPER)))[0]
+    made = await gateway.accounts.create_key("team_a", "administrator", pepper, role="admin")
+    return aiohttp.ClientSession(headers={"authorization": f"Bearer {made.plaintext}"})
 
 
 def chat(text: str, name: str = "m") -> dict[str, Any]:
@@ -115,16 +126,21 @@ async def test_every_end_is_told_in_its_own_word(tmp_path: Path, upstream: Upstr
 
 
 async def test_a_new_secret_signs_at_once_and_the_old_one_for_a_day(tmp_path: Path, upstream: Upstream) -> None:
-    """A receiver that has either of them takes the message; another team's secret does not fit."""
+    """A receiver that has either of them takes the message. A key that only uses the team may read the secret and not replace it."""
     models = [model("m", [upstream.deployment("ok")])]
     async with (
         receiving() as receiver,
         running_gateway(tmp_path, models, batch=LISTED) as gateway,
         session_of(gateway) as session,
+        contextlib.AsyncExitStack() as stack,
     ):
         caller = Caller(gateway, session)
         old = (await caller.ask("GET", "/batch-callbacks/secret"))["secret"]
-        rotated = await caller.ask("POST", "/batch-callbacks/secret/rotate")
+        refused = await caller.ask("POST", "/batch-callbacks/secret/rotate", status=403)
+        assert "--role admin" in refused["error"]["message"]
+        assert (await caller.ask("GET", "/batch-callbacks/secret"))["secret"] == old
+        admin = Caller(gateway, await stack.enter_async_context(await administrator(gateway)))
+        rotated = await admin.ask("POST", "/batch-callbacks/secret/rotate")
         assert rotated["secret"] != old
         assert rotated["previous_until"] > rotated["rotated"]
         submitted = await caller.ask("POST", "/batch", {"requests": [chat("x")], "callback_url": receiver.url})
@@ -133,7 +149,7 @@ async def test_a_new_secret_signs_at_once_and_the_old_one_for_a_day(tmp_path: Pa
         (got,) = receiver.received
         for secret in (old, rotated["secret"]):
             Webhook(secret).verify(got.body, got.headers)
-        third = (await caller.ask("POST", "/batch-callbacks/secret/rotate"))["secret"]
+        third = (await admin.ask("POST", "/batch-callbacks/secret/rotate"))["secret"]
         with pytest.raises(Exception, match="No matching signature"):
             Webhook(third).verify(got.body, got.headers)
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from accounts.audit.log import AuditLog, Scope
@@ -107,6 +108,20 @@ async def test_an_overlap_is_bounded(gateway: Running, overlap_s: Any) -> None:
     await call(gateway, "PUT", "/teams/team_a/keys/ci", admin)
     told = await call(gateway, "POST", "/teams/team_a/keys/ci/rotate", admin, {"overlap_s": overlap_s})
     assert (told.status, told.param) == (400, "overlap_s")
+
+
+async def test_an_invitation_leads_to_no_host_that_a_request_names(gateway: Running) -> None:
+    """It has the secret that whoever is sent there would give away."""
+    admin = await key_of(gateway, "admin")
+    headers = {"authorization": f"Bearer {admin}", "host": "evil.example", "x-forwarded-host": "evil.example"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.put(f"{gateway.url}/v1/admin/people/eve@example.com", json={"name": "Eve"}) as reply,
+    ):
+        told = await reply.json()
+    assert reply.status == 201, told
+    assert "evil" not in told["link"]
+    assert told["link"].startswith("http://127.0.0.1:")
 
 
 async def test_people_and_members_are_put(gateway: Running) -> None:

@@ -161,7 +161,7 @@ OTHER_ROUTES: Final[Mapping[str, Who]] = {
     "POST /v1/batch": "who may act",
     "GET /v1/batch/{batch_id}": "who may act",
     "GET /v1/batch-callbacks/secret": "who may act",
-    "POST /v1/batch-callbacks/secret/rotate": "who may act",
+    "POST /v1/batch-callbacks/secret/rotate": "admins",
     "GET /v1/batches": "who may act",
     "POST /v1/batches": "who may act",
     "GET /v1/batches/{batch_id}": "who may act",
