@@ -1,6 +1,8 @@
 """Mixed load for a long time on one worker, and whether any of its processes grows.
 
-    make soak-steady, or: python -m benchmarks.steady [--quick] [--json build/steady.json]; WB_MINUTES says how long (60)
+    make soak-steady, or: python -m benchmarks.steady [--quick] [--json build/steady.json]
+
+WB_MINUTES says how long (60), and WB_PAUSE_S how long each loop rests between two requests (0.01): 0.1 leaves others on the machine some of it.
 
 Callers ask whole answers, streams, responses and messages, name models that are not there, send what is no JSON, and hang up in the
 middle of streams, each kind by a few loops of its own. Resident memory and open files of each process are looked at every five
@@ -35,7 +37,7 @@ _FILES_MORE: Final = 8
 """Open files that may come and go with connections."""
 _LOOPS_EACH: Final = 3
 _QUARTERS: Final = 4
-_PAUSE_S: Final = 0.01
+_PAUSE_S: Final = float(os.environ.get("WB_PAUSE_S", "0.01"))
 _TIMEOUT_S: Final = 30.0
 
 
