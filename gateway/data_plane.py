@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from accounts.errors import AccountsError
+from accounts.people.client_address import client_address, site_of
 from cost.ledger.backlog import Backlog
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig
@@ -20,10 +22,13 @@ from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
 from gateway.wiring.worker_books import open_worker_books
+from proxy.errors import Refused
 from proxy.health import Health
+from proxy.http.exchange import Exchange
 from proxy.http.hand_over import HandOver
 from proxy.observers.logs import configure_logging
 from proxy.overload import AcceptBacklog
+from proxy.request import read_headers
 from selfhosted.fleet import Fleet
 from selfhosted.messages import TO_FLEET, ToFleet
 
@@ -49,10 +54,19 @@ class DataPlane:
         self._metrics = metrics or all_metrics()
         self.live = LiveLine(config, environment, config_path, self._metrics, serves_callers=True)
         self._is_open = False
-        self.others = HandOver(folder.web)
+        self.others = HandOver(folder.web, self._whose)
         """Answers what is not a hot route."""
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""
+
+    async def _whose(self, exchange: Exchange) -> str:
+        """The team of the key that was sent; without one that works, the address that the request comes from."""
+        try:
+            return f"team {(await self.live.line.authenticate(read_headers(exchange.headers))).team_id}"
+        except (Refused, AccountsError):
+            forwarded = [value.decode("latin-1") for name, value in exchange.headers if name == b"x-forwarded-for"]
+            peer = "" if exchange.peer is None else exchange.peer[0]
+            return site_of(client_address(peer, forwarded, self.live.config.sign_in.trusted_proxies))
 
     def begin_drain(self) -> None:
         """Readiness turns false and new work is refused; what runs goes on."""

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import httptools
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dashboards.admin_routers import ROUTERS as ADMIN
 from dashboards.api_docs.document import Described
@@ -18,13 +20,13 @@ from dashboards.api_routers import ROUTERS as API
 from dashboards.metrics.api import router as METRICS  # noqa: N812 - routers are constants here
 from dashboards.page_routers import ROUTERS as PAGES
 from dashboards.web.error_replies import add_error_replies
-from proxy.http.hand_over import PEER_HEADER, TLS_HEADER
+from proxy.http.preamble import MOST_BYTES, parse_preamble
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.wires.azure import plain_path
 
 _BACKLOG: Final = 1_024
 _KEEP_ALIVE_S: Final = 120
-"""Longer than the workers keep their connections, so that none closes just as it is used."""
+"""Seconds for which whoever reads metrics keeps a connection."""
 _STOP_S: Final = 2
 _POLL_S: Final = 0.01
 _SCRAPES_AT_ONCE: Final = 64
@@ -58,7 +60,7 @@ def metrics_app() -> Described:
 
 
 class ControlApp:
-    """Wraps an application: gives its routes their state, the address of whoever asked, and replies a request id."""
+    """Wraps an application: gives its routes their state, and its replies a request id."""
 
     def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
         self._app = app
@@ -67,22 +69,10 @@ class ControlApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["state"] = dict(self._state)
         if scope["type"] == "http":
-            scope["client"] = _peer(scope["headers"])
             # Azure's clients have a path of their own for what is at /v1 everywhere else.
             scope["path"] = plain_path(scope["path"])
-            scope["scheme"] = "https" if any(name == TLS_HEADER for name, _ in scope["headers"]) else "http"
-            scope["headers"] = [header for header in scope["headers"] if header[0] not in {PEER_HEADER, TLS_HEADER}]
             send = _named(send)
         await self._app(scope, receive, send)
-
-
-def _peer(headers: list[tuple[bytes, bytes]]) -> tuple[str, int] | None:
-    """Whoever asked a worker, which says so. Only workers can open the socket."""
-    for name, value in headers:
-        if name == PEER_HEADER:
-            host, _, port = value.decode("latin-1").rpartition(" ")
-            return (host, int(port)) if host and port.isdigit() else None
-    return None
 
 
 def _named(send: Send) -> Send:
@@ -98,7 +88,7 @@ def _named(send: Send) -> Send:
 async def serving_web(app: ASGIApp, path: Path) -> AsyncIterator[None]:
     """Serves the application on a Unix socket that nobody else may open; on leaving, what runs has a moment to end."""
     with contextlib.closing(_bound(path)) as listener:
-        async with _serving(app, listener):
+        async with _serving(app, listener, http=OneRequest):
             yield
 
 
@@ -116,11 +106,17 @@ async def serving_metrics(app: ASGIApp, address: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: ASGIApp, listener: socket.socket, *, at_once: int | None = None) -> AsyncIterator[None]:
+async def _serving(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    http: type[HttpToolsProtocol] = HttpToolsProtocol,
+    at_once: int | None = None,
+) -> AsyncIterator[None]:
     server = _WebServer(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=http,
             ws="none",
             lifespan="off",
             backlog=_BACKLOG,
@@ -147,6 +143,43 @@ async def _serving(app: ASGIApp, listener: socket.socket, *, at_once: int | None
     finally:
         server.leave()
         await serving
+
+
+class OneRequest(HttpToolsProtocol):
+    """A worker's connection: a line that says who asks, then one request, and nothing else."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._begun: bytes | None = b""
+        """What has come of the line; None behind it."""
+        self._has_request = False
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes of the connection."""
+        if self._begun is not None:
+            line, end, data = (self._begun + data).partition(b"\n")
+            if not end and len(line) <= MOST_BYTES:
+                self._begun = line
+                return
+            try:
+                asker = parse_preamble(line if len(line) <= MOST_BYTES else b"")
+            except ValueError:
+                _log.error("somebody who is no worker of this gateway opened the control plane's socket")
+                self.transport.abort()
+                return
+            self._begun = None
+            self.client = asker.peer
+            self.scheme = "https" if asker.tls else "http"
+        if data:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """A request begins; a second one ends the connection."""
+        if self._has_request:
+            self.transport.abort()
+            raise httptools.HttpParserError("a connection has one request")
+        self._has_request = True
+        super().on_message_begin()
 
 
 class _WebServer(uvicorn.Server):

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import threading
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -12,16 +11,18 @@ from proxy.batch.batch_errors import FileTooLarge
 from proxy.batch.files import FileRecord, FileStore, NewFile, Owner
 from proxy.errors import BadRequest, Overloaded, UploadTimeout
 from proxy.http.multipart import Head, Multipart, missing_end
+from proxy.http.slots import Slots
 
-_AT_ONCE: Final = 8
-"""Uploads of one process at once."""
+_AT_ONCE: Final = 32
+_AT_ONCE_EACH: Final = 4
+"""Uploads at once, in all and of one team."""
 _LONGEST_S: Final = 3_600.0
 _MAX_FIELD_BYTES: Final = 1_000
 _SECONDS: Final = re.compile(r"\d{1,9}", re.ASCII)
 LEAST_EXPIRY_S: Final = 3_600
 MOST_EXPIRY_S: Final = 2_592_000
 
-_slots: Final = threading.BoundedSemaphore(_AT_ONCE)
+_slots: Final = Slots(_AT_ONCE, _AT_ONCE_EACH)
 
 
 async def take_upload(request: Request, files: FileStore, owner: Owner, pause_s: float) -> FileRecord:
@@ -32,15 +33,18 @@ async def take_upload(request: Request, files: FileStore, owner: Owner, pause_s:
     """
     parser = Multipart(request.headers.get("content-type", ""))
     _check_declared(request, files.max_file_bytes)
-    if not _slots.acquire(blocking=False):
-        raise Overloaded(f"This process takes {_AT_ONCE} uploads at once already; try again shortly.", retry_after_s=5)
+    if not _slots.take(owner.team_id):
+        raise Overloaded(
+            f"This gateway takes {_AT_ONCE_EACH} uploads of a team at once, and {_AT_ONCE} in all; try again shortly.",
+            retry_after_s=5,
+        )
     try:
         async with files.adding(owner) as new:
             fields = await _write_file(parser, _arriving(request, pause_s), new)
             _apply(fields, new)
         return await files.find(owner, new.file_id)
     finally:
-        _slots.release()
+        _slots.give_back(owner.team_id)
 
 
 def _check_declared(request: Request, most_bytes: int) -> None:

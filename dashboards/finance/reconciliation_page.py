@@ -77,7 +77,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Compares an uploaded export with the books, and keeps which days agree. Nothing is posted, no file is kept."""
     try:
-        form, files = await read_upload(view.request)
+        form, files = await read_upload(view.request, view.principal.principal_id)
     except Refused as error:
         # The page's script inserts the reply below the form.
         return _result_part(view, error=str(error))

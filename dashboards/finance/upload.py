@@ -2,13 +2,13 @@
 
 import asyncio
 import re
-import threading
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
 from dashboards.web.forms import Form
 from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout, UsageUnavailable
+from proxy.http.slots import Slots
 
 MULTIPART: Final = "multipart/form-data"
 MAX_UPLOAD_BYTES: Final = 16 * 1024 * 1024
@@ -18,7 +18,7 @@ _MAX_FIELD_CHARS: Final = 10_000
 _MAX_NAME_CHARS: Final = 200
 _MAX_HEAD_BYTES: Final = 4_096
 _AT_ONCE: Final = 4
-"""Most forms in memory at once; each may have the largest permitted size."""
+"""Most forms in memory at once, one of each person; each may have the largest permitted size."""
 _BOUNDARY: Final = re.compile(r";\s*boundary=\"?(?P<boundary>[0-9A-Za-z'()+_,./:=?-]{1,70})\"?\s*(;|$)", re.IGNORECASE)
 _DISPOSITION: Final = re.compile(r"^content-disposition:\s*form-data(?P<rest>[^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _NAMED: Final = re.compile(r';\s*(?P<key>name|filename)="(?P<value>[^"]*)"', re.IGNORECASE)
@@ -28,21 +28,21 @@ Files = tuple[tuple[str, bytes], ...]
 """Pairs of file name, as the browser sent it, and content."""
 
 
-_slots: Final = threading.BoundedSemaphore(_AT_ONCE)
+_slots: Final = Slots(_AT_ONCE, 1)
 
 
-async def read_upload(request: Request) -> tuple[Form, Files]:
-    """The fields and files of a form. Raises BadRequest, BodyTooLarge, UploadTimeout or UsageUnavailable."""
+async def read_upload(request: Request, person_id: str) -> tuple[Form, Files]:
+    """The fields and files of a person's form. Raises BadRequest, BodyTooLarge, UploadTimeout or UsageUnavailable."""
     found = _BOUNDARY.search(request.headers.get("content-type", ""))
     if found is None or not request.headers["content-type"].startswith(MULTIPART):
         raise BadRequest("The form did not come with files; load the page again and choose them once more.")
-    if not _slots.acquire(blocking=False):
-        raise UsageUnavailable("Others send files right now; try again in a moment.")
+    if not _slots.take(person_id):
+        raise UsageUnavailable("You or others send files right now; try again in a moment.")
     try:
         body = await _read_bounded(request)
         return await asyncio.to_thread(_parse_multipart, found["boundary"].encode(), body)
     finally:
-        _slots.release()
+        _slots.give_back(person_id)
 
 
 async def _read_bounded(request: Request) -> bytes:

@@ -2,32 +2,20 @@
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from accounts.people.client_address import Network, client_address
 from accounts.people.links import own_address
 from dashboards.web.gateway import Settings
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-_MAX_HEADER: Final = 2_000
-
 
 def address_of(request: Request, trusted: Sequence[Network] = ()) -> str:
-    """The client's IP address: the last hop that is no trusted proxy. Earlier entries of X-Forwarded-For can be forged."""
-    address = request.client.host[:64] if request.client else ""
-    if not trusted:
-        return address
-    forwarded = ",".join(request.headers.getlist("x-forwarded-for"))[-_MAX_HEADER:]
-    hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
-    while hops and _is_among(address, trusted):
-        further = _plain(hops.pop())
-        if further is None:
-            break
-        address = further
-    return address
+    """The client's IP address: the last hop that is no trusted proxy."""
+    return client_address(
+        request.client.host if request.client else "", request.headers.getlist("x-forwarded-for"), trusted
+    )
 
 
 def base_url(request: Request, public_url: str | None) -> str:
@@ -55,21 +43,3 @@ def _loopback(request: Request, scheme: str) -> str | None:
     except ValueError:
         return None
     return own_address(host, port, scheme) if is_here else None
-
-
-def _is_among(address: str, networks: Sequence[Network]) -> bool:
-    plain = _plain(address)
-    return plain is not None and any(ipaddress.ip_address(plain) in network for network in networks)
-
-
-def _plain(text: str) -> str | None:
-    """The IP address without brackets or port, IPv4-mapped IPv6 as IPv4; None for anything else."""
-    bare = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
-    if bare.count(":") == 1:
-        bare = bare.partition(":")[0]
-    try:
-        parsed = ipaddress.ip_address(bare)
-    except ValueError:
-        return None
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
@@ -72,4 +72,9 @@ class Export(StreamingResponse):
             async with asyncio.timeout(_SLOW_READER_S):
                 await send(message)
 
-        await super().stream_response(send_in_time)
+        try:
+            await super().stream_response(send_in_time)
+        finally:
+            # A generator that is broken off would keep its file until the collector comes by.
+            if isinstance(self.body_iterator, AsyncGenerator):
+                await self.body_iterator.aclose()

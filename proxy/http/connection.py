@@ -21,8 +21,6 @@ from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 
 _PATIENT_BYTES_PER_S: Final = 16 * 1024
 """A body that is read piece by piece gets a second more for each so many bytes."""
-_DISCARDED_BYTES: Final = 256 * 1024
-"""The most bytes that are still to come of a request that was answered early for which its connection is kept."""
 _LOOK_AFTER_S: Final = 0.05
 """How soon after its end of sending it is looked whether a caller is still there; then once a tick."""
 
@@ -230,11 +228,16 @@ class Connection(asyncio.Protocol):
         if now < self._read_due_at:
             return
         self._await_until(math.inf)
-        if self._exchange is not None and self._state in {_BODY, _CHUNKS}:
-            waited_s = self._host.limits.body_timeout_s
-            self._exchange.fail(UploadTimeout(f"The request body did not arrive within {waited_s:g} s."))
-        else:
+        exchange = self._exchange
+        if exchange is None or self._state not in {_BODY, _CHUNKS}:
             self.close()
+        elif exchange.started:
+            # The rest of a request that is answered already would come for as long as its caller likes.
+            self._lost("hung_up")
+            self.abort()
+        else:
+            waited_s = self._host.limits.body_timeout_s
+            exchange.fail(UploadTimeout(f"The request body did not arrive within {waited_s:g} s."))
 
     def look_for_caller(self) -> bool:
         """Looks whether the caller that sends no more is still there. Returns True as long as this has to be asked."""
@@ -318,12 +321,14 @@ class Connection(asyncio.Protocol):
         self._resume()
 
     def tail(self, exchange: Exchange, *, closes: bool) -> bytes:
-        self._last = (
-            self._last
-            or closes
-            or (self._host.leaving and not self._pending)
-            or (not exchange.whole and (self._continues or self._left > _DISCARDED_BYTES))
-        )
+        self._last = self._last or closes or (self._host.leaving and not self._pending)
+        if not exchange.whole:
+            # What still comes of the request must not be taken for the next one, by whoever may read it.
+            self._last = True
+            if self._waited_from is None:
+                self._waited_from = now = self._host.now()
+                self._await_until(now + max(0.0, self._host.limits.body_timeout_s - self._waited_s))
+            self._wants_whole = True
         end = b"connection: close\r\n\r\n" if self._last else b"\r\n"
         return self._host.common_fields(exchange) + end
 
@@ -333,12 +338,8 @@ class Connection(asyncio.Protocol):
             return
         if self._last:
             self._end(whole=exchange.whole)
-        elif self._state == _FULL:
-            self._next()
         else:
-            # The rest of the body is read and forgotten.
-            self._await_until(self._host.now() + self._host.limits.body_timeout_s)
-            self._resume()
+            self._next()
 
     def switched(self, taker: Taker) -> None:
         self._taker = taker
@@ -424,11 +425,9 @@ class Connection(asyncio.Protocol):
         """Gives a piece of the body to the exchange, or forgets it when that is over."""
         exchange = self._exchange
         if exchange is None:
-            if whole and self._last:
+            # Behind its connection's last reply.
+            if whole:
                 self.close()
-            elif whole:
-                self._state = _HEAD
-                self._be_idle()
             return
         if self._waited_from is not None and (whole or not self._wants_whole):
             self._waited_s += self._host.now() - self._waited_from

@@ -240,6 +240,20 @@ class Exchange:
             await self._more()
         raise self._failure or _too_large(limit)
 
+    async def begin_body(self, most: int) -> bytes:
+        """The whole body if it has at most `most` bytes; otherwise what has come by the time that this is known. The rest is
+        there to be read. Raises what `read` raises.
+        """
+        if (self._head.length or 0) > most:
+            return b""
+        self._limit = most
+        try:
+            while not self.whole and self._failure is None and self._arrived <= most:
+                await self._more()
+        finally:
+            self._limit = None
+        return await self.read()
+
     @property
     def at_end(self) -> bool:
         """Whether all of the body was read."""

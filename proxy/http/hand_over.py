@@ -1,9 +1,12 @@
-"""Hands requests over to the control plane, an HTTP server at a Unix socket, with bodies streamed both ways."""
+"""Hands requests over to the control plane, an HTTP server at a Unix socket, with bodies streamed both ways.
+
+Each request has a connection of its own, which begins with who asks and is cut when the exchange is over, so nothing of
+one can be taken for a part of another. Bodies that are small come whole before there is a connection.
+"""
 
 import asyncio
 import contextlib
-import select
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final, cast
 
@@ -12,37 +15,52 @@ import httptools
 from proxy.errors import ControlPlaneAway, Overloaded
 from proxy.http.exchange import COMMENT, EVENTS, CallerGone, Exchange, probe_behind
 from proxy.http.head import Header
+from proxy.http.preamble import Asker, preamble
+from proxy.http.slots import Slots
 
-PEER_HEADER: Final = b"x-weighbridge-peer"
-"""Who asked the worker: address, a blank, port. What a caller sends under this name is left out, so it can be believed.
-`x-forwarded-for` and the like are passed on as they came: who may be believed there, the control plane decides by this peer.
-"""
-TLS_HEADER: Final = b"x-weighbridge-tls"
-"""`1` where the caller's connection is encrypted."""
 _HOP_BY_HOP: Final = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"),
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade"),
     }
 )
-_WRITTEN_HERE: Final = frozenset({b"content-length", b"expect", PEER_HEADER, TLS_HEADER})
+"""The fields that concern one connection alone. What `Connection` names besides is passed on: these two processes are one
+server, and a caller that could have fields left out would say itself who it is and whence it comes.
+"""
+_WRITTEN_HERE: Final = frozenset({*_HOP_BY_HOP, b"content-length", b"expect"})
 _RESTART_S: Final = 8.0
 """Seconds that a request waits for a control plane that is being started again."""
 _RETRY_S: Final = 0.1
 _SILENT_S: Final = 120.0
-"""Seconds until a reply begins. A report over a year takes its time; what takes longer is stuck."""
-_IDLE_S: Final = 30.0
-"""Seconds for which a connection is kept, fewer than the control plane keeps it."""
+"""Seconds from the end of a request until its reply begins, and for which nothing of a body may be taken. A report over a
+year takes its time; what takes longer is stuck.
+"""
 _MAX_CONNECTIONS: Final = 1_024
+SMALL_BYTES: Final = 64 * 1024
+"""A body of at most so many bytes is read whole before anything of the control plane is taken for it."""
+_MOST_COMING: Final = 1_024
+"""Small bodies that are still to come. One more, and the one that has been coming longest is refused: whoever sends
+slowly makes way for whoever does not.
+"""
+_MOST_LONG: Final = 256
+_MOST_LONG_EACH: Final = 32
+"""Longer bodies at once, in all, and of one team or, without a key, of one address."""
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
 _FIRST_FINAL: Final = 200
 _NO_BODY: Final = frozenset({204, 304})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
+Whose = Callable[[Exchange], Awaitable[str]]
+"""Says on whose account a long body is counted."""
+
 
 class _Lost(Exception):
     """The connection ended before the reply did, or what came is no HTTP."""
+
+
+async def _by_address(exchange: Exchange) -> str:
+    return "" if exchange.peer is None else exchange.peer[0]
 
 
 class HandOver:
@@ -51,14 +69,19 @@ class HandOver:
     def __init__(
         self,
         path: Path,
+        whose: Whose = _by_address,
         *,
         restart_s: float = _RESTART_S,
         max_connections: int = _MAX_CONNECTIONS,
+        max_coming: int = _MOST_COMING,
     ) -> None:
         self._path = str(path)
+        self._whose = whose
         self._restart_s = restart_s
         self._max_connections = max_connections
-        self._idle: list[tuple[_Connection, float]] = []
+        self._max_coming = max_coming
+        self._coming: dict[Exchange, None] = {}
+        self._long = Slots(_MOST_LONG, _MOST_LONG_EACH)
         self._open: set[_Connection] = set()
         self._streams: set[_Connection] = set()
         self._is_ending = False
@@ -78,7 +101,15 @@ class HandOver:
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answers one request. Raises ControlPlaneAway before anything was answered, CallerGone, or what `read` raises."""
-        connection, sending = await self._asked(exchange)
+        begun = await self._begun(exchange)
+        if exchange.at_end:
+            await self._answer(exchange, begun)
+            return
+        async with self._long_body(exchange):
+            await self._answer(exchange, begun)
+
+    async def _answer(self, exchange: Exchange, begun: bytes) -> None:
+        connection = await self._asked(exchange, begun)
         try:
             await self._reply_back(exchange, connection)
         except _Lost:
@@ -87,60 +118,96 @@ class HandOver:
         finally:
             exchange.on_gone = None
             self._streams.discard(connection)
-            if sending is None or sending.done():
-                self._release(connection)
-            else:
-                connection.cut()
-            await _ended(sending)
+            connection.cut()
 
-    async def _asked(self, exchange: Exchange) -> "tuple[_Connection, asyncio.Task[None] | None]":
+    # The body.
+
+    async def _begun(self, exchange: Exchange) -> bytes:
+        """The whole of a small body, or what has come of a longer one."""
+        if exchange.whole:
+            return await exchange.read()
+        while len(self._coming) >= self._max_coming:
+            oldest = next(iter(self._coming))
+            del self._coming[oldest]
+            oldest.fail(
+                Overloaded("The rest of the request body took longer than there was room for it.", retry_after_s=1.0)
+            )
+        self._coming[exchange] = None
+        try:
+            return await exchange.begin_body(SMALL_BYTES)
+        finally:
+            self._coming.pop(exchange, None)
+
+    @contextlib.asynccontextmanager
+    async def _long_body(self, exchange: Exchange) -> AsyncIterator[None]:
+        """Holds the place of a longer body. Raises Overloaded."""
+        whose = await self._whose(exchange)
+        if not self._long.take(whose):
+            raise Overloaded(
+                "This gateway process takes as many long request bodies at once as it may, in all or of one team or "
+                "address; try again shortly.",
+                retry_after_s=1.0,
+            )
+        try:
+            yield
+        finally:
+            self._long.give_back(whose)
+
+    # The request and its reply.
+
+    async def _asked(self, exchange: Exchange, begun: bytes) -> "_Connection":
         """Sends the request until a reply begins. A control plane that is away is waited for while that is possible."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._restart_s
+        # What is still to come is taken from its caller once.
+        may_repeat = exchange.method in _REPEATABLE and exchange.at_end
         while True:
+            if exchange.gone is not None:
+                raise CallerGone
             try:
                 connection = await self._connection(loop)
             except OSError:
-                await self._wait_on(exchange, deadline, _away())
+                await self._wait_on(deadline, _away())
                 continue
-            sending = await self._sent(exchange, connection)
             try:
-                await _first(connection, sending)
+                await self._sent(exchange, connection, begun)
             except _Lost:
-                await _ended(sending)
                 connection.cut()
-                # A body was taken from its caller and cannot be had again.
-                may_repeat = exchange.method in _REPEATABLE and exchange.length == 0
-                await self._wait_on(exchange, deadline if may_repeat else 0.0, _ended_before())
+                await self._wait_on(deadline if may_repeat else 0.0, _ended_before())
             except BaseException:
-                await _ended(sending)
                 connection.cut()
                 raise
             else:
-                return connection, sending
+                return connection
 
-    async def _wait_on(self, exchange: Exchange, deadline: float, away: ControlPlaneAway) -> None:
-        """Waits a little before the request is sent again. Raises CallerGone, and `away` after the deadline."""
-        if exchange.gone is not None:
-            raise CallerGone
+    async def _wait_on(self, deadline: float, away: ControlPlaneAway) -> None:
+        """Waits a little before the request is sent again. Raises `away` after the deadline."""
         if asyncio.get_running_loop().time() >= deadline:
             raise away
         await asyncio.sleep(_RETRY_S)
 
-    async def _sent(self, exchange: Exchange, connection: "_Connection") -> "asyncio.Task[None] | None":
-        """Sends the head and what is there of the body; a task that sends the rest, where there is one."""
+    async def _sent(self, exchange: Exchange, connection: "_Connection", begun: bytes) -> None:
+        """Sends the request, and returns when a reply begins. Once it has, no more of a body is sent: whoever answers
+        before the end of a request does not want the rest.
+        """
         exchange.on_gone = connection.cut
-        connection.begin()
-        head = _head_of(exchange)
-        if exchange.whole:
-            data = await exchange.read()
-            connection.write(head + (_framed(exchange, data) if data else b"") + _end_of(exchange))
-            return None
-        connection.write(head)
-        return asyncio.ensure_future(_send_body(exchange, connection))
+        begin = preamble(Asker(exchange.peer, exchange.tls)) + _head_of(exchange) + _framed(exchange, begun)
+        sending = None
+        if exchange.at_end:
+            connection.write(begin + _end_of(exchange))
+        else:
+            connection.write(begin)
+            sending = asyncio.ensure_future(_send_rest(exchange, connection))
+        try:
+            await _first(connection, sending)
+        finally:
+            if sending is not None:
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await sending
 
     async def _reply_back(self, exchange: Exchange, connection: "_Connection") -> None:
-        headers = [header for header in connection.headers if header[0] not in _left_out(connection.headers)]
+        headers = [header for header in connection.headers if header[0] not in _HOP_BY_HOP]
         has_events = dict(headers).get(b"content-type", b"").startswith(EVENTS)
         exchange.start(connection.status, headers, probe=COMMENT if has_events else b"")
         if exchange.method == "HEAD":
@@ -162,16 +229,8 @@ class HandOver:
             await exchange.drained()
         exchange.end()
 
-    # The pool.
-
     async def _connection(self, loop: asyncio.AbstractEventLoop) -> "_Connection":
-        """A kept connection, or a new one. Raises OSError, or Overloaded when there are as many as there may be."""
-        now = loop.time()
-        while self._idle:
-            connection, until = self._idle.pop()
-            if until > now and connection.is_usable:
-                return connection
-            connection.cut()
+        """A new connection. Raises OSError, or Overloaded when there are as many as there may be."""
         if len(self._open) >= self._max_connections:
             raise Overloaded(
                 "This gateway process waits for the control plane in as many requests as it may; try again shortly.",
@@ -183,25 +242,20 @@ class HandOver:
             await loop.create_unix_connection(lambda: connection, self._path)
         except BaseException:
             self._open.discard(connection)
+            connection.cut()
             raise
         return connection
-
-    def _release(self, connection: "_Connection") -> None:
-        if connection.is_reusable:
-            self._idle.append((connection, asyncio.get_running_loop().time() + _IDLE_S))
-        else:
-            connection.cut()
 
 
 async def _first(connection: "_Connection", sending: "asyncio.Task[None] | None") -> None:
     """Waits for the head of the reply. A body that its caller does not send whole ends that with its own error."""
     head = asyncio.ensure_future(connection.head())
     try:
+        if sending is not None:
+            await asyncio.wait({head, sending}, return_when=asyncio.FIRST_COMPLETED)
+            if not head.done():
+                sending.result()
         async with asyncio.timeout(_SILENT_S):
-            if sending is not None:
-                await asyncio.wait({head, sending}, return_when=asyncio.FIRST_COMPLETED)
-                if not head.done() and sending.done():
-                    sending.result()
             await head
     except TimeoutError:
         raise _away() from None
@@ -209,18 +263,13 @@ async def _first(connection: "_Connection", sending: "asyncio.Task[None] | None"
         head.cancel()
 
 
-async def _send_body(exchange: Exchange, connection: "_Connection") -> None:
+async def _send_rest(exchange: Exchange, connection: "_Connection") -> None:
+    """Sends what is still to come of the body, as long as that takes. Raises TimeoutError when it is not taken."""
     while data := await exchange.read():
         connection.write(_framed(exchange, data))
-        await connection.drained()
+        async with asyncio.timeout(_SILENT_S):
+            await connection.drained()
     connection.write(_end_of(exchange))
-
-
-async def _ended(sending: "asyncio.Task[None] | None") -> None:
-    if sending is not None:
-        sending.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await sending
 
 
 def _away() -> ControlPlaneAway:
@@ -239,36 +288,22 @@ def _ended_before() -> ControlPlaneAway:
 
 
 def _framed(exchange: Exchange, data: bytes) -> bytes:
-    return data if exchange.length is not None else b"%x\r\n%b\r\n" % (len(data), data)
+    return data if exchange.length is not None or not data else b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _end_of(exchange: Exchange) -> bytes:
     return b"" if exchange.length is not None else b"0\r\n\r\n"
 
 
-def _left_out(headers: list[Header]) -> frozenset[bytes]:
-    """The fields that concern one connection alone."""
-    named = next((value for name, value in headers if name == b"connection"), None)
-    if named is None:
-        return _HOP_BY_HOP
-    return _HOP_BY_HOP | {token.strip() for token in named.lower().split(b",")}
-
-
 def _head_of(exchange: Exchange) -> bytes:
     target = exchange.raw_path + (b"?" + exchange.query if exchange.query else b"")
-    left_out = _left_out(exchange.headers) | _WRITTEN_HERE
     # Routes answer GET, and the exchange leaves the body out.
     method = b"GET" if exchange.method == "HEAD" else exchange.method.encode()
     lines = [method + b" " + target + b" HTTP/1.1"]
-    lines += [name + b": " + value for name, value in exchange.headers if name not in left_out]
+    lines += [name + b": " + value for name, value in exchange.headers if name not in _WRITTEN_HERE]
     if all(name != b"host" for name, _ in exchange.headers):
         # HTTP/1.0 may do without, the control plane not.
         lines.append(b"host: ")
-    if exchange.peer is not None:
-        host, port = exchange.peer
-        lines.append(b"%b: %b %d" % (PEER_HEADER, host.encode(), port))
-    if exchange.tls:
-        lines.append(TLS_HEADER + b": 1")
     if exchange.length is None:
         lines.append(b"transfer-encoding: chunked")
     elif exchange.length or exchange.method in {"POST", "PUT", "PATCH"}:
@@ -277,43 +312,24 @@ def _head_of(exchange: Exchange) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection to the control plane: one request at a time."""
+    """One connection to the control plane, for one request and its reply."""
 
     def __init__(self, lost: Callable[["_Connection"], None]) -> None:
         self._tell_lost = lost
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
-        self._from_peer = select.poll()
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self._is_full = False
-        self.begin()
-
-    def begin(self) -> None:
-        """Makes ready for a request and its reply."""
-        self._parser = httptools.HttpResponseParser(self)
         self._body = bytearray()
         self._head_bytes = 0
         self._has_head = False
         self._is_bounded = False
         self._is_broken = False
+        self._is_full = False
         self._is_paused = False
-        self._stays = False
         self._ended = False
         self.status = 0
         self.headers: list[Header] = []
-
-    # The pool's side.
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether nobody has closed it, as far as the kernel knows by now."""
-        return self._transport is not None and not self._transport.is_closing() and not self._from_peer.poll(0)
-
-    @property
-    def is_reusable(self) -> bool:
-        """Whether the reply came whole and the control plane keeps the connection."""
-        return self.at_end and self._stays and not self._is_broken and self._transport is not None
 
     def cut(self) -> None:
         """Ends it at once."""
@@ -322,7 +338,6 @@ class _Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Takes the reply for whole, wherever it is."""
-        self._stays = False
         self._ended = True
         self._wake()
 
@@ -384,10 +399,11 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface and not the base class.
         self._transport = cast("asyncio.Transport", transport)
-        self._from_peer.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        self._parser = httptools.HttpResponseParser(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        # The two know each other, which only the collector would undo.
+        self._transport = self._parser = None
         if self._has_head and not self._is_bounded and exc is None:
             self._ended = True
         self._tell_lost(self)
@@ -395,9 +411,9 @@ class _Connection(asyncio.Protocol):
         self.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self._parser is None or self._ended:
-            # Nothing was asked: it would be taken for the next reply.
-            self._break()
+        if self._ended or self._parser is None:
+            # Nothing more was asked.
+            self.cut()
             return
         if not self._has_head:
             self._head_bytes += len(data)
@@ -447,6 +463,5 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The whole reply came, unless it was an interim one."""
-        if self._has_head and not self._ended and self._parser is not None:
+        if self._has_head:
             self._ended = True
-            self._stays = self._is_bounded and bool(self._parser.should_keep_alive())

@@ -49,7 +49,7 @@ async def test_fields_and_files_are_told_apart() -> None:
         + part('name="files"; filename=""', b"", "application/octet-stream")
         + END
     )
-    form, files = await read_upload(request([body[:100], body[100:]]))
+    form, files = await read_upload(request([body[:100], body[100:]]), "p")
     assert form.text("models") == "a=b\r\nÄ=c"
     assert files == (("usage.json", binary), ("costs.json", b"{}"))
 
@@ -67,14 +67,14 @@ async def test_fields_and_files_are_told_apart() -> None:
 async def test_what_is_no_such_form_is_refused(kind: str, body: bytes) -> None:
     """With a word of what to do."""
     with pytest.raises(BadRequest, match="load the page again"):
-        await read_upload(request([body], kind))
+        await read_upload(request([body], kind), "p")
 
 
 async def test_too_much_is_refused_while_it_arrives() -> None:
     """Nobody's memory is filled."""
     endless = [b"x" * 1024 * 1024] * (MAX_UPLOAD_BYTES // 1024 // 1024 + 1)
     with pytest.raises(BodyTooLarge, match="at most 16 MB"):
-        await read_upload(request(endless))
+        await read_upload(request(endless), "p")
 
 
 @given(body=st.binary(max_size=400), head=st.text(max_size=40))
@@ -82,7 +82,7 @@ async def test_no_bytes_break_it(body: bytes, head: str) -> None:
     """Whatever is sent is read or refused, never an error of ours."""
     sent = f"--{BOUNDARY}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + body + END
     try:
-        form, files = await read_upload(request([sent]))
+        form, files = await read_upload(request([sent]), "p")
     except BadRequest:
         return
     assert len(form.plain) + len(files) <= 50
@@ -105,7 +105,7 @@ async def test_a_form_made_to_take_long_takes_no_time(body: bytes) -> None:
     """Millions of parts, of headers, or of parts in each other are refused before anything is made of them."""
     begun = time.process_time()
     with pytest.raises(BadRequest, match="load the page again"):
-        await read_upload(request([body[:MAX_UPLOAD_BYTES]], KIND))
+        await read_upload(request([body[:MAX_UPLOAD_BYTES]], KIND), "p")
     assert time.process_time() - begun < 2
 
 
@@ -113,7 +113,7 @@ async def test_parts_in_a_part_are_its_content() -> None:
     """Nobody looks into a file for more of the form."""
     inner = b'--inner\r\nContent-Disposition: form-data; name="csrf"\r\n\r\nx\r\n--inner--\r\n'
     form, files = await read_upload(
-        request([part('name="files"; filename="a.json"', inner, "multipart/mixed; boundary=inner") + END])
+        request([part('name="files"; filename="a.json"', inner, "multipart/mixed; boundary=inner") + END]), "p"
     )
     assert "csrf" not in form
     assert files == (("a.json", inner),)
@@ -136,11 +136,31 @@ async def test_a_few_forms_are_held_at_once() -> None:
         asked = request([])
         return Request(asked.scope, receive)
 
-    held = [asyncio.ensure_future(read_upload(slow())) for _ in range(4)]
+    held = [asyncio.ensure_future(read_upload(slow(), f"p{number}")) for number in range(4)]
     await arrived.wait()
     with pytest.raises(UsageUnavailable, match="try again"):
-        await read_upload(request([part('name="a"', b"b") + END]))
+        await read_upload(request([part('name="a"', b"b") + END]), "another")
     go_on.set()
     assert all(isinstance(each, BadRequest) for each in await asyncio.gather(*held, return_exceptions=True))
-    form, _ = await read_upload(request([part('name="a"', b"b") + END]))
+    form, _ = await read_upload(request([part('name="a"', b"b") + END]), "p")
     assert form.text("a") == "b"
+
+
+async def test_one_person_closes_it_for_nobody_else() -> None:
+    """Whoever sends slowly holds one place, however many forms it sends."""
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        arrived.set()
+        await go_on.wait()
+        return {"type": "http.request", "body": b"nothing", "more_body": False}
+
+    held = asyncio.ensure_future(read_upload(Request(request([]).scope, receive), "slow"))
+    await arrived.wait()
+    body = part('name="a"', b"b") + END
+    with pytest.raises(UsageUnavailable, match="try again"):
+        await read_upload(request([body]), "slow")
+    form, _ = await read_upload(request([body]), "another")
+    assert form.text("a") == "b"
+    go_on.set()
+    assert isinstance((await asyncio.gather(held, return_exceptions=True))[0], BadRequest)

@@ -233,31 +233,65 @@ async def test_a_request_under_way_may_take_its_time(echo: Echo) -> None:
         assert await caller.reply() == (200, b"/held four")
 
 
-async def test_a_body_that_nobody_reads_may_still_come(echo: Echo) -> None:
-    """A caller who is answered early sends the rest of its body and then the next request."""
-    async with serving(echo, max_head_bytes=2000) as served:
-        caller = await served.call()
-        request = post(b"/unread", b"x" * 50_000)
-        await caller.send(request[:10_000])
-        assert (await caller.reply())[0] == 200
-        await caller.send(request[10_000:30_000])
-        served.later(20)
-        await caller.send(request[30_000:], post(b"/next", b"two"))
-        assert await caller.reply() == (200, b"/next two")
-
-
-async def test_a_long_body_that_nobody_reads_ends_the_connection(echo: Echo) -> None:
-    """It is told with the early answer, which is not lost though the caller still sends."""
+@pytest.mark.parametrize("framed", [post, chunked])
+@pytest.mark.parametrize("size", [1, 5_000_000])
+async def test_an_answer_before_the_requests_end_ends_the_connection(echo: Echo, framed: Any, size: int) -> None:
+    """However little is left: it is told with the answer, which is not lost though the caller still sends."""
     async with serving(echo) as served:
         caller = await served.call()
-        request = post(b"/unread", b"x" * 5_000_000)
-        await caller.send(request[:10_000])
+        request = framed(b"/unread", b"x" * size)
+        sent = request.index(b"\r\n\r\n") + 4 + min(10_000, size // 2)
+        await caller.send(request[:sent])
         status, headers, body = await caller.whole_reply()
         assert (status, headers["connection"], body) == (200, "close", b"/unread ")
         with contextlib.suppress(ConnectionError):
-            await caller.send(request[10_000:], post(b"/never", b"x"))
+            await caller.send(request[sent:], post(b"/never", b"x"))
         assert await caller.rest() == b""
         assert echo.paths == ["/unread"]
+
+
+async def test_a_begun_reply_is_cut_when_its_request_is_overdue(echo: Echo) -> None:
+    """Whoever answers for longer than the rest of the request may take goes on for nobody."""
+    gone = asyncio.Event()
+
+    async def begin(exchange: Exchange) -> None:
+        exchange.on_gone = gone.set
+        exchange.start(200, [])
+        exchange.write(b"begun")
+        await gone.wait()
+
+    async with serving(begin) as served:
+        caller = await served.call()
+        await caller.send(post(b"/", b"x" * 50)[:-1])
+        status, headers = await caller.head()
+        assert (status, headers["connection"]) == (200, "close")
+        served.later(29)
+        assert not gone.is_set()
+        served.later(2)
+        assert await caller.rest() == b"5\r\nbegun\r\n"
+        assert gone.is_set()
+        await until(lambda: not served.server.tasks)
+
+
+async def test_a_begun_reply_whose_request_ends_goes_on(echo: Echo) -> None:
+    """What came in time is waited for no more."""
+    goes_on = asyncio.Event()
+
+    async def begin(exchange: Exchange) -> None:
+        exchange.start(200, [])
+        exchange.write(b"begun")
+        await goes_on.wait()
+        exchange.end(b"ended")
+
+    async with serving(begin) as served:
+        caller = await served.call()
+        await caller.send(post(b"/", b"x" * 50)[:-1])
+        await caller.head()
+        await caller.send(b"x")
+        await until(lambda: all(each._exchange is not None and each._exchange.whole for each in _connections(served)))
+        served.later(31)
+        goes_on.set()
+        assert (await caller.rest()).endswith(b"5\r\nended\r\n0\r\n\r\n")
 
 
 async def test_the_rest_of_an_answered_request_is_not_waited_for_long(echo: Echo) -> None:

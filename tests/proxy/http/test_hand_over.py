@@ -3,17 +3,15 @@
 import asyncio
 import contextlib
 import json
-import os
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
+from gateway.web import serving_web
 from proxy.http.hand_over import HandOver
 from tests.cost.entries import until
 from tests.proxy.http.callers import Caller, chunked, post, serving
@@ -42,6 +40,8 @@ class Control:
             "method": request.method,
             "path": request.url.path,
             "query": request.url.query,
+            "client": request.client,
+            "scheme": request.url.scheme,
             "headers": request.headers.items(),
             "body": (await request.body()).decode("latin-1"),
         }
@@ -94,33 +94,6 @@ class Control:
         return StreamingResponse(pieces())
 
 
-@contextlib.asynccontextmanager
-async def control_plane(app: Any, path: Path) -> AsyncIterator[uvicorn.Server]:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108 - nothing blocks here
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                proxy_headers=False,
-                date_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        await until(lambda: server.started)
-        try:
-            yield server
-        finally:
-            server.should_exit = True
-            await running
-
-
 class Planes:
     """Both planes, and one caller."""
 
@@ -135,7 +108,7 @@ class Planes:
 async def both(folder: Path, **options: Any) -> AsyncIterator[Planes]:
     control = Control()
     hand_over = HandOver(folder / "web", **options)
-    async with control_plane(control.app, folder / "web"), serving(hand_over) as served:
+    async with serving_web(control.app, folder / "web"), serving(hand_over) as served:
         try:
             yield Planes(control, hand_over, await served.call(), served)
         finally:
@@ -162,23 +135,43 @@ async def test_a_request_arrives_as_it_was_sent(tmp_path: Path) -> None:
             assert {"x-a": "b", "cookie": "c=d", "host": "a"}.items() <= dict(told["headers"]).items()
         await planes.caller.send(b"DELETE /told HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await _told(planes.caller))[1]["method"] == "DELETE"
-        # One connection was enough for all of them.
-        assert len(planes.hand_over._open) == 1
+        # Each had a connection of its own, which is gone.
+        await until(lambda: not planes.hand_over._open)
 
 
 async def test_who_asked_is_said_by_us_alone(tmp_path: Path) -> None:
-    """What a caller says of its peer is left out, as are fields of its connection; forwarded ones are as they came."""
+    """The peer is the caller's connection's, whatever a request says of it, and without one for whoever says nothing."""
     async with both(tmp_path) as planes:
-        forged = b"X-Weighbridge-Peer: 10.0.0.1 1\r\nX-Weighbridge-TLS: 1\r\nX-Forwarded-For: 10.0.0.2\r\n"
-        await planes.caller.send(
-            _GET % (b"/told", forged + b"Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\n")
-        )
-        fields = (await _told(planes.caller))[1]["headers"]
-        named = {name: [value for found, value in fields if found == name] for name, _ in fields}
-        own = planes.caller.writer.get_extra_info("sockname")
-        assert named["x-weighbridge-peer"] == [f"{own[0]} {own[1]}"]
-        assert named["x-forwarded-for"] == ["10.0.0.2"]
-        assert named.keys().isdisjoint({"x-weighbridge-tls", "x-hop", "te", "connection"})
+        for head in (
+            b"X-Weighbridge-Peer: 10.0.0.1 1\r\n",
+            b"X-Forwarded-For: 10.0.0.2\r\n",
+            b"Forwarded: for=10.0.0.2\r\n",
+        ):
+            await planes.caller.send(_GET % (b"/told", head))
+            told = (await _told(planes.caller))[1]
+            assert (tuple(told["client"]), told["scheme"]) == (
+                planes.caller.writer.get_extra_info("sockname")[:2],
+                "http",
+            )
+
+
+_KEPT = (
+    *("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "via", "x-real-ip"),
+    *("authorization", "x-api-key", "api-key", "cookie", "origin", "referer", "host"),
+    *("sec-fetch-site", "sec-fetch-mode", "content-type", "x-hop"),
+)
+
+
+async def test_connection_has_no_field_left_out(tmp_path: Path) -> None:
+    """Whatever `Connection` names arrives: who forwarded it, who asks and whence. What is about a connection alone does not."""
+    async with both(tmp_path) as planes:
+        fields = dict.fromkeys(_KEPT, "a")
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        named = "keep-alive, " + ", ".join(_KEPT)
+        alone = "te: trailers\r\nkeep-alive: timeout=5\r\nproxy-connection: close\r\n"
+        await planes.caller.send(f"GET /told HTTP/1.1\r\n{lines}{alone}connection: {named}\r\n\r\n".encode())
+        arrived = dict((await _told(planes.caller))[1]["headers"])
+        assert arrived == fields
 
 
 async def test_replies_without_bodies(tmp_path: Path) -> None:
@@ -227,13 +220,114 @@ async def test_an_early_answer_is_given(tmp_path: Path) -> None:
         assert (await planes.caller.reply())[0] == 413
 
 
-async def test_a_body_that_breaks_off_is_not_answered(tmp_path: Path) -> None:
-    """The control plane sees the end of its connection, not a shorter body."""
+@pytest.mark.parametrize(("size", "taken"), [(1_000, 0), (1_000_000, 999_990)])
+async def test_a_body_that_breaks_off_is_not_answered(tmp_path: Path, size: int, taken: int) -> None:
+    """Of a small one the control plane hears nothing; of another it sees the end of its connection, not a shorter body."""
     async with both(tmp_path) as planes:
-        await planes.caller.send(post(b"/count", b"x" * 1000)[:-10])
-        await until(lambda: planes.control.taken == 990)
-        planes.served.later(31)
+        planes.control.gate.set()
+        await planes.caller.send(post(b"/count", b"x" * size)[:-10])
+        await until(lambda: planes.served.server.tasks and planes.control.taken == taken)
+        await until(lambda: all(each.arrived == size - 10 for each in _under_way(planes)))
+        assert len(planes.hand_over._open) == (taken > 0)
+        planes.served.later(120)
         assert (await planes.caller.error())[:2] == (408, "request_timeout")
+        await until(lambda: not planes.hand_over._open)
+
+
+def _under_way(planes: Planes) -> list[Any]:
+    return [each._exchange for each in planes.served.server.connections]
+
+
+@pytest.mark.parametrize("framed", [post, chunked])
+async def test_small_bodies_take_nothing_until_they_are_whole(tmp_path: Path, framed: Any) -> None:
+    """A hundred that never end leave the control plane alone; the one that has waited longest makes way for the next."""
+    async with both(tmp_path, max_coming=100) as planes:
+        slow = [await planes.served.call() for _ in range(101)]
+        for caller in slow:
+            await caller.send(framed(b"/told", b"x" * 1_000)[:-10])
+        assert (await slow[0].error())[:2] == (503, "overloaded")
+        await planes.caller.send(framed(b"/told", b"whole"))
+        assert (await _told(planes.caller))[1]["body"] == "whole"
+        assert not planes.hand_over._open
+        await slow[100].send(framed(b"/told", b"x" * 1_000)[-10:])
+        assert (await _told(slow[100]))[1]["body"] == "x" * 1_000
+
+
+async def test_long_bodies_are_bounded_for_each(tmp_path: Path) -> None:
+    """Whoever has as many under way as one may have is refused; others are answered, and so is it when one has ended."""
+
+    async def whose(exchange: Any) -> str:
+        return str(exchange.field(b"x-team"))
+
+    async with both(tmp_path, whose=whose) as planes:
+        planes.control.gate.set()
+        request = post(b"/count", b"x" * 100_000, extra=b"x-team: a\r\n")
+        slow = [await planes.served.call() for _ in range(32)]
+        for caller in slow:
+            await caller.send(request[:-1])
+        await until(lambda: len(planes.hand_over._open) == 32)
+        await planes.caller.send(request[:-1])
+        assert (await planes.caller.error())[:2] == (503, "overloaded")
+        other = await planes.served.call()
+        await other.send(request.replace(b"x-team: a", b"x-team: b"))
+        assert (await other.reply())[0] == 200
+        await slow[0].send(b"x")
+        assert (await slow[0].reply())[0] == 200
+        await other.send(request)
+        assert (await other.reply())[0] == 200
+
+
+async def test_what_comes_while_a_long_body_is_admitted_is_not_lost(tmp_path: Path) -> None:
+    """All of it may be here before the connection to the control plane is."""
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def whose(_exchange: Any) -> str:
+        asked.set()
+        await goes_on.wait()
+        return "a"
+
+    async with both(tmp_path, whose=whose) as planes:
+        planes.control.gate.set()
+        request = post(b"/count", b"x" * 66_000)
+        await planes.caller.send(request[:-1_000])
+        await asked.wait()
+        await planes.caller.send(request[-1_000:])
+        await until(lambda: all(each.whole for each in _under_way(planes)))
+        goes_on.set()
+        assert await planes.caller.reply() == (200, b"66000")
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_nothing_is_sent_behind_a_body_that_failed(tmp_path: Path, *, early: bool) -> None:
+    """A body that breaks in the turn in which its reply comes leaves its connection to nobody: each has the bytes of one
+    request.
+    """
+    arrived: list[bytes] = []
+    caller: Any = None
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.readuntil(b"\r\n\r\n"))
+        if len(arrived) == 1:
+            # Both are read in one turn.
+            caller.writer.write(b"no chunk\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno" if early or len(arrived) > 1 else b"")
+        arrived[-1] += await reader.read()
+        writer.close()
+
+    hand_over = HandOver(tmp_path / "web")
+    async with serving(hand_over) as served:
+        server = await asyncio.start_unix_server(answer, tmp_path / "web")
+        caller, other = await served.call(), await served.call()
+        await caller.send(b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % 70_000)
+        await caller.send(b"x" * 70_000 + b"\r\n")
+        assert (await caller.head())[0] == (404 if early else 400)
+        for _ in range(3):
+            await other.send(_GET % (b"/b", b""))
+            assert await other.reply() == (404, b"no")
+        server.close()
+        await hand_over.aclose()
+    assert [each.count(b"HTTP/1.1") for each in arrived] == [1] * 4
+    assert [each.startswith(b"weighbridge/1 tcp 127.0.0.1 ") for each in arrived] == [True] * 4
 
 
 @pytest.mark.parametrize("path", [b"/held", b"/events"])
@@ -284,7 +378,7 @@ async def test_a_restart_is_waited_for(tmp_path: Path) -> None:
         await caller.send(post(b"/told", b"body"))
         await until(lambda: bool(served.server.tasks))
         await asyncio.sleep(0.05)
-        async with control_plane(control.app, tmp_path / "web"):
+        async with serving_web(control.app, tmp_path / "web"):
             assert (await _told(caller))[1]["body"] == "body"
             await hand_over.aclose()
 
@@ -296,7 +390,7 @@ async def test_kept_connections_outlive_no_restart(tmp_path: Path) -> None:
     async with serving(hand_over) as served:
         caller = await served.call()
         for _ in range(2):
-            async with control_plane(control.app, tmp_path / "web"):
+            async with serving_web(control.app, tmp_path / "web"):
                 await caller.send(post(b"/told", b"body"))
                 assert (await _told(caller))[1]["body"] == "body"
         await hand_over.aclose()
