@@ -109,7 +109,7 @@ class LiveLine:
         self.breakers.ready, self._fleet.cleared = self._fleet.ready, self.breakers.cleared
         self._catalog = catalog = self._built(config, self.prices.book)
         self.breakers.adopt(catalog)
-        upstreams = await open_upstreams(catalog, self._environment.forward_proxy())
+        upstreams = await open_upstreams(catalog, config.server, self._environment.forward_proxy())
         stack.push_async_callback(upstreams.aclose)
         await asyncio.to_thread(schema_check.prepare)
         self.learning_log = LearningLog(sources.rows, sources.learning_of, observer=metrics.learning)

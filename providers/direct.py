@@ -36,6 +36,7 @@ from providers.errors import (
     UpstreamRefusedUs,
 )
 from providers.forms import form_of
+from providers.held_bytes import HeldBytes, HeldTooMuch, Share
 from providers.media_links import refuse_media_links
 from providers.metered_replies import decode_metered
 from providers.passed_stream import PassedStream
@@ -86,10 +87,14 @@ def _ignored(_reached: bool) -> None:
 
 
 class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on a reply's size, in bytes, and on the connection pool."""
+    """Limits on replies, in bytes, and on the connection pool."""
 
     max_event_bytes: int = MAX_EVENT_BYTES
     max_reply_bytes: int = 256 * 1024 * 1024
+    max_replies_bytes: int = 256 * 1024 * 1024
+    """The most that is held of all replies together: of whole ones, and of a stream's event that has not ended yet. One of them
+    may have half of it.
+    """
     max_connections: int = 8_192
     max_connections_per_host: int = 4_096
     keepalive_s: float = 15.0
@@ -119,6 +124,7 @@ class DirectUpstream:
             ),
             proxy=proxy,
         )
+        self.held = HeldBytes(limits.max_replies_bytes)
         self._heads: dict[tuple[str, str], _Head] = {}
         """By the deployment's id and the path."""
 
@@ -143,7 +149,7 @@ class DirectUpstream:
         try:
             await connection.reply_begins()
             if connection.status != _OK:
-                await _refuse(connection, call)
+                await _refuse(connection, call, Share(self.held))
             return self._stream_of(connection, call, reader)
         except ReplyTimeout as error:
             self._pool.release(connection)
@@ -173,7 +179,11 @@ class DirectUpstream:
             return None
         try:
             await connection.reply_begins()
-            body = await _read_bounded(connection, _MAX_COUNT_BYTES) if connection.status == _OK else None
+            share = Share(self.held)
+            try:
+                body = await _read_bounded(connection, _MAX_COUNT_BYTES, share) if connection.status == _OK else None
+            finally:
+                share.give_back()
             found = None if body is None else msgspec.json.decode(body, type=dict[str, Any]).get(question.field)
         except (*READ_ERRORS, msgspec.DecodeError, UnicodeDecodeError):
             return None
@@ -240,13 +250,13 @@ class DirectUpstream:
         if is_metered or not call.request.stream:
             if kind == b"text/event-stream":
                 raise _malformed("The upstream streams although asked for a whole answer.", call)
-            return _Body(self._pool, connection, call, self._limits.max_reply_bytes, reader, False)
+            return _Body(self._pool, connection, call, self._limits.max_reply_bytes, Share(self.held), reader, False)
         # The first token may take longer than any later pause.
         connection.limit_silence(call.idle_timeout_s)
         if b"json" in kind and reader is None:
             # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
-            return _Body(self._pool, connection, call, self._limits.max_reply_bytes, None, True)
-        return _Stream(self._pool, connection, call, self._limits, reader)
+            return _Body(self._pool, connection, call, self._limits.max_reply_bytes, Share(self.held), None, True)
+        return _Stream(self._pool, connection, call, self._limits, Share(self.held), reader)
 
     def _passed(self, connection: Connection, call: UpstreamCall, media_type: str) -> PassedStream:
         connection.limit_silence(call.idle_timeout_s)
@@ -257,6 +267,7 @@ class DirectUpstream:
             media_type if _MEDIA_TYPE.fullmatch(media_type) else _BYTES,
             max_reply_bytes=self._limits.max_reply_bytes,
             max_event_bytes=self._limits.max_event_bytes,
+            share=Share(self.held),
         )
 
 
@@ -303,14 +314,16 @@ _KEY_HEADERS: Final = {"azure": "api-key", "litellm": "x-api-key"}
 """Behind litellm, only Anthropic is called from here."""
 
 
-async def _refuse(connection: Connection, call: UpstreamCall) -> NoReturn:
+async def _refuse(connection: Connection, call: UpstreamCall, share: Share) -> NoReturn:
     """Raises the error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
     deployment = call.deployment
     try:
         async with asyncio.timeout(_ERROR_BODY_S):
-            body = await _read_bounded(connection, _MAX_ERROR_BYTES)
+            body = await _read_bounded(connection, _MAX_ERROR_BYTES, share)
     except READ_ERRORS:
         body = b""
+    finally:
+        share.give_back()
     error = error_of_status(
         connection.status,
         body or b"",
@@ -323,16 +336,21 @@ async def _refuse(connection: Connection, call: UpstreamCall) -> NoReturn:
     raise error
 
 
-async def _read_bounded(connection: Connection, limit: int) -> bytes | None:
-    """The whole body, or None when it is longer than the limit."""
-    # Most come whole with their head.
-    pieces = [connection.take()]
-    size = len(pieces[0])
-    while size <= limit and not connection.at_eof:
-        piece = await connection.read()
-        size += len(piece)
-        pieces.append(piece)
-    return b"".join(pieces) if size <= limit else None
+async def _read_bounded(connection: Connection, limit: int, share: Share) -> bytes | None:
+    """The whole body, or None when it is longer than the limit. It is held in `share`, which whoever made it gives back.
+
+    Raises READ_ERRORS.
+    """
+    body = connection.take()
+    if not connection.at_eof:
+        # One block that grows, as hundreds of pieces would leave the process's memory in crumbs.
+        grown = bytearray(body)
+        while len(grown) <= limit and not connection.at_eof:
+            grown += await connection.read()
+            share.grow(len(grown))
+        body = bytes(grown)
+    share.grow(len(body))
+    return body if len(body) <= limit else None
 
 
 def _decoded(call: UpstreamCall, body: bytes) -> Event:
@@ -353,6 +371,7 @@ class _Body(msgspec.Struct, eq=False):
     connection: Connection
     call: UpstreamCall
     most_bytes: int
+    share: Share
     reader: ReplyReader | None
     as_chunk: bool
     ended: bool = False
@@ -362,7 +381,7 @@ class _Body(msgspec.Struct, eq=False):
             return None
         call = self.call
         try:
-            body = await _read_bounded(self.connection, self.most_bytes)
+            body = await _read_bounded(self.connection, self.most_bytes, self.share)
         except READ_ERRORS as error:
             raise read_error(error, call) from error
         if body is None:
@@ -385,7 +404,9 @@ class _Body(msgspec.Struct, eq=False):
         return []
 
     async def aclose(self) -> None:
+        """Closes it, once whoever read it is done with what it said."""
         self.pool.release(self.connection)
+        self.share.give_back()
 
 
 class _Stream:
@@ -406,6 +427,7 @@ class _Stream:
         "_reader",
         "_runs",
         "_secret",
+        "_share",
         "ended",
     )
 
@@ -415,9 +437,11 @@ class _Stream:
         connection: Connection,
         call: UpstreamCall,
         limits: DirectLimits,
+        share: Share,
         reader: ReplyReader | None,
     ) -> None:
         self._pool = pool
+        self._share = share
         self._connection = connection
         self._call = call
         self._deployment_id = call.deployment.deployment_id
@@ -446,6 +470,10 @@ class _Stream:
                 self._end_at_eof()
             if events:
                 return events
+            try:
+                self._share.grow(self._parser.held_bytes)
+            except HeldTooMuch as error:
+                raise read_error(error, self._call) from error
         return None
 
     def limit_silence(self, idle_s: float) -> None:
@@ -539,6 +567,7 @@ class _Stream:
                 await self._drain_tail()
         finally:
             self._pool.release(self._connection)
+            self._share.give_back()
 
     async def _drain_tail(self) -> None:
         """Reads the end of the HTTP body, for a moment, so that the connection can be reused."""

@@ -7,6 +7,7 @@ import msgspec
 from providers.connections.connection import Connection
 from providers.connections.pool import ConnectionPool
 from providers.errors import MalformedReply, UpstreamError
+from providers.held_bytes import HeldTooMuch, Share
 from providers.sse import EventTooLarge, SseParser
 from providers.upstream import READ_ERRORS, UpstreamCall, read_error
 from providers.upstream_faults import error_in_reply
@@ -40,12 +41,14 @@ class PassedStream:
         *,
         max_reply_bytes: int,
         max_event_bytes: int,
+        share: Share,
     ) -> None:
         self._pool = pool
         self._connection = connection
         self._call = call
         self._media_type = media_type
         self._left = max_reply_bytes
+        self._share = share
         self._events = SseParser(max_event_bytes) if media_type.startswith(EVENTS_TYPE) else None
         self._begun = False
 
@@ -72,6 +75,10 @@ class PassedStream:
             payloads = self._events.feed(data)
         except EventTooLarge as error:
             raise self._malformed("The upstream sent an event that is too large.") from error
+        try:
+            self._share.grow(self._events.held_bytes)
+        except HeldTooMuch as error:
+            raise read_error(error, self._call) from error
         for payload in payloads:
             if _USAGE not in payload and (self._begun or _ERROR not in payload):
                 continue
@@ -95,6 +102,7 @@ class PassedStream:
 
     async def aclose(self) -> None:
         self._pool.release(self._connection)
+        self._share.give_back()
 
 
 def wire_usage(usage: dict[str, Any]) -> WireUsage | None:

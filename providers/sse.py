@@ -52,6 +52,11 @@ class SseParser:
         """Whether an event may begin with the next byte: nothing of one is held, not even a line without data."""
         return not (self._rest or self._event_bytes or self._after_cr)
 
+    @property
+    def held_bytes(self) -> int:
+        """What is held of an event that has not ended."""
+        return self._event_bytes + self._rest_bytes
+
     def finish(self) -> list[bytes]:
         """The data of a last event without its final empty line, for servers that omit it. Raises EventTooLarge."""
         return self._lines(b"\n\n") if self._rest or self._data else []

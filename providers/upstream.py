@@ -5,8 +5,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout
-from providers.errors import StreamCut, UpstreamError, UpstreamTimeout
+from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout, ReplyUnbounded
+from providers.errors import MalformedReply, StreamCut, UpstreamError, UpstreamTimeout
+from providers.held_bytes import HeldTooMuch
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event
 
@@ -54,7 +55,13 @@ def took_too_long(call: UpstreamCall) -> UpstreamTimeout:
     )
 
 
-READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
+class NoRoomForReply(UpstreamError):
+    """A process holds as much of replies as it may. That is no deployment's fault, and another answer may be shorter."""
+
+    gateway_failure = False
+
+
+READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp, HeldTooMuch)
 """What reading a reply may raise; `read_error` turns it into an UpstreamError."""
 
 
@@ -69,6 +76,16 @@ def read_error(error: Exception, call: UpstreamCall) -> UpstreamError:
         )
     if isinstance(error, ReplyTimeout):
         return took_too_long(call)
+    if isinstance(error, ReplyUnbounded):
+        return MalformedReply(
+            "The upstream's reply goes on and on in chunks or fields without content.", deployment_id=deployment_id
+        )
+    if isinstance(error, HeldTooMuch):
+        return NoRoomForReply(
+            "The answer is too large for what is left of the memory that this gateway process has for answers "
+            "(`server.max_replies_bytes`): ask for less at once or for a stream, or try again shortly.",
+            deployment_id=deployment_id,
+        )
     return StreamCut("The upstream's connection broke in the middle of its reply.", deployment_id=deployment_id)
 
 

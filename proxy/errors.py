@@ -29,6 +29,7 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from providers.upstream import NoRoomForReply
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -462,6 +463,7 @@ TABLE: dict[type[BaseException], Fault] = {
     ReplicaSilent: Fault(504, _SERVER, "upstream_timeout"),
     StreamCut: Fault(502, _SERVER, "upstream_stream_cut"),
     MalformedReply: Fault(502, _SERVER, "upstream_malformed"),
+    NoRoomForReply: Fault(503, _SERVER, "no_room_for_reply"),
 }
 
 _UNEXPECTED = Fault(500, _SERVER, "internal_error")

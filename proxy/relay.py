@@ -114,6 +114,7 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: by
         await _keep(context, dialect, last.payload, served)
     body = dialect.whole(last.native or last.payload, served)
     await context.reply.whole(200, body, lines=lines + money_lines(tally))
+    await context.reply.taken()
 
 
 async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: bytes) -> None:

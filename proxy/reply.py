@@ -52,6 +52,11 @@ class Reply:
             await self.recording.wrote(body, last=True)
         self._exchange.respond(status, headers, body, lines)
 
+    async def taken(self) -> None:
+        """Waits while the caller has not taken nearly all of what was sent: until then it is held for him."""
+        if self._exchange.blocked_since is not None:
+            await self._exchange.drained()
+
     async def error(self, error: ErrorReply) -> None:
         await self.whole(error.status, error.body, error.headers)
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from cost.times import wall_us
+from providers.held_bytes import HeldBytes
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, Draining, ErrorReply, MethodNotAllowed, ReadsOnly, error_reply
 from proxy.http.exchange import Exchange, Taker
 from proxy.http.head import Header
-from proxy.http.held_bytes import HeldBytes
 from proxy.http.in_memory import post_of
 from proxy.http.websocket import PROTOCOL, WebSocket
 from proxy.line import RequestPipeline

@@ -87,6 +87,14 @@ class ServerConfig(Section):
         le=64_000_000_000,
         description="The bytes of request bodies that one worker holds at once; what exceeds them gets 503.",
     )
+    max_replies_bytes: int = Field(
+        default=256_000_000,
+        ge=1_000_000,
+        le=64_000_000_000,
+        description="The bytes of answers that one process holds at once: whole ones until their callers have them, and of streams "
+        "an event that has not ended. One answer may have half of it; what exceeds that gets 503. Of each answer the first 64 KiB "
+        "are free.",
+    )
     tls: TlsSection | None = Field(
         default=None,
         description="With it the public socket speaks HTTPS. Without, something before it does, or nothing.",

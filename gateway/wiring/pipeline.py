@@ -12,11 +12,7 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
 from cost.fleet.pool_config import pool_of_target
-from gateway.configuration.settings import (
-    Environment,
-    GatewayConfig,
-    peppers,
-)
+from gateway.configuration.settings import Environment, GatewayConfig, ServerConfig, peppers
 from gateway.wiring.policy import build_escalation, build_policy
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
@@ -74,10 +70,14 @@ def open_tracing(
     return tracing
 
 
-async def open_upstreams(catalog: Catalog, proxy: ForwardProxy | None) -> Upstreams:
+async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None) -> Upstreams:
     """One client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The line bounds what is in flight; the pool must never be what a request waits for.
-    limits = DirectLimits(max_connections=_MOST_CONNECTIONS, max_connections_per_host=_MOST_CONNECTIONS)
+    limits = DirectLimits(
+        max_connections=_MOST_CONNECTIONS,
+        max_connections_per_host=_MOST_CONNECTIONS,
+        max_replies_bytes=server.max_replies_bytes,
+    )
     direct = DirectUpstream(limits, proxy)
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()

@@ -8,13 +8,20 @@ from typing import Final, cast
 
 import httptools
 
-from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout
+from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout, ReplyUnbounded
 from providers.connections.gathering import Gathering
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
-"""Bytes that came and were not read at which no more are taken from the socket; at a quarter of it reading goes on."""
-_RESUME_BYTES: Final = _PAUSE_BYTES // 4
+"""Bytes that came and were not read at which no more are taken from the socket. As many that bring nothing of the body (fields
+behind it, extensions of its chunks) end the connection.
+"""
+MAX_TRAILERS: Final = 128
+_FREE_CHUNKS: Final = 20_000
+_BYTES_A_CHUNK: Final = 16
+"""Beyond the first _FREE_CHUNKS, chunks must be that long on average: each costs the same work, however short. Upstreams that
+write a token in three pieces stay far above it.
+"""
 _FIRST_FINAL: Final = 200
 _NO_CONTENT: Final = frozenset({204, 304})
 
@@ -42,6 +49,8 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_parser",
         "_paused",
+        "_read_bytes",
+        "_read_chunks",
         "_stays",
         "_timer",
         "_timer_at",
@@ -87,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._chunks.clear()
         self._head.clear()
         self._buffered = 0
+        self._read_bytes = self._read_chunks = 0
         self._has_reply = False
         self._at_eof = False
         self._stays = False
@@ -184,13 +194,21 @@ class Connection(asyncio.Protocol):
     def take(self) -> bytes:
         """All that came since the last read, without waiting."""
         chunks = self._chunks
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        data = chunks[0] if len(chunks) == 1 else self._joined(chunks)
         chunks.clear()
         self._buffered = 0
         if self._paused and self._transport is not None:
             self._paused = False
             self._last_read_at = self._loop.time()
             self._transport.resume_reading()
+        return data
+
+    def _joined(self, chunks: list[bytes]) -> bytes:
+        data = b"".join(chunks)
+        self._read_bytes += len(data)
+        self._read_chunks += len(chunks)
+        if self._read_chunks > _FREE_CHUNKS + self._read_bytes // _BYTES_A_CHUNK:
+            self._end(ReplyUnbounded("the upstream's reply comes in very many tiny chunks"))
         return data
 
     def gather(self) -> None:
@@ -223,6 +241,11 @@ class Connection(asyncio.Protocol):
             self._error = error
         self._stays = False
         self._wake()
+
+    def _end(self, error: Exception) -> None:
+        """Fails the reply, and closes the connection at once."""
+        self._fail(error)
+        self.cut()
 
     # asyncio's side.
 
@@ -262,25 +285,29 @@ class Connection(asyncio.Protocol):
             # Nothing was asked: whatever it is, it would be taken for the next call's reply.
             self.cut()
             return
-        self._last_read_at = self._loop.time()
         if not self._has_reply:
             self._head_bytes += len(data)
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail(NotHttp("the upstream's bytes are no HTTP reply"))
-            self.cut()
+            self._end(NotHttp("the upstream's bytes are no HTTP reply"))
             return
-        if not self._has_reply and self._head_bytes > MAX_HEAD_BYTES:
-            self._fail(NotHttp("the head of the upstream's reply is too large"))
-            self.cut()
+        if not self._has_reply:
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._end(NotHttp("the head of the upstream's reply is too large"))
             return
         self._buffered += len(data)
-        if self._buffered > _PAUSE_BYTES and self._chunks and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-        if self._has_reply:
-            self._wake()
+        if self._chunks:
+            # What brings nothing of the body does not count as speaking.
+            self._last_read_at = self._loop.time()
+            if self._buffered > _PAUSE_BYTES and not self._paused and self._transport is not None:
+                self._paused = True
+                self._transport.pause_reading()
+        elif self._buffered > _PAUSE_BYTES or len(self._head) > MAX_TRAILERS:
+            # The parser has no bounds of its own for fields behind the body, nor for the extensions of chunks.
+            self._end(ReplyUnbounded("the upstream's reply goes on beside its body"))
+            return
+        self._wake()
 
     # httptools' side.
 
@@ -302,12 +329,14 @@ class Connection(asyncio.Protocol):
             self._head_bytes = sum(len(name) + len(value) for name, value in self._head.items())
         # A copy, as trailers come to where the head did, and nobody reads them.
         self.fields = {name.lower(): value for name, value in self._head.items()}
+        self._head.clear()
         self._has_reply = self._head_bytes <= MAX_HEAD_BYTES
 
     def on_message_complete(self) -> None:
         """The whole reply came, unless it was an interim one."""
         if self._has_reply and not self._at_eof and self._parser is not None:
             self._at_eof = True
+            self._head.clear()
             # The parser knows it only now. What ends with its connection does not stay either.
             self._stays = bool(self._parser.should_keep_alive())
 

@@ -13,6 +13,10 @@ class NotHttp(Exception):
     """What came is no HTTP reply, or one whose head is too large."""
 
 
+class ReplyUnbounded(NotHttp):
+    """A reply goes on and on beside its body, or with tiny pieces of it."""
+
+
 class ReplyLost(Exception):
     """The connection broke after the request was sent: before the reply or in its middle."""
 

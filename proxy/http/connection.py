@@ -11,11 +11,11 @@ from typing import Final, Protocol, cast
 
 import msgspec
 
+from providers.held_bytes import HeldBytes
 from proxy.errors import Overloaded, Refused, UnknownExpectation, UploadTimeout, error_reply
 from proxy.http.chunks import Chunks
 from proxy.http.exchange import Exchange, Gone, Taker
 from proxy.http.head import END, Head, check_unfinished, parse_head
-from proxy.http.held_bytes import HeldBytes
 from proxy.http.reply_head import CONTINUE, reply_head
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
+from providers.held_bytes import HeldBytes
 from proxy.errors import BodyTooLarge, Overloaded
 from proxy.http.head import Head, Header
-from proxy.http.held_bytes import HeldBytes
 from proxy.http.reply_head import reply_head
 
 Gone = Literal["hung_up", "slow_reader"]

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from providers.held_bytes import HeldBytes
 from proxy.http.exchange import Exchange, Taker
 from proxy.http.head import Head, Header
-from proxy.http.held_bytes import HeldBytes
 from proxy.http.reply_head import fields_of
 
 

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.utils import formatdate
 from typing import Final
 
+from providers.held_bytes import HeldBytes
 from proxy.errors import Draining, MethodNotAllowed, Refused, UnsupportedEncoding, error_reply
 from proxy.http.accept_queue import AcceptQueue
 from proxy.http.connection import Connection, ConnectionLimits
 from proxy.http.cors import Cors
 from proxy.http.exchange import CallerGone, Exchange
-from proxy.http.held_bytes import HeldBytes
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 
 Route = Callable[[Exchange], Awaitable[None]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from providers.connections.connection import Connection
 from providers.connections.pool import ConnectionPool
 from providers.direct import DirectLimits, _Stream
+from providers.held_bytes import HeldBytes, Share
 from providers.wire import Event, WireUsage, decode_event
 from providers.word_runs import FoundRun, WordRuns
 from tests.providers.calls import deployment, tokens_of, upstream_call
@@ -142,7 +143,14 @@ def test_runs_say_what_their_events_say(payloads: list[bytes], cuts: list[int], 
     if counts:
         payloads = [counted(bare(payload), number) for number, payload in enumerate(payloads)]
     reads = _Reads(split(sse(*payloads), [cut for cut in cuts if cut < len(sse(*payloads))]))
-    stream = _Stream(ConnectionPool(), cast("Connection", reads), upstream_call(deployment()), DirectLimits(), None)
+    stream = _Stream(
+        ConnectionPool(),
+        cast("Connection", reads),
+        upstream_call(deployment()),
+        DirectLimits(),
+        Share(HeldBytes(0)),
+        None,
+    )
     events: list[Event] = []
     while reads.left:
         events += stream.unread()

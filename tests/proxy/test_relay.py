@@ -1,5 +1,6 @@
 """What the relay makes of an upstream's events, byte by byte."""
 
+import asyncio
 import gc
 import json
 from typing import Any
@@ -11,8 +12,10 @@ from providers.wire import Event, decode_event
 from providers.word_runs import WordRuns
 from proxy.context import RequestContext
 from proxy.relayed_answer import RelayedAnswer
+from proxy.wires.chat.dialect import CHAT
 from proxy.wires.wire import Wire
-from tests.scenarios.test_rules import WIRES, House, said
+from tests.proxy.exchanges import HeardExchange
+from tests.scenarios.test_rules import MINTED, WIRES, House, said
 
 
 class Playing:
@@ -128,3 +131,18 @@ async def test_a_chunk_without_choices_that_is_no_usage_passes() -> None:
     filters = {"id": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
     events = await relayed(filters, content("a"), END, asked=False)
     assert events[0]["prompt_filter_results"] == [{"prompt_index": 0}]
+
+
+async def test_a_whole_answer_is_let_go_once_its_caller_has_it() -> None:
+    """Its stream, which counts what is held, stays open while a slow caller has not taken the answer."""
+    house = House("ok")
+    body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    answered = asyncio.Event()
+    exchange = HeardExchange(body, [(b"authorization", f"Bearer {MINTED.plaintext}".encode())], heard=answered.set)
+    exchange.reads.clear()
+    serving = asyncio.create_task(house.line.serve(CHAT, exchange))
+    await answered.wait()
+    assert (exchange.ended, house.upstream.open_streams) == (True, 1)
+    exchange.reads.set()
+    await serving
+    assert house.upstream.open_streams == 0

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
+from providers.held_bytes import HeldBytes
 from proxy.errors import BadRequest
 from proxy.http.exchange import Exchange, Taker
 from proxy.http.head import parse_head
-from proxy.http.held_bytes import HeldBytes
 from proxy.http.websocket import WebSocket
 
 _HANDSHAKE: Final = (
