@@ -20,6 +20,11 @@ vllm:prefix_cache_hits_total{{engine="0",model_name="own"}} 50.0
 """
 
 
+def metrics_page(*, running: object, waiting: object, kv_usage: object, blocks: object) -> str:
+    """Returns metrics of vLLM, as far as a pool reads them."""
+    return _PAGE.format(running=running, waiting=waiting, kv_usage=kv_usage, blocks=blocks)
+
+
 class OddEngine:
     """Speaks vLLM's HTTP: health, metrics and chat. Its attributes say how badly."""
 
@@ -65,7 +70,7 @@ class OddEngine:
         await asyncio.sleep(self.page_delay_s)
         if self.page is not None:
             return web.Response(body=self.page())
-        told = _PAGE.format(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage, blocks=self.blocks)
+        told = metrics_page(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage, blocks=self.blocks)
         return web.Response(text=told)
 
     async def _models(self, _request: web.Request) -> web.Response:
