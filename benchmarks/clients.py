@@ -10,13 +10,18 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
 import msgspec
 
+from accounts.keys import Pepper
+from accounts.pepper_file import pepper_id
+from accounts.store import AccountStore
+from gateway.database import make_engine
 from tests.postgres import Postgres, postgres_binaries, running_postgres
 from tests.processes import Server, Site
+from tests.running_gateway import PEPPER
 
 REQUEST_TIMEOUT_S: Final = 60.0
 MAX_OPEN: Final = 500
@@ -24,6 +29,7 @@ MAX_OPEN: Final = 500
 LOCAL_METRIC: Final = "weighbridge_limits_local_total"
 UP_METRIC: Final = "weighbridge_redis_up"
 _AGREE_WITHIN_S: Final = 60.0
+Outcome = TypeVar("Outcome")
 _METRIC: Final = re.compile(r"^([a-z_]+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
@@ -90,11 +96,11 @@ async def ask(session: aiohttp.ClientSession, gate: int, url: str, body: bytes) 
     )
 
 
-class Pacer:
+class Pacer(Generic[Outcome]):
     """Asks at a steady rate whatever comes back, in turn at each gateway, and keeps the record."""
 
-    def __init__(self, urls: list[str], ask_at: Callable[[int, str], Awaitable[Asked]], per_s: float) -> None:
-        self.record: list[Asked] = []
+    def __init__(self, urls: list[str], ask_at: Callable[[int, str], Awaitable[Outcome]], per_s: float) -> None:
+        self.record: list[Outcome] = []
         self.skipped = 0
         self.began_at = self.ended_at = 0.0
         self._urls = urls
@@ -166,6 +172,22 @@ async def add_team(site: Site, team_id: str) -> str:
     await _run(site, "teams", "create", team_id)
     key: str = json.loads(await _run(site, "keys", "create", team_id, "--json"))["key"]
     return key
+
+
+async def add_teams(site: Site, team_ids: Sequence[str]) -> list[str]:
+    """More teams, without a command for each; their keys."""
+    secret = PEPPER.encode()
+    pepper = Pepper(id=pepper_id(secret), secret=secret)
+    engine = make_engine(site.database_url)
+    try:
+        accounts = AccountStore(engine)
+        keys = []
+        for team_id in team_ids:
+            await accounts.create_team(team_id, name=team_id)
+            keys.append((await accounts.create_key(team_id, "tests", pepper)).plaintext)
+        return keys
+    finally:
+        await engine.dispose()
 
 
 async def set_limit(site: Site, scope: str, scope_id: str, **amounts: int) -> None:

@@ -181,11 +181,11 @@ def _latencies(record: Sequence[Asked], begin: float, end: float) -> list[float]
 class Load(msgspec.Struct, frozen=True):
     """The two teams, at every gateway in turn."""
 
-    steady: Pacer
-    greedy: Pacer
+    steady: Pacer[Asked]
+    greedy: Pacer[Asked]
 
 
-def since(pacer: Pacer, begin: float) -> list[Asked]:
+def since(pacer: Pacer[Asked], begin: float) -> list[Asked]:
     return [each for each in pacer.record if each.sent_at >= begin]
 
 

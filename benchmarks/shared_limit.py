@@ -215,7 +215,7 @@ async def _warm(servers: Sequence[Server], key: str, body: bytes) -> None:
             await asyncio.gather(*(ask(session, 0, server.url, body) for _ in range(8 * WORKERS)))
 
 
-async def _offer(stage: Stage, size: Size, one: Round, servers: Sequence[Server], key: str) -> Pacer:
+async def _offer(stage: Stage, size: Size, one: Round, servers: Sequence[Server], key: str) -> Pacer[Asked]:
     body = body_of(one.kind)
     # A connection for each request: kept ones stay with the worker that took them, and some workers would get none.
     async with caller(key, keep_alive=False) as session:
@@ -233,7 +233,7 @@ async def _offer(stage: Stage, size: Size, one: Round, servers: Sequence[Server]
     return pacer
 
 
-async def _tell(stage: Stage, one: Round, pacer: Pacer) -> None:
+async def _tell(stage: Stage, one: Round, pacer: Pacer[Asked]) -> None:
     while True:
         await asyncio.sleep(10)
         count = Counter(each.status for each in pacer.record)

@@ -80,6 +80,12 @@ class ToxicProxy:
             if toxics.reset or (link.lossy and not toxics.swallow):
                 link.cut()
 
+    def lead_to(self, port: int) -> None:
+        """Leads to another server from now on, as an address does that moves; what was open is reset."""
+        self._target_port = port
+        for link in list(self._links):
+            link.cut()
+
     async def serve(self) -> asyncio.Server:
         server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
