@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -121,6 +121,9 @@ bench-peers: $(VENV)/.dev $(VENV)-peers/.ready build/portkey/.ready  ## ours bes
 
 bench-routers: $(VENV)/.dev $(VENV)-routers/.ready build/wide-llama/made  ## our balancer beside the public vllm-router, before two real vLLM replicas
 	@$(BIN)/python -m benchmarks.routers
+
+soak-availability: $(VENV)/.dev  ## a quarter of an hour (WB_MINUTES) of ill providers, engines and stores: whether callers are answered
+	@$(BIN)/python -m benchmarks.availability
 
 soak-kill: $(VENV)/.dev  ## kill -9 the gateway 300 times under load and check the books
 	@WB_KILLS=300 $(BIN)/python -m pytest tests/scenarios/test_kill.py -k lose_nothing --log-cli-level=INFO

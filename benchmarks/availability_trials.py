@@ -236,7 +236,9 @@ async def play(stage: Stage, trials: Sequence[Trial], *, at_once: int) -> list[d
             folder = own_folder(stage.folder, f"trial-{next(_NUMBERS)}")
             found = await _try(folder, trial)
         stage.say(
-            f"{trial.bar}, {trial.name}: {found['answered']} of {found['requests']} answered {told(found)}".rstrip()
+            f"{trial.bar}, {trial.name}: {found['answered']} of {found['requests']} answered; {told(found)}".rstrip(
+                "; "
+            )
         )
         return found
 

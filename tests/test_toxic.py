@@ -117,3 +117,20 @@ async def test_a_server_that_dies_hangs_up_on_the_caller(proxy: ToxicProxy, empt
     empty_redis.start()
     async with line(proxy) as new:
         assert await new.echo() == b"hello"
+
+
+async def test_a_wire_can_lead_to_another_server(proxy: ToxicProxy) -> None:
+    """What was open is reset, and new connections reach the other one."""
+
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"other\n")
+        writer.close()
+
+    other = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with other, line(proxy) as one:
+        assert await one.echo() == b"hello"
+        proxy.lead_to(other.sockets[0].getsockname()[1])
+        with pytest.raises(ConnectionResetError):
+            await one.reader.read()
+        async with line(proxy) as two:
+            assert await two.reader.read() == b"other\n"
