@@ -82,7 +82,7 @@ def _share(found: Mapping[str, Any]) -> str:
     return "-" if share is None else f"{int(share * 10_000) / 100:.2f} %"
 
 
-_HEADS: Final = ("requests", "answered", "", "first token p50, ms", "p99", "calls a request", "failed")
+_HEADS: Final = ("requests", "answered", "share", "first token p50, ms", "p99", "calls a request", "failed")
 
 
 def _row(label: str, found: Mapping[str, Any]) -> list[str]:

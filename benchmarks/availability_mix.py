@@ -38,6 +38,7 @@ _HARD: Final = (
     "Prove that there are infinitely many primes congruent to 3 modulo 4, then derive the asymptotic density of such primes with "
     "Dirichlet's theorem, and explain each step of the analytic argument rigorously."
 )
+_HARD_SHARE: Final = 0.7
 _SEED: Final = 7
 _DEADLINE_S: Final = 10.0
 _SHORT_DEADLINE_S: Final = 5.0
@@ -63,6 +64,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 class Call(msgspec.Struct, frozen=True):
     """One request of the load."""
 
+    fault: str
+    """During which it was sent."""
     team: str
     tier: Tier
     answer: Answer
@@ -192,7 +195,8 @@ class Callers:
 
     def __init__(self, session: aiohttp.ClientSession, keys: dict[str, str]) -> None:
         self.calls: list[Call] = []
-        """Ended, since they were last taken."""
+        """That have ended."""
+        self.fault = ""
         self.deadline_s = _DEADLINE_S
         self._session = session
         self._keys = keys
@@ -206,9 +210,9 @@ class Callers:
         return Pacer([url], one, PER_S if tier == "interactive" else BATCH_PER_S)
 
     async def _one(self, url: str, tier: Tier) -> Call:
-        team = list(self._keys)[self._asked % len(self._keys)]
+        team, fault = list(self._keys)[self._asked % len(self._keys)], self.fault
         self._asked += 1
-        text = self._chance.choice((QUESTION, _HARD))
+        text = _HARD if self._chance.random() < _HARD_SHARE else QUESTION
         # One team's requests are what an engine fails at, while it does.
         text += f" {POISON}" if team == "team_1" else ""
         answer = await ask(
@@ -220,13 +224,12 @@ class Callers:
             stream=self._chance.random() < 0.5,
             headers={"x-tier": tier, "x-request-timeout-ms": str(round(self.deadline_s * 1000))},
         )
-        call = Call(team, tier, answer)
+        call = Call(fault, team, tier, answer)
         self.calls.append(call)
         return call
 
-    def taken(self) -> list[Call]:
-        found, self.calls = self.calls, []
-        return found
+    def of(self, fault: str) -> list[Call]:
+        return [call for call in self.calls if call.fault == fault]
 
 
 @contextlib.asynccontextmanager
@@ -308,7 +311,6 @@ async def _warm(session: aiohttp.ClientSession, url: str, keys: Sequence[str]) -
 async def play(stage: Stage, size: Size) -> dict[str, Any]:
     """Each fault in turn under one load; the figures by fault, team and tier."""
     phases: list[dict[str, Any]] = []
-    every: list[Call] = []
     async with _town(stage) as (town, callers):
         pacers = [callers.pacer(town.server.url, tier) for tier in ("interactive", "batch")]
         running = [asyncio.create_task(pacer.run()) for pacer in pacers]
@@ -317,25 +319,25 @@ async def play(stage: Stage, size: Size) -> dict[str, Any]:
                 before = await _asked(town)
                 begun_at = time.monotonic()
                 back_s = await _befall(size, fault, callers)
-                calls = callers.taken()
-                every += calls
-                found = {"name": fault.name, "seconds": time.monotonic() - begun_at, "back_s": back_s}
-                found |= figures_of(calls) | {"calls_per_request": _share(before, await _asked(town), len(calls))}
-                phases.append(found)
+                seconds = time.monotonic() - begun_at
+                so_far = figures_of(callers.of(fault.name))
+                calls = _share(before, await _asked(town), so_far["requests"])
+                phases.append({"name": fault.name, "seconds": seconds, "back_s": back_s, "calls_per_request": calls})
                 stage.say(
-                    f"{fault.name}: {found['answered']} of {found['requests']} answered; {told(found)}".rstrip("; ")
+                    f"{fault.name}: {so_far['answered']} of {so_far['requests']} answered so far; {told(so_far)}".rstrip(
+                        "; "
+                    )
                 )
         finally:
             for pacer in pacers:
                 pacer.stop()
             await asyncio.gather(*running)
-    # What was still under way belongs to the last fault as little as to any.
-    every += callers.taken()
     stage.problems += [f"the load fell behind by {pacer.skipped} requests" for pacer in pacers if pacer.skipped]
+    every = callers.calls
     return {
         "per_s": PER_S,
         "batch_per_s": BATCH_PER_S,
-        "phases": phases,
+        "phases": [phase | figures_of(callers.of(phase["name"])) for phase in phases],
         "teams": _by(every, lambda call: call.team),
         "tiers": _by(every, lambda call: call.tier),
         "wires": _by(every, lambda call: f"{call.answer.wire}, {'stream' if call.answer.stream else 'whole'}"),
@@ -344,7 +346,7 @@ async def play(stage: Stage, size: Size) -> dict[str, Any]:
 
 async def _befall(size: Size, fault: Fault, callers: Callers) -> float | None:
     """The fault, its end, and the way back. Returns how long it took until the target was asked again; None where it was not seen."""
-    callers.deadline_s = fault.deadline_s
+    callers.fault, callers.deadline_s = fault.name, fault.deadline_s
     ends_at = time.monotonic() + size.fault_s
     await fault.begin()
     await asyncio.sleep(max(0.0, ends_at - time.monotonic()))

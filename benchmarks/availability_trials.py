@@ -31,6 +31,7 @@ _DEADLINE_MS: Final = 5_000
 _WARM_WITHIN_S: Final = 60.0
 _BOOKED_WITHIN_S: Final = 20.0
 _QUIET_S: Final = 0.5
+_MOST_TOLD: Final = 3
 
 Town = Callable[[Sequence[Place]], tuple[list[dict[str, Any]], dict[str, Any]]]
 """The models and sections of a gateway before these places."""
@@ -249,8 +250,9 @@ _NUMBERS: Final = iter(range(1_000_000))
 
 
 def told(found: Mapping[str, Any]) -> str:
-    """What went wrong, in a few words."""
-    return ", ".join(f"{count} of {what}" for what, count in found["failed"].items())
+    """What went wrong, in a few words: the most frequent ones."""
+    some = [f"{count} of {what}" for what, count in found["failed"].items()]
+    return ", ".join([*some[:_MOST_TOLD], *(["…"] if len(some) > _MOST_TOLD else [])])
 
 
 async def _try(folder: Path, trial: Trial) -> dict[str, Any]:

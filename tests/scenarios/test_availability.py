@@ -258,7 +258,7 @@ async def test_a_pool_too_slow_for_the_callers_time_is_left_for_a_healthy_target
             await _until_answered(found, model="own")
             for engine in engines:
                 await engine.become(ILLNESSES["black hole"])
-            within = {"x-request-timeout-ms": "5000"}
+            within = {"x-request-timeout-ms": "8000"}
             asked = (found.ask(wire=wire, stream=stream, headers=within) for wire in WIRES for stream in (True, False))
             answers = await asyncio.gather(*asked)
             assert told(answers) == {"200": 6}
