@@ -46,7 +46,8 @@ async def _gateway(folder: Path, document: dict[str, Any]) -> AsyncIterator[tupl
         return started[-1]
 
     loop.set_task_factory(start)
-    async with running_gateway(folder, models, **{**document, "providers": providers}) as running:
+    cost = {**document["cost"], "report": {**document["cost"]["report"], "folder": str(folder / "reports")}}
+    async with running_gateway(folder, models, **{**document, "providers": providers, "cost": cost}) as running:
         loop.set_task_factory(None)
         tasks: dict[str, list[asyncio.Task[Any]]] = {}
         for each in started:
