@@ -111,33 +111,26 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     wait: tuple[Wait, ...]
 
 
-class _Matcher:
-    """A row as it is compared."""
+class _Words(msgspec.Struct, frozen=True):
+    """How a row's message is found: by what it begins with, as texts and as a pattern, and by words in it."""
 
-    def __init__(self, row: Row) -> None:
-        self.row = row
-        self._begins = tuple(each for each in row.begins if "*" not in each)
-        any_word = [re.escape(each).replace(r"\*", r"\S{1,256}") for each in row.begins if "*" in each]
-        self._pattern = re.compile("|".join(any_word)) if any_word else None
+    row: Row
+    begins: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    words: tuple[str, ...]
 
-    def matches(self, status: int, kinds: Collection[str], said: str) -> bool:
-        row = self.row
-        if row.status and status not in row.status:
-            return False
-        if row.codes and row.codes.isdisjoint(kinds):
-            return False
-        if (
-            row.begins
-            and not said.startswith(self._begins)
-            and (self._pattern is None or not self._pattern.match(said))
-        ):
-            return False
-        return not row.words or any(each in said for each in row.words)
+
+def _words(row: Row) -> _Words:
+    any_word = [re.escape(each).replace(r"\*", r"\S{1,256}") for each in row.begins if "*" in each]
+    pattern = re.compile("|".join(any_word)) if any_word else None
+    return _Words(row, tuple(each for each in row.begins if "*" not in each), pattern, row.words)
 
 
 class _Loaded(msgspec.Struct, frozen=True):
     kinds: Mapping[str, int]
-    rows: tuple[_Matcher, ...]
+    by_words: tuple[_Words, ...]
+    by_code: tuple[Row, ...]
+    by_status: Mapping[int, Row]
     resets: tuple[Reset, ...]
     waits: re.Pattern[str]
 
@@ -152,21 +145,22 @@ def _loaded() -> _Loaded:
     text = _EVIDENCE.sub("", TABLE_FILE.read_text(encoding="utf-8"))
     table = msgspec.convert(tomllib.loads(text), Table)
     after = "|".join(re.escape(each.after) for each in table.wait)
+    worded = [row for row in table.refusal if row.begins or row.words]
+    others = [row for row in table.refusal if not row.begins and not row.words]
     return _Loaded(
         kinds=table.kinds,
-        rows=tuple(_Matcher(row) for row in sorted(table.refusal, key=_specificity, reverse=True)),
+        # Of two rows the one that asks for a code, too, says more.
+        by_words=tuple(map(_words, sorted(worded, key=lambda row: not row.codes))),
+        by_code=tuple(row for row in others if row.codes),
+        by_status={status: row for row in reversed(others) if not row.codes for status in row.status},
         resets=table.reset,
         waits=re.compile(rf"(?:{after})\s((?:{_PART})+)"),
     )
 
 
 def load() -> None:
-    """Reads the table, about 10 ms, so that no request has to wait for it."""
+    """Reads the table, which takes some 10 ms, so that no request has to wait for it."""
     _loaded()
-
-
-def _specificity(row: Row) -> tuple[bool, bool]:
-    return bool(row.begins or row.words), bool(row.codes)
 
 
 def refusal_of(status: int | None, *, code: str | None, kind: str | None, message: str) -> Refusal:
@@ -191,9 +185,35 @@ def status_of(code: str | None, kind: str | None) -> int | None:
 
 def row_of(status: int, *, code: str | None, kind: str | None, message: str) -> Row | None:
     """The row that fits best; None where none does."""
+    table = _loaded()
     kinds = [each.lower() for each in (code, kind) if each]
     said = _plain(message)
-    return next((each.row for each in _loaded().rows if each.matches(status, kinds, said)), None)
+    if said:
+        for each in table.by_words:
+            if _is_said(each, said) and _fits(each.row, status, kinds):
+                return each.row
+    if kinds:
+        for row in table.by_code:
+            if _fits(row, status, kinds):
+                return row
+    return table.by_status.get(status)
+
+
+def _is_said(wanted: _Words, said: str) -> bool:
+    # An outage asks this of every row thousands of times a second.
+    for words in wanted.words:
+        if words in said:
+            break
+    else:
+        if wanted.words:
+            return False
+    if not wanted.begins and wanted.pattern is None:
+        return True
+    return said.startswith(wanted.begins) or (wanted.pattern is not None and wanted.pattern.match(said) is not None)
+
+
+def _fits(row: Row, status: int, kinds: Collection[str]) -> bool:
+    return (not row.status or status in row.status) and (not row.codes or not row.codes.isdisjoint(kinds))
 
 
 def _plain(message: str) -> str:

@@ -200,7 +200,7 @@ async def test_a_providers_error_is_told_in_openais_shape(
         assert told.value.status_code == seen
         assert told.value.code == code or status == 400
         assert KEY not in str(told.value.body)
-        assert told.value.response.headers.get("retry-after") == ("7" if status == 429 else None)
+        assert told.value.response.headers.get("retry-after") == ("7" if status in {429, 529} else None)
         assert len(served.requests) == 1
         assert (await _booked(gateway))[0] == "void"
 
