@@ -64,6 +64,7 @@ async def test_after_a_reload_everything_is_as_if_it_had_started_so(tmp_path: Pa
         # Started later than the one that is reloaded, so what merely passes with time is in the two not the same.
         _gateway(_made(tmp_path / "younger"), _side(2)) as (_, younger),
     ):
+        _leave_out_passing_tasks(older["tasks"], reloaded["tasks"], younger["tasks"])
         before = differences(reloaded, older)
         document = yaml.safe_load(running.config_path.read_text())
         wanted = yaml.safe_load((tmp_path / "older" / "gateway.yaml").read_text())
@@ -86,6 +87,14 @@ async def test_after_a_reload_everything_is_as_if_it_had_started_so(tmp_path: Pa
             await until(all_is_new)
         assert left == {}
         assert len(before) > len(list(keys())) / 2
+
+
+def _leave_out_passing_tasks(*gateways: dict[str, list[asyncio.Task[Any]]]) -> None:
+    """Leaves the tasks that every gateway has: what one of them happened to be asked for while it started is nobody's setting."""
+    for name in {name for tasks in gateways for name in tasks}:
+        if len({len(tasks.get(name, ())) for tasks in gateways}) > 1:
+            for tasks in gateways:
+                tasks.pop(name, None)
 
 
 def _made(folder: Path) -> Path:
