@@ -111,6 +111,12 @@ class UpstreamTimeout(UpstreamError):
     """The stream went silent, or the whole answer took too long."""
 
 
+class AnswerLate(UpstreamTimeout):
+    """A whole answer was given up while there was time for another candidate. It may just have been long."""
+
+    gateway_failure = False
+
+
 class ReplicaSilent(UpstreamTimeout):
     """A replica of our own is down by its health checks and had sent nothing yet; another one may answer."""
 

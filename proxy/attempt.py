@@ -12,6 +12,7 @@ from cost.ledger.ledger import Books
 from cost.usage import CONTINUED, Usage
 from providers.breaker import Permit
 from providers.errors import (
+    AnswerLate,
     CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
@@ -364,12 +365,13 @@ class Attempt:
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
-        if isinstance(error, UpstreamError) and error.owner != "request":
-            return self._report_fault(error)
-        if isinstance(error, DeadlineExceeded) and self.sent and not self.token_events and self.was_patient:
+        late = isinstance(error, DeadlineExceeded | AnswerLate)
+        if late and self.sent and not self.token_events and self.was_patient:
             self._permit.went_wrong(type(error).__name__, None, counted=True)
             self._permit.silent()
             return True
+        if isinstance(error, UpstreamError) and error.owner != "request":
+            return self._report_fault(error)
         if ending == "hedge_lost" and self.sent and not self.token_events and self.candidate.reason != "hedge":
             # Late once is no fault. Who is overtaken again and again while it answers nobody hangs.
             self._permit.silent()

@@ -6,6 +6,7 @@ is not multiplied.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from http import HTTPStatus
@@ -37,14 +38,14 @@ from proxy.hedging import Hedging, first_to_succeed, places
 from proxy.held_reply import hold
 from proxy.in_step import InStep
 from proxy.latency import LatencyTracker
-from proxy.patience import Patience, PatienceTimer, hold_within, impatience, patience_s
+from proxy.patience import Patience, PatienceTimer, hold_within, impatience, no_time_left
 from proxy.policy import AUTO, Candidate, is_own
 from proxy.prefill import read_apart
 from proxy.queues.work import Slot
 from proxy.reading_ahead import read_ahead
 from proxy.retrying import retrying, worth_another
 from proxy.routed_request import RoutedRequest
-from proxy.target_room import QueueDoor, TargetRoom
+from proxy.target_room import QueueDoor, TargetRoom, TryLimit
 
 _CLOSING_S: Final = 1.0
 """How long the attempt that lost a race is waited for to close its connection; it is settled by then."""
@@ -91,8 +92,14 @@ class Dispatcher:
         self._hedging = hedging
         self._patience = PatienceTimer()
         self.in_step = InStep()
-        self.room = TargetRoom(queues=queues, replicas=replicas, latency=latency, clock=clock)
-        self._deployments = DeploymentChoice(breakers, rng, replicas)
+        self._deployments = deployments = DeploymentChoice(breakers, rng, replicas)
+        self.room = TargetRoom(
+            queues=queues,
+            replicas=replicas,
+            latency=latency,
+            clock=clock,
+            healthy=lambda target, caller: deployments.has_healthy(target, caller, ()),
+        )
 
     def configure(self, retry: RetryConfig, hedging: HedgingConfig) -> None:
         """Adopts a reloaded configuration."""
@@ -185,8 +192,13 @@ class Dispatcher:
         """
         target = candidate.target
 
+        def is_time_up() -> bool:
+            return self.room.is_time_up(candidate, routed, _began_at(candidate, attempts))
+
         def untried() -> bool:
-            return self._deployments.has_untried(target, routed.caller, _tried_deployments(attempts))
+            return (
+                self._deployments.has_untried(target, routed.caller, _tried_deployments(attempts)) and not is_time_up()
+            )
 
         if not worth_another(failed[0], untried):
             raise failed.pop()
@@ -197,6 +209,8 @@ class Dispatcher:
                 raise failed.pop()
             if routed.deadline.passed(self._clock()):
                 raise routed.deadline.exceeded()
+            if is_time_up():
+                raise no_time_left(target.target_id)
             return await self._attempt(candidate, routed, attempts)
 
         def healthy() -> bool:
@@ -263,7 +277,9 @@ class Dispatcher:
         patience: Patience | None = None
         try:
             await attempt.reserve()
-            with self._patience.within(self._patience_s(attempt, attempts)) as patience:
+            with self._patience.within(
+                self._patience_s(attempt, attempts), lambda: self._longer_s(attempt, attempts)
+            ) as patience:
                 if attempt.lease is not None:
                     attempt.lease.when_lost = patience.expire
                 if attempt.deployment.adapter is not None and self._replicas is not None:
@@ -306,18 +322,24 @@ class Dispatcher:
         return Committed(attempt, held, begun.events, held.whole)
 
     def _patience_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
-        """How long the attempt is waited for: with a limit to its first token only where somebody else may answer."""
-        routed = attempt.routed
-        if not routed.request.stream or not self._others_may_answer(attempt, attempts):
-            return patience_s(routed, self._clock(), 0.0, others=False)
-        usual = self.room.usual(attempt.candidate.target, routed.facts.tier)
-        return patience_s(routed, self._clock(), 0.0 if usual is None else usual.ttft_s, others=True)
+        """How long the attempt is waited for at least; whoever may answer then is asked of `_longer_s`."""
+        return self._left_of(attempt, attempts, self.room.soonest_s)
+
+    def _longer_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
+        """How much longer the attempt is waited for, now that it has had that."""
+        return self._left_of(attempt, attempts, self.room.patience_s)
+
+    def _left_of(self, attempt: Attempt, attempts: list[Attempt], limit_of: TryLimit) -> float | None:
+        began_at, again = _began_at(attempt.candidate, attempts), self._others_may_answer(attempt, attempts)
+        limit_s = limit_of(attempt.candidate, attempt.routed, began_at, attempt.started_at, again)
+        return None if limit_s is None else limit_s - (self._clock() - attempt.started_at)
 
     def _others_may_answer(self, attempt: Attempt, attempts: list[Attempt]) -> bool:
-        """True where a late attempt is not the request's last."""
+        """True where another deployment of the target may be tried after the attempt, or an answer is there already."""
         routed, target = attempt.routed, attempt.candidate.target
-        if routed.before is not None or routed.plan.candidates[-1].target.target_id != target.target_id:
-            # A caller who has the first part of an answer is told soon when the rest does not come.
+        if routed.before is not None or _is_beside(attempt.candidate, routed):
+            # A caller who has the first part of an answer is told soon when the rest does not come; and of a weak answer, when
+            # no better one does.
             return True
         # The last try that it has here is waited for, too.
         tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
@@ -438,6 +460,17 @@ async def _end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | 
             # Both began in the same moment.
             _close_cancelled(begun.attempt, begun.stream)
             await close_quietly(begun.stream)
+
+
+def _began_at(candidate: Candidate, attempts: list[Attempt]) -> float:
+    """When the first attempt at the candidate's target began."""
+    target_id = candidate.target.target_id
+    return next((each.started_at for each in attempts if each.candidate.target.target_id == target_id), math.inf)
+
+
+def _is_beside(candidate: Candidate, routed: RoutedRequest) -> bool:
+    """True for a candidate that the plan does not have: it is asked for a better answer than one that is there."""
+    return all(each.target.target_id != candidate.target.target_id for each in routed.plan.candidates)
 
 
 def _release(slot: Slot | None) -> None:

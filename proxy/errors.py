@@ -12,6 +12,7 @@ import msgspec
 from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from providers.errors import (
+    AnswerLate,
     AnswerLost,
     CannotCarry,
     ConnectFailed,
@@ -460,6 +461,7 @@ TABLE: dict[type[BaseException], Fault] = {
     ConnectFailed: Fault(502, _SERVER, "upstream_unreachable"),
     FirstTokenTimeout: Fault(504, _SERVER, "first_token_timeout"),
     UpstreamTimeout: Fault(504, _SERVER, "upstream_timeout"),
+    AnswerLate: Fault(504, _SERVER, "upstream_timeout"),
     ReplicaSilent: Fault(504, _SERVER, "upstream_timeout"),
     StreamCut: Fault(502, _SERVER, "upstream_stream_cut"),
     MalformedReply: Fault(502, _SERVER, "upstream_malformed"),

@@ -14,6 +14,8 @@ _ENOUGH: Final = 8
 """The fewest samples from which a request may be refused as too slow."""
 _FAST: Final = 0.1
 _LATE: Final = 0.95
+_MISSES: Final = 3
+"""Requests in a row that were given up, from which on a target is known to take longer than that."""
 _ENOUGH_OF_LATE: Final = 20
 """The fewest samples of which one in twenty can be told."""
 _MAX_TARGETS: Final = 2_000
@@ -54,12 +56,14 @@ class _Recent:
 class _Memory:
     """The windows of one target and tier."""
 
-    __slots__ = ("latency", "observed_at", "tpot", "ttft", "whole")
+    __slots__ = ("latency", "missed", "observed_at", "tpot", "ttft", "whole")
 
     def __init__(self) -> None:
         self.ttft = _Recent()
         self.tpot = _Recent()
         self.whole = _Recent()
+        self.missed: dict[bool, deque[tuple[float, float]]] = {}
+        """For streams and for whole answers: when the newest were given up since one was answered, after how many seconds."""
         self.observed_at = 0.0
         self.latency: TargetLatency | None = None
 
@@ -95,13 +99,21 @@ class LatencyTracker:
         memory = self._memory(target_id, tier)
         if ttft_s is not None:
             memory.ttft.add(ttft_s)
+            memory.missed.pop(True, None)
         if tpot_s is not None:
             memory.tpot.add(tpot_s)
         memory.conclude()
 
     def observe_whole(self, target_id: str, duration_s: float, tier: Tier = "interactive") -> None:
         """Adds the seconds of one answer that came in one piece."""
-        self._memory(target_id, tier).whole.add(duration_s)
+        memory = self._memory(target_id, tier)
+        memory.whole.add(duration_s)
+        memory.missed.pop(False, None)
+
+    def observe_missed(self, target_id: str, waited_s: float, tier: Tier = "interactive", *, stream: bool) -> None:
+        """Adds one request that was given up after so many seconds, without a first token or, when not a stream, an answer."""
+        memory = self._memory(target_id, tier)
+        memory.missed.setdefault(stream, deque(maxlen=_MISSES)).append((memory.observed_at, waited_s))
 
     def _memory(self, target_id: str, tier: Tier) -> _Memory:
         now = self._clock()
@@ -118,17 +130,44 @@ class LatencyTracker:
 
     def expect(self, target_id: str, tier: Tier = "interactive") -> TargetLatency | None:
         """Returns the target's latency, or None with too few or too old samples."""
-        memory = self._targets.get((target_id, tier))
-        if memory is None or self._clock() - memory.observed_at > self._fresh_s:
+        memory = self._fresh(target_id, tier)
+        return None if memory is None else memory.latency
+
+    def usually_s(self, target_id: str, tier: Tier, tokens: int, *, stream: bool) -> float | None:
+        """Returns the usual seconds to a stream's first token, or to the end of a whole answer of `tokens`; None with too
+        few or too old samples.
+        """
+        memory = self._fresh(target_id, tier)
+        if memory is None:
             return None
-        return memory.latency
+        latency = memory.latency
+        if stream:
+            return None if latency is None else latency.ttft_s
+        if latency is not None and latency.tpot_s > 0:
+            return latency.ttft_s + latency.tpot_s * max(0, tokens - 1)
+        return memory.whole.quantile(0.5) if memory.whole.has(_ENOUGH) else None
+
+    def known_s(self, target_id: str, tier: Tier, tokens: int, *, stream: bool) -> float | None:
+        """Returns the usual seconds, or for how long the newest requests there were all waited for in vain, if that is longer;
+        None where neither is known.
+        """
+        usual_s = self.usually_s(target_id, tier, tokens, stream=stream)
+        memory = self._targets.get((target_id, tier))
+        missed = None if memory is None else memory.missed.get(stream)
+        if missed is None or len(missed) < _MISSES or self._clock() - missed[0][0] > self._fresh_s:
+            return usual_s
+        return max(usual_s or 0.0, min(waited_s for _, waited_s in missed))
+
+    def _fresh(self, target_id: str, tier: Tier) -> _Memory | None:
+        memory = self._targets.get((target_id, tier))
+        return None if memory is None or self._clock() - memory.observed_at > self._fresh_s else memory
 
     def late_s(self, target_id: str, tier: Tier, *, stream: bool) -> float | None:
         """Returns the seconds within which 95 of 100 streams had their first token, or whole answers their end; None with
         too few or too old samples.
         """
-        memory = self._targets.get((target_id, tier))
-        if memory is None or self._clock() - memory.observed_at > self._fresh_s:
+        memory = self._fresh(target_id, tier)
+        if memory is None:
             return None
         seen = memory.ttft if stream else memory.whole
         return seen.quantile(_LATE) if seen.has(_ENOUGH_OF_LATE) else None

@@ -109,21 +109,38 @@ def _cost_nanousd(settled: Iterable[Settled]) -> int | None:
 
 
 def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> None:
-    """Adds the attempts' latencies to the tracker: of streams, as others do not show their first token, and of whole answers
-    where the next one may be hedged.
+    """Adds the attempts' latencies to the tracker: of streams to the first token and per token, of whole answers to the end,
+    and how long those were waited for that gave neither.
     """
+    missed: list[Attempt] = []
     for attempt in attempts:
         routed, target_id, settled = attempt.routed, attempt.deployment.target_id, attempt.settled
-        tier, hedged = routed.facts.tier, attempt.candidate.target.hedged_tiers
+        tier, stream = routed.facts.tier, routed.request.stream
         if routed.request.stream and (ttft_s := attempt.ttft_s) is not None:
             latency.observe(target_id, ttft_s, None if settled is None else settled.outcome.tpot_s, tier)
-        elif tier not in hedged or settled is None or attempt.candidate.reason == "hedge":
+        elif settled is None or attempt.candidate.reason == "hedge":
             continue
-        elif settled.outcome.result == "hedge_lost" and routed.request.stream:
+        elif settled.outcome.result == "hedge_lost" and stream:
             # Its first token would have taken longer still. Left out, what counts as late would come ever sooner.
             latency.observe(target_id, settled.outcome.duration_s, None, tier)
-        elif settled.outcome.result in {"ok", "hedge_lost"} and not routed.request.stream:
+        elif settled.outcome.result in {"ok", "hedge_lost"} and not stream:
             latency.observe_whole(target_id, settled.outcome.duration_s, tier)
+        elif settled.outcome.result == "timeout" and attempt.sent and not attempt.token_events:
+            missed.append(attempt)
+    if missed:
+        _observe_missed(latency, missed)
+
+
+def _observe_missed(latency: LatencyTracker, missed: Sequence[Attempt]) -> None:
+    """Adds how long each target was waited for in vain, in all of the request's tries there."""
+    waited_s: dict[str, float] = {}
+    for each in missed:
+        if each.settled is not None:
+            target_id = each.deployment.target_id
+            waited_s[target_id] = waited_s.get(target_id, 0.0) + each.settled.outcome.duration_s
+    routed = missed[0].routed
+    for target_id, total_s in waited_s.items():
+        latency.observe_missed(target_id, total_s, routed.facts.tier, stream=routed.request.stream)
 
 
 def _ttft_s(context: RequestContext, attempt: Attempt) -> float | None:

@@ -91,9 +91,10 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
     def cuts_streams(self) -> bool:
         return self.own
 
-    def exceeded(self) -> DeadlineExceeded:
-        """The error for a deadline that passed while the request waited or ran."""
-        return DeadlineExceeded(f"The answer was not complete within {self._in_words}. {self._advice}")
+    def exceeded(self, tried: str = "") -> DeadlineExceeded:
+        """The error for a deadline that passed while the request waited or ran; `tried` tells what was asked."""
+        tried = tried and f"; {tried}"
+        return DeadlineExceeded(f"The answer was not complete within {self._in_words}{tried}. {self._advice}")
 
     def unreachable(self, target_id: str) -> DeadlineExceeded:
         """The error for a request that was not started because `target_id` could not meet its deadline."""

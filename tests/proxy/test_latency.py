@@ -52,6 +52,45 @@ def test_the_quantiles_are_of_the_last_64(samples: list[float]) -> None:
     assert latency.fast_tpot_s == latency.fast_ttft_s / 10
 
 
+def test_the_usual_time_of_a_whole_answer_is_by_its_tokens() -> None:
+    """As streams of the target came; where there were none, it is the median of whole answers."""
+    tracker = LatencyTracker(Clock())
+    for _ in range(8):
+        tracker.observe("streams", 0.5, 0.02)
+        tracker.observe_whole("streams", 9.0)
+        tracker.observe_whole("whole", 3.0)
+    assert tracker.usually_s("streams", "interactive", 101, stream=False) == 2.5
+    assert tracker.usually_s("streams", "interactive", 101, stream=True) == 0.5
+    assert tracker.usually_s("whole", "interactive", 101, stream=False) == 3.0
+    assert tracker.usually_s("whole", "interactive", 101, stream=True) is None
+    assert tracker.usually_s("unseen", "interactive", 101, stream=False) is None
+
+
+def test_what_was_waited_for_in_vain_takes_at_least_that_long() -> None:
+    """Three in a row, of one kind, until one is answered or a minute is over."""
+    clock = Clock()
+    tracker = LatencyTracker(clock)
+
+    def known(*, stream: bool = True) -> float | None:
+        return tracker.known_s("a", "interactive", 100, stream=stream)
+
+    for waited_s in (5.0, 7.0):
+        tracker.observe_missed("a", waited_s, stream=True)
+    assert known() is None
+    tracker.observe_missed("a", 6.0, stream=True)
+    assert (known(), known(stream=False)) == (5.0, None)
+    tracker.observe_whole("a", 1.0)
+    assert known() == 5.0
+    tracker.observe("a", 1.0, None)
+    assert known() is None
+    for _ in range(3):
+        tracker.observe_missed("a", 4.0, stream=True)
+    assert known() == 4.0
+    clock.now = 61.0
+    tracker.observe_whole("a", 1.0)
+    assert known() is None
+
+
 def test_a_target_that_is_not_asked_is_forgotten() -> None:
     """A minute later nothing is known of it, so that it is asked again, and the old samples do not come back."""
     clock = Clock()

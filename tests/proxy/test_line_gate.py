@@ -144,9 +144,9 @@ async def test_a_tiers_default_never_cuts_a_stream_that_has_begun() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 async def test_an_answer_that_is_not_there_in_time_is_given_up(own: bool) -> None:
-    """504 for what is not streamed, whoever set the time; no other target is asked for it."""
+    """504 for what is not streamed, whoever set the time, where nobody else may answer."""
     short = TierDeadlines(first_token_s=None, answer_s=None if own else 0.03)
-    house = House("slow-first-token-500ms", "ok", deadlines=DeadlinesSection(interactive=short))
+    house = House("slow-first-token-500ms", deadlines=DeadlinesSection(interactive=short))
     sent = await house.ask(stream=False, headers=[(b"x-request-timeout-ms", b"30")] if own else [])
     assert sent[0]["status"] == 504
     assert _headers(sent)[b"x-should-retry"] == b"false"

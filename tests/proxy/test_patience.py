@@ -5,55 +5,96 @@ import math
 
 import pytest
 
-from providers.config import TimeoutsConfig
 from proxy.deadlines.deadline import Deadline
-from proxy.patience import Patience, PatienceTimer, hold_within, patience_s
-from proxy.policy import RoutePlan
+from proxy.patience import Patience, PatienceTimer, hold_within, needed_s, patience_s, window_s
 from proxy.routed_request import Hold
-from tests.providers.calls import chat_request
-from tests.proxy.contexts import a_candidate, a_routed_request
-
-FIRST, LAST = a_candidate("small"), a_candidate("big")
-PLAN = RoutePlan(candidates=(FIRST, LAST), rejected=())
-TIMEOUTS = TimeoutsConfig(first_token_interactive_s=10)
+from tests.proxy.contexts import a_routed_request
 
 
 def until(answer_at: float, *, own: bool = False) -> Deadline:
     return Deadline(arrived_at=0.0, first_token_at=answer_at, answer_at=answer_at, own=own)
 
 
-@pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize(
-    ("left_s", "others", "usual_s", "waits_s"),
+    ("usual_s", "guess_s", "left_s", "kept_s"),
     [
-        (math.inf, True, 0.0, 10.0),
-        (math.inf, False, 0.0, None),
-        (8.0, True, 0.0, 4.0),
-        (8.0, False, 0.0, 8.0),
-        (30.0, True, 0.0, 10.0),
-        (30.0, False, 0.0, 30.0),
-        # A target that usually takes longer than the limit is not late for it.
-        (math.inf, True, 20.0, 60.0),
-        (30.0, True, 20.0, 30.0),
-        (8.0, True, 2.0, 6.0),
+        (1.0, 15.0, 10.0, 2.0),
+        (1.0, 15.0, math.inf, 2.0),
+        (4.0, 15.0, 10.0, 5.0),
+        (None, 15.0, 60.0, 15.0),
+        (None, 15.0, 10.0, 5.0),
+        (None, 15.0, math.inf, 15.0),
     ],
 )
-def test_a_stream_leaves_time_for_who_else_may_answer(
-    left_s: float, *, others: bool, usual_s: float, waits_s: float | None, own: bool
+def test_twice_the_usual_time_is_kept_for_who_comes_next(
+    usual_s: float | None, guess_s: float, left_s: float, kept_s: float
 ) -> None:
-    """Half of what is left at most; where nobody else may answer, all that the caller allows."""
-    routed = a_routed_request(
-        plan=PLAN, timeouts=TIMEOUTS, deadline=until(left_s, own=own), request=chat_request(stream=True)
-    )
-    assert patience_s(routed, 0.0, usual_s, others=others) == waits_s
+    """The guess where it is not known; and half of what is left at most."""
+    assert needed_s(usual_s, guess_s, left_s) == kept_s
 
 
-@pytest.mark.parametrize("others", [True, False])
-@pytest.mark.parametrize(("left_s", "waits_s"), [(math.inf, None), (8.0, 8.0), (-1.0, 0.001)])
-def test_a_whole_answer_has_all_the_time_that_is_left(left_s: float, waits_s: float | None, *, others: bool) -> None:
-    """It has nothing to show before its end; what is late already ends at once."""
-    routed = a_routed_request(plan=PLAN, timeouts=TIMEOUTS, deadline=until(left_s))
-    assert patience_s(routed, 0.0, 0.0, others=others) == waits_s
+@pytest.mark.parametrize(
+    ("left_s", "usual_s", "kept_s", "stream", "window"),
+    [
+        # Nobody else may answer.
+        (10.0, 6.0, None, True, 10.0),
+        (math.inf, None, None, False, math.inf),
+        (10.0, 6.0, 2.0, True, 8.0),
+        (10.0, None, 5.0, True, 5.0),
+        (10.0, None, 5.0, False, 5.0),
+        # A whole answer has three times its usual time, as far as there is time.
+        (60.0, 2.0, 30.0, False, 30.0),
+        (60.0, 15.0, 30.0, False, 45.0),
+        (10.0, 6.0, 2.0, False, 10.0),
+        (600.0, 5.0, 24.0, False, 576.0),
+    ],
+)
+def test_all_tries_at_a_target_leave_what_is_kept(
+    left_s: float, usual_s: float | None, kept_s: float | None, *, stream: bool, window: float
+) -> None:
+    """Except that an answer that is merely long is not thrown away and paid for twice."""
+    assert window_s(left_s, usual_s, kept_s, stream=stream) == window
+
+
+@pytest.mark.parametrize(
+    ("window", "spent_s", "usual_s", "stream", "others", "again", "waits_s"),
+    [
+        (math.inf, 0.0, None, True, False, False, None),
+        (math.inf, 0.0, None, True, True, False, 10.0),
+        (math.inf, 0.0, None, True, False, True, 10.0),
+        (8.0, 0.0, None, True, False, False, 8.0),
+        (8.0, 0.0, None, True, True, False, 8.0),
+        # A sibling has its time, too, and the last try what is left of the target's.
+        (8.0, 0.0, None, True, True, True, 4.0),
+        (8.0, 4.0, None, True, True, False, 4.0),
+        (8.0, 0.0, 2.0, True, True, True, 6.0),
+        (8.0, 6.0, 2.0, True, True, False, 2.0),
+        (8.0, 8.5, 2.0, True, True, False, 0.001),
+        # A target that usually takes longer than the limit is not late for it.
+        (math.inf, 0.0, 20.0, True, True, True, 60.0),
+        (30.0, 0.0, 20.0, True, True, False, 30.0),
+        (30.0, 0.0, None, True, True, False, 10.0),
+        (30.0, 0.0, None, True, False, False, 30.0),
+        # A whole answer shows nothing before its end, so a sibling is left nothing.
+        (8.0, 0.0, None, False, True, True, 8.0),
+        (30.0, 2.0, None, False, True, False, 28.0),
+        (math.inf, 0.0, None, False, False, False, None),
+        (-1.0, 0.0, None, False, False, False, 0.001),
+    ],
+)
+def test_a_try_leaves_time_for_who_else_may_answer(
+    window: float,
+    spent_s: float,
+    usual_s: float | None,
+    *,
+    stream: bool,
+    others: bool,
+    again: bool,
+    waits_s: float | None,
+) -> None:
+    """Of its target's time; where nobody else may answer, it has all of that."""
+    found = patience_s(window, spent_s, usual_s, 10.0, stream=stream, others=others, again=again)
+    assert found == waits_s
 
 
 @pytest.mark.parametrize(("left_s", "holds_s"), [(math.inf, 30.0), (100.0, 30.0), (8.0, 4.0), (-1.0, 0.001)])
@@ -71,6 +112,23 @@ async def waiting(timer: PatienceTimer, limit_s: float | None, for_s: float) -> 
     except TimeoutError:
         return "late"
     return "in time"
+
+
+@pytest.mark.usefixtures("leaping_time")
+@pytest.mark.parametrize(("more", "for_s", "outcome"), [([5.0, 0.0], 8.0, "late at 7"), ([5.0, None], 60.0, "in time")])
+async def test_what_is_due_may_be_waited_for_longer(more: list[float | None], for_s: float, outcome: str) -> None:
+    """It is asked again each time that it is due; other waits go on beside it."""
+    timer, loop = PatienceTimer(), asyncio.get_running_loop()
+    began_at = loop.time()
+    other = asyncio.create_task(waiting(timer, 3.0, 4.0))
+    answers = iter(more)
+    found = "in time"
+    try:
+        with timer.within(2.0, lambda: next(answers)):
+            await asyncio.sleep(for_s)
+    except TimeoutError:
+        found = f"late at {loop.time() - began_at:.0f}"
+    assert (found, await other) == (outcome, "late")
 
 
 @pytest.mark.usefixtures("leaping_time")

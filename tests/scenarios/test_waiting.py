@@ -44,13 +44,14 @@ async def test_a_frozen_deployment_is_hidden(tmp_path: Path, upstream: Upstream)
     assert {status for status, _ in replies} == {200}
 
 
-async def test_a_frozen_target_falls_back_to_the_next(tmp_path: Path, upstream: Upstream) -> None:
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_frozen_target_falls_back_to_the_next(tmp_path: Path, upstream: Upstream, *, stream: bool) -> None:
     """Half of a caller's own time at most is spent on it."""
     models = [model("frozen", [upstream.deployment("hang")]), model("spare", [upstream.deployment("ok")])]
     policy = {"fallbacks": {"frozen": ["spare"]}}
     sections: dict[str, Any] = {"providers": {"timeouts": {"first_token_interactive_s": 60}}, "policy": policy}
     async with running_gateway(tmp_path, models, **sections) as gateway:
-        status, _ = await ask(gateway, "frozen", stream=True, headers={"x-request-timeout-ms": "4000"})
+        status, _ = await ask(gateway, "frozen", stream=stream, headers={"x-request-timeout-ms": "4000"})
     assert status == 200
 
 
