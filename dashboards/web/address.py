@@ -26,8 +26,8 @@ def base_url(request: Request, public_url: str | None) -> str:
 def link_base(request: Request, settings: Settings) -> str:
     """Base of links that are sent to others: the configured public URL, otherwise the gateway's own address.
 
-    The request's host is taken for it only where it is this machine, as seen through a forwarded port. Any other host is what somebody
-    wrote into the request, and would be given the secret of the link.
+    The request's host is believed only where it names this machine: the port may be a forwarded one. Any other host may be forged, and
+    the link would take its secret there.
     """
     server = settings.server
     scheme = "http" if server.tls is None else "https"

@@ -69,7 +69,7 @@ def serve_on(
 ) -> int:
     """`serve` on a socket that is bound already.
 
-    It is closed at a stop. Where somebody else holds it, too, whoever comes then waits in its queue for who accepts next.
+    It is closed at a stop. Where another process holds a copy, connections that come then wait in the socket's queue for that process.
     """
     # Until the supervisor listens for them, a reload must not end this process.
     ignore_early_signals()

@@ -1,7 +1,7 @@
 """The supervisor: keeps the control plane and worker processes running on one listening socket.
 
-The parent owns the socket and the processes; it serves nothing itself. At a stop it closes the socket at once: connections would
-wait there for nobody, and no other gateway could listen, for as long as anybody holds it. A dead worker is replaced, ever
+The parent owns the socket and the processes; it serves nothing itself. At a stop it closes its copy of the socket at
+once: while any process holds one, new connections wait there unanswered, and no other gateway can listen on the address. A dead worker is replaced, ever
 more slowly when it dies young, and when workers only ever die young the parent gives up: something
 is wrong that a restart does not mend. Signals are passed on; at a stop the workers go first, since the control plane
 brings into the database what they booked.

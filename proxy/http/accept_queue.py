@@ -104,7 +104,7 @@ class AcceptQueue:
             self._reading = True
 
     async def empty(self) -> None:
-        """Accepts whoever waits at this moment, many in each turn of the loop: closing the socket would reset them."""
+        """Accepts all connections that wait at this moment, many in each turn of the loop: closing the socket would reset them."""
         rounds = waiting(self._listener) // _MANY + 1
         self._at_once = _MANY
         for _ in range(rounds):
