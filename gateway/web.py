@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dashboards.admin_routers import ROUTERS as ADMIN
-from dashboards.api_docs.document import Described
+from dashboards.api_docs.document import Described, api_routes
 from dashboards.api_routers import ROUTERS as API
 from dashboards.metrics.api import router as METRICS  # noqa: N812 - routers are constants here
 from dashboards.page_routers import ROUTERS as PAGES
@@ -62,17 +62,32 @@ def metrics_app() -> Described:
 class ControlApp:
     """Wraps an application: gives its routes their state, and its replies a request id."""
 
-    def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
+    def __init__(self, app: Described, state: Mapping[str, Any]) -> None:
         self._app = app
         self._state = state
+        self._routes = tuple(api_routes(app.routes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["state"] = dict(self._state)
         if scope["type"] == "http":
-            # Azure's clients have a path of their own for what is at /v1 everywhere else.
-            scope["path"] = plain_path(scope["path"])
+            scope["path"] = self._path(scope)
             send = _named(send)
         await self._app(scope, receive, send)
+
+    def _path(self, scope: Scope) -> str:
+        """The path to be routed: decoded, unless that leads elsewhere than the path as it was sent. Then an encoded letter or
+        slash would lead around a rule on paths of whatever stands before the gateway.
+        """
+        # Azure's clients have a path of their own for what is at /v1 everywhere else.
+        path, sent = plain_path(scope["path"]), plain_path(scope["raw_path"].decode("ascii"))
+        if path == sent or self._route_at(path, scope["method"]) == self._route_at(sent, scope["method"]):
+            return path
+        return sent
+
+    def _route_at(self, path: str, method: str) -> str | None:
+        """The route that answers there, as it is written; None for none."""
+        found = (route for route in self._routes if method in (route.methods or ()) and route.path_regex.match(path))
+        return next((route.path for route in found), None)
 
 
 def _named(send: Send) -> Send:

@@ -164,10 +164,6 @@ class Exchange:
         return self._head.query
 
     @property
-    def raw_path(self) -> bytes:
-        return self._head.raw_path
-
-    @property
     def version(self) -> Literal["1.0", "1.1"]:
         return self._head.version
 

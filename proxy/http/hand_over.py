@@ -296,7 +296,7 @@ def _end_of(exchange: Exchange) -> bytes:
 
 
 def _head_of(exchange: Exchange) -> bytes:
-    target = exchange.raw_path + (b"?" + exchange.query if exchange.query else b"")
+    target = exchange.path.encode("ascii") + (b"?" + exchange.query if exchange.query else b"")
     # Routes answer GET, and the exchange leaves the body out.
     method = b"GET" if exchange.method == "HEAD" else exchange.method.encode()
     lines = [method + b" " + target + b" HTTP/1.1"]

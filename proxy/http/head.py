@@ -5,7 +5,6 @@ here, and what two readers could frame differently is refused.
 """
 
 from typing import Final, Literal
-from urllib.parse import unquote
 
 import httptools
 import msgspec
@@ -35,8 +34,9 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
     method: str
     path: str
-    """Percent-decoded."""
-    raw_path: bytes
+    """As it was sent: what is routed is the path as whatever stands before the gateway has seen it, so that no encoding
+    leads around a rule on paths there.
+    """
     query: bytes
     version: Version
     headers: list[Header]
@@ -89,12 +89,10 @@ def parse_head(data: bytes, max_bytes: int, max_fields: int) -> Head:
     length = _length(noted, version)
     if b"upgrade" in noted or b"http2-settings" in noted:
         headers = [header for header in headers if header[0] not in _UPGRADE]
-    raw_path, query = _target(fields.url)
-    path = raw_path.decode("ascii")
+    path, query = _target(fields.url)
     return Head(
         method=parser.get_method().decode("ascii"),
-        path=unquote(path) if "%" in path else path,
-        raw_path=raw_path,
+        path=path.decode("ascii"),
         query=query,
         version=version,
         headers=headers,

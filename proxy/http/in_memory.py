@@ -52,7 +52,6 @@ def post_of(body: bytes | None, headers: Sequence[Header], path: str = "") -> He
     return Head(
         method="POST",
         path=path,
-        raw_path=path.encode(),
         query=b"",
         version="1.1",
         headers=list(headers),

@@ -3,11 +3,14 @@
     /openai/deployments/{model}/chat/completions?api-version=…   the wire of /v1/chat/completions, with this model
     /openai/v1/…, /openai/models, /openai/responses, …           the same without `/openai`
 
+What Azure does not have, the admin API above all, is not there under these addresses either.
+
 Any `api-version` will do: what it fixes is Azure's to know, and this gateway's wires follow OpenAI's.
 """
 
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -17,6 +20,13 @@ from proxy.wires.wire import IsModel, Understood, Wire
 _PREFIX: Final = "/openai/"
 _DEPLOYMENTS: Final = "/openai/deployments/"
 _MOST_NAME_CHARS: Final = 128
+_AZURES: Final = frozenset(
+    {
+        *("audio", "batches", "chat", "completions", "conversations", "embeddings"),
+        *("files", "images", "models", "moderations", "rerank", "responses"),
+    }
+)
+"""What its addresses begin with."""
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -25,8 +35,8 @@ def plain_path(path: str) -> str:
     """Returns the path that one of Azure's stands for; any other as it is."""
     if not path.startswith(_PREFIX) or path.startswith(_DEPLOYMENTS):
         return path
-    rest = path.removeprefix(_PREFIX)
-    return f"/{rest}" if rest.startswith("v1/") else f"/v1/{rest}"
+    rest = path.removeprefix(_PREFIX).removeprefix("v1/")
+    return f"/v1/{rest}" if rest.partition("/")[0] in _AZURES else path
 
 
 def wire_at(path: str, wires: Mapping[str, Wire]) -> Wire | None:
@@ -35,7 +45,8 @@ def wire_at(path: str, wires: Mapping[str, Wire]) -> Wire | None:
         return wires.get(path)
     if not path.startswith(_DEPLOYMENTS):
         return wires.get(plain_path(path))
-    name, operation = _named(path.removeprefix(_DEPLOYMENTS), wires)
+    encoded, operation = _named(path.removeprefix(_DEPLOYMENTS), wires)
+    name = unquote(encoded)
     wire = wires.get(f"/v1/{operation}")
     if wire is None or not 0 < len(name) <= _MOST_NAME_CHARS:
         return None

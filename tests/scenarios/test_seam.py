@@ -23,7 +23,8 @@ _OWED_BYTES: Final = 70_000
 _FORGED: Final = b"x-weighbridge-peer: 127.0.0.1 1\r\nx-weighbridge-tls: 1\r\n"
 
 
-async def _key(gateway: Running, role: Role) -> str:
+async def new_key(gateway: Running, role: Role) -> str:
+    """A key of this role, of team_a."""
     environment = Environment(data_dir=gateway.config_path.parent, pepper=SecretStr(PEPPER))
     pepper = peppers(load(gateway.config_path, environment), environment)[0]
     return (await gateway.accounts.create_key("team_a", role, pepper, role=role)).plaintext
@@ -85,7 +86,7 @@ async def test_an_administrators_reply_is_nobody_elses(tmp_path: Path, upstream:
     of another one, is answered what it asked itself; the administrator gets the new key.
     """
     async with running_gateway(tmp_path, [model("m", [upstream.deployment("ok")])]) as gateway:
-        administrator = await _key(gateway, "admin")
+        administrator = await new_key(gateway, "admin")
         await poison(gateway)  # type: ignore[operator]
         thief = await _call(gateway)
         bearer = b"authorization: Bearer %b\r\n" % gateway.key.encode()
@@ -96,7 +97,7 @@ async def test_an_administrators_reply_is_nobody_elses(tmp_path: Path, upstream:
         )
         stolen = [await thief.reply()]
         async with aiohttp.ClientSession(gateway.url, headers={"authorization": f"Bearer {administrator}"}) as session:
-            asked = asyncio.create_task(_new_key(session))
+            asked = asyncio.create_task(_another_key(session))
             while not asked.done() or len(stolen) < 8:
                 await thief.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n%b\r\n" % bearer)
                 stolen.append(await thief.reply())
@@ -108,7 +109,7 @@ async def test_an_administrators_reply_is_nobody_elses(tmp_path: Path, upstream:
         assert all(b'"object":"list"' in said for _, said in stolen[1:])
 
 
-async def _new_key(session: aiohttp.ClientSession) -> tuple[int, str]:
+async def _another_key(session: aiohttp.ClientSession) -> tuple[int, str]:
     async with session.put("/v1/admin/teams/team_a/keys/new", json={"role": "admin"}) as reply:
         return reply.status, await reply.text()
 

@@ -125,7 +125,9 @@ class Former:
         # It leaves blanks behind a value, which do not belong to it.
         headers = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
         self._seen.append(
-            Seen(scope["method"], scope["path"], scope["query_string"], scope["http_version"], headers, body)
+            Seen(
+                scope["method"], scope["raw_path"].decode(), scope["query_string"], scope["http_version"], headers, body
+            )
         )
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
