@@ -127,15 +127,21 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(
-    otherwise: Any, routes: Routes | None = None, *, cors: tuple[str, ...] = (), tls: Any = None, **limits: Any
+    otherwise: Any,
+    routes: Routes | None = None,
+    *,
+    cors: tuple[str, ...] = (),
+    tls: Any = None,
+    within_s: float = 60,
+    **limits: Any,
 ) -> AsyncIterator[Served]:
-    """Serves on a port of its own."""
+    """Serves on a port of its own, for as long as a test may take."""
     # Connections are accepted without delay only on sockets that name their protocol.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.setblocking(False)
-        async with asyncio.timeout(60), contextlib.AsyncExitStack() as callers:
+        async with asyncio.timeout(within_s), contextlib.AsyncExitStack() as callers:
             served = Served(listener.getsockname()[1], callers)
             server = served.server = HttpServer(
                 routes or {}, otherwise, ConnectionLimits(**limits), cors_origins=cors, clock=lambda: served.time_s
