@@ -110,10 +110,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be sent: the peer has not closed it, as far as the kernel knows by now."""
+        """Whether a request may be sent: the peer has not closed it and said nothing, as far as the kernel knows by now."""
         if self._transport is None or self._transport.is_closing() or self._from_peer is None:
             return False
-        # A close that arrived is seen though the loop has not read it yet, so a stale connection is not written to.
+        # What arrived is seen though the loop has not read it yet: a stale connection is not written to, and bytes that
+        # nobody asked for are not taken for the next reply.
         return not self._from_peer.poll(0)
 
     def send(self, request: bytes, deadline: float, unsent: int = 0) -> None:
@@ -256,7 +257,7 @@ class Connection(asyncio.Protocol):
         socket = transport.get_extra_info("socket")
         if socket is not None:
             self._from_peer = select.poll()
-            self._from_peer.register(socket.fileno(), select.POLLRDHUP)
+            self._from_peer.register(socket.fileno(), select.POLLIN | select.POLLRDHUP)
 
     def pause_writing(self) -> None:
         self._write_paused = True

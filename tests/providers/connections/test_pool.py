@@ -225,6 +225,22 @@ async def test_an_idle_connection_that_speaks_is_cut(pool: ConnectionPool) -> No
         assert pool.open == 0
 
 
+async def test_what_nobody_asked_for_is_no_reply(pool: ConnectionPool) -> None:
+    """A second reply that has arrived, and that the loop has not read yet, is not taken for the next call's."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await replying(OK)(reader, writer) if len(writers) == 1 else await replying(OK.replace(b"ok", b"no"))(
+            reader, writer
+        )
+
+    async with serving(serve) as address:
+        assert await asked(pool, address) == b"ok"
+        writers[0].write(OK.replace(b"ok", b"??"))
+        assert await asked(pool, address) == b"no"
+
+
 async def test_idle_connections_do_not_stay() -> None:
     pool = ConnectionPool(PoolLimits(keepalive_s=0.03))
     async with serving(replying(OK)) as address:
