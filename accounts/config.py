@@ -47,5 +47,10 @@ class AccountsSection(Section):
         le=3600.0,
         description="How long a key that was valid is still accepted while the database is down.",
     )
-    lookup_timeout_s: float = Field(default=1.0, gt=0, le=30.0, description="A database that takes longer is down.")
+    lookup_timeout_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=30.0,
+        description="A database that takes longer is down. A key that this process does not know yet is waited for five times as long.",
+    )
     max_entries: int = Field(default=10_000, ge=1, le=1_000_000, description="Keys remembered in a process.")

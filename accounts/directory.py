@@ -28,6 +28,10 @@ _UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"
 _OVERLOADED: Final = "too many keys are being checked at once; try again shortly"
 _REFRESHED_AT_ONCE: Final = 500
 """Keys that are read again by one query."""
+_STRANGERS_PATIENCE: Final = 5
+"""A key that is not known yet has no earlier answer to fall back on, so the store is waited for so many times as long: a worker that has
+just started, and a database that comes back in a moment, cost a caller a wait and not the answer.
+"""
 
 
 class KeySource(Protocol):
@@ -192,15 +196,27 @@ class Directory:
         self._uncached_lookups.discard(digest)
 
     async def _fetch(self, digest: bytes, presented: str) -> _LookupResult:
-        # The answer was true when the query was sent, not when the answer came.
-        asked_at = self._clock()
+        is_stranger = digest not in self._known
         try:
-            async with asyncio.timeout(self._lookup_timeout_s):
-                stored = await self._find_key(presented)
+            async with asyncio.timeout(self._lookup_timeout_s * (_STRANGERS_PATIENCE if is_stranger else 1)):
+                asked_at, stored = await self._ask_store(presented, again=is_stranger)
         except Exception as failure:  # noqa: BLE001  Whatever went wrong, the key is not to blame.
             _log.warning("the key store did not answer: %s", type(failure).__name__)
             return self._fall_back_to_cache(digest, _UNAVAILABLE)
         return self._evaluate(digest, stored, asked_at)
+
+    async def _ask_store(self, presented: str, *, again: bool) -> tuple[float, StoredKey | None]:
+        """What the store says of a key, and when it was asked: the answer was true then, not when it came. With `again` a store
+        that fails is asked until it answers.
+        """
+        while True:
+            asked_at = self._clock()
+            try:
+                return asked_at, await self._find_key(presented)
+            except Exception:
+                if not again:
+                    raise
+                await asyncio.sleep(self._lookup_timeout_s / 4)
 
     async def _find_key(self, presented: str) -> StoredKey | None:
         for pepper in self._peppers:

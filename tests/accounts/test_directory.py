@@ -33,6 +33,8 @@ class ScriptedKeys:
         self.keys: dict[str, StoredKey] = {}
         self.lookups = 0
         self.failure: Exception | None = None
+        self.failing = 0
+        """So many look-ups fail before one succeeds."""
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -61,6 +63,9 @@ class ScriptedKeys:
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
+        if self.failing:
+            self.failing -= 1
+            raise ConnectionError("restarting")
         return found
 
 
@@ -396,6 +401,15 @@ async def test_keys_that_nobody_uses_are_not_read_again(directory: Directory, ke
     clock.now += 61
     await directory.refresh(many)
     assert many.asked == []
+
+
+async def test_a_key_that_is_not_known_yet_waits_for_a_store_that_comes_back(
+    directory: Directory, keys: ScriptedKeys
+) -> None:
+    """It has no earlier answer to fall back on: a database that restarts costs it a wait."""
+    minted = keys.add()
+    keys.failing = 3
+    assert (await directory.authenticate(minted.plaintext)).key_id == minted.key_id
 
 
 async def test_known_keys_wait_for_nothing_while_the_store_is_silent(
