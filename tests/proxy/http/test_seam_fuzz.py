@@ -246,6 +246,7 @@ async def test_a_canary_hears_of_nobody_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 async def test_many_canaries_hear_of_nobody_else(tmp_path: Path) -> None:
     """Twenty thousand of them."""
     await _held(tmp_path, 20_000, seed=34)
