@@ -67,6 +67,8 @@ _OK: Final = 200
 """A name of an enumeration takes longer to look up than all else that is asked of a head."""
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
+_LARGE_BYTES: Final = 512 * 1024
+"""Messages that are longer are translated on a thread."""
 _MANY_BYTES: Final = 512
 """A shorter read is one event, or nearly: decoding it is quicker than looking for a run."""
 _EVENT_END: Final = b"\n\n"
@@ -136,7 +138,9 @@ class DirectUpstream:
             if call.request.upload:
                 connection = await self._form_sent(call, call.request.upload)
             elif reader is None and call.deployment.speaks_messages:
-                asked = claude_body(call)
+                # It is decoded and written anew, which takes long for what is long.
+                large = len(memoryview(call.request.fields.get("messages", b""))) > _LARGE_BYTES
+                asked = await asyncio.to_thread(claude_body, call) if large else claude_body(call)
                 reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
                 connection = await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers))
             else:

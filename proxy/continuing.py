@@ -1,5 +1,7 @@
 """Continuing stage: a request that goes on from kept responses gets what they hold."""
 
+from collections.abc import Awaitable, Callable
+
 from accounts.caller import Caller
 from proxy.context import RequestContext
 from proxy.errors import BadRequest, BodyTooLarge, ResponseNotFound
@@ -7,9 +9,15 @@ from proxy.stored_responses.stored_responses import StoredResponses
 
 
 async def body_with_earlier(
-    responses: StoredResponses, context: RequestContext, caller: Caller, body: bytes, names: tuple[str, ...]
+    responses: StoredResponses,
+    context: RequestContext,
+    caller: Caller,
+    body: bytes,
+    names: tuple[str, ...],
+    read: Callable[[bytes, Callable[[], bytes]], Awaitable[bytes]],
 ) -> bytes:
-    """The body with all earlier turns in it; the names are those that it goes on from or refers to.
+    """The body with all earlier turns in it; the names are those that it goes on from or refers to. `read` says where that is
+    made of the longest of them.
 
     Raises BadRequest, BodyTooLarge or ResponsesUnavailable.
     """
@@ -23,7 +31,7 @@ async def body_with_earlier(
             param="previous_response_id",
             code="previous_response_not_found",
         ) from error
-    whole = continuing.continued(body, records)
+    whole = await read(max((body, *records.values()), key=len), lambda: continuing.continued(body, records))
     most = context.config.max_body_bytes
     if len(whole) > most:
         raise BodyTooLarge(

@@ -7,6 +7,7 @@ own work in the modules that they call. Streaming or not, a request takes the sa
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from accounts.caller import Caller
 from accounts.directory import Directory
@@ -50,11 +51,14 @@ from proxy.routed_request import RoutedRequest
 from proxy.routing import Routing
 from proxy.settling import Settling
 from proxy.stored_responses.stored_responses import StoredResponses
+from proxy.structure import check_structure, is_heavy
 from proxy.tags import TagBounds
 from proxy.uploads import Uploads
 from proxy.watching import cut_off, watch_caller
 from proxy.wires.wire import Kept, Memory, Wire
 from selfhosted.prefixes.tracker import PrefixTracker
+
+_T = TypeVar("_T")
 
 
 class RequestPipeline:
@@ -111,6 +115,7 @@ class RequestPipeline:
         self._counter = counter
         self._tags = TagBounds()
         self._uploads = Uploads()
+        self._reading = asyncio.Lock()
 
     @property
     def in_flight(self) -> int:
@@ -279,11 +284,22 @@ class RequestPipeline:
         if continuing is not None and self._responses is not None:
             context.keeper = functools.partial(self._responses.keep, caller)
             # Most go on from nothing.
-            if names := continuing.names(body):
-                body = await body_with_earlier(self._responses, context, caller, body, names)
-        parsed = parsed_request(context, caller, headers, body, self._tags)
+            if names := await self.understand(body, lambda: continuing.names(body)):
+                body = await body_with_earlier(self._responses, context, caller, body, names, self.understand)
+        parsed = await self.understand(body, lambda: parsed_request(context, caller, headers, body, self._tags))
         context.prompt = parsed.prompt
         return parsed
+
+    async def understand(self, body: bytes, read: Callable[[], _T]) -> _T:
+        """What `read` makes of the body: at once, or on a thread and one after the other where that would hold up all streams.
+
+        Raises BadRequest, before any of it is decoded, where there is too much in it.
+        """
+        if not is_heavy(body):
+            return read()
+        async with self._reading:
+            await asyncio.to_thread(check_structure, body)
+            return await asyncio.to_thread(read)
 
     async def admit(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> bool:
         """Whether a spent budget downgrades it. Raises BudgetExceeded or RateLimited."""

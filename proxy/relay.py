@@ -25,6 +25,7 @@ from selfhosted.rendering import instructions
 
 _SECOND_US = 1_000_000
 _FOREVER = contextlib.nullcontext()
+_LONG_BYTES = 512 * 1024
 
 
 async def relay_answer(
@@ -191,7 +192,10 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
 
 async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None, served: Served) -> None:
     """Keeps and remembers the answer, as its caller wants it, before it learns that the answer is whole."""
-    kept = dialect.to_keep(payload, served)
+    asked = context.routed.request.fields.get("messages", b"") if context.routed is not None else b""
+    # It holds the whole input, written anew.
+    is_long = len(memoryview(asked)) > _LONG_BYTES
+    kept = await asyncio.to_thread(dialect.to_keep, payload, served) if is_long else dialect.to_keep(payload, served)
     if kept is not None and context.memory is not None:
         context.memory.remember(kept)
     if dialect.keeps:

@@ -15,6 +15,7 @@ from providers.provider_tools import AsWritten
 from providers.target import Capability, Tier
 from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
+from proxy.structure import check_fields
 from proxy.tool_loop import turn_start
 
 # These would steer the gateway's own calls to an address or with a key of the caller's choosing.
@@ -421,7 +422,9 @@ def decoded(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str,
         # Fields that are passed on unread are not looked at by the decoders: no upstream gets broken text.
         if not body.isascii():
             body.decode()
-        return _fields_decoder.decode(body), decoder.decode(body)
+        fields = _fields_decoder.decode(body)
+        check_fields(fields)
+        return fields, decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _not_valid(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

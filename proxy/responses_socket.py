@@ -77,9 +77,10 @@ class _Session:
     async def answer(self, message: str) -> None:
         """Answers one message, to its end."""
         try:
-            fields = _asked(message)
+            data = message.encode()
+            fields = await self._line.understand(data, lambda: _asked(data))
             generates = fields.pop("generate", True) is not False
-            body = encoded({**fields, "stream": True})
+            body = await self._line.understand(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
             self._refuse(error_reply(error))
             return
@@ -224,9 +225,9 @@ class _Memory:
             self._name, self._record = "", b""
 
 
-def _asked(message: str) -> dict[str, Any]:
+def _asked(message: bytes) -> dict[str, Any]:
     """The fields of a request. Raises BadRequest."""
-    fields = object_of(message.encode())
+    fields = object_of(message)
     if fields.pop("type", None) != _CREATE:
         raise BadRequest(f"A message here has the `type` `{_CREATE}`.", param="type")
     if fields.get("stream_id") is not None:

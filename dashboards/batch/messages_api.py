@@ -1,5 +1,6 @@
 """/v1/messages/batches: batches of messages, in Anthropic's shapes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
@@ -25,7 +26,7 @@ from dashboards.web.gateway import ActingCaller, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameter, Parameters, text, whole
 from dashboards.web.reading import Export, json_reply
-from dashboards.web.request_body import read_body
+from dashboards.web.request_body import MANY_REQUESTS, read_body
 from proxy.batch.batch import Batch
 from proxy.batch.batch_errors import BatchEnded
 from proxy.batch.parts import BatchTier
@@ -49,8 +50,10 @@ _LISTING: Final[Mapping[str, Parameter]] = {
 async def create_message_batch(request: Request, caller: ActingCaller, tier: Tier) -> Response:
     """Requests in one body, as Anthropic's clients send them. A fault in one refuses all of them."""
     rules = gateway_of(request).rules()
-    body = await read_body(request, timeout_s=rules.body_timeout_s, most_bytes=rules.max_body_bytes)
-    asked = parsed(body, CreateMessageBatch)
+    body = await read_body(
+        request, timeout_s=rules.body_timeout_s, most_bytes=rules.max_body_bytes, requests=MANY_REQUESTS
+    )
+    asked = await asyncio.to_thread(parsed, body, CreateMessageBatch)
     lines = b"".join(
         msgspec.json.encode({"custom_id": each.custom_id, "method": "POST", "url": ENDPOINT, "body": each.params})
         + b"\n"

@@ -1,5 +1,6 @@
 """POST /v1/batch: requests in one body, an address to call, and an estimate of when they are answered."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from dashboards.web.admin_access import parsed
 from dashboards.web.gateway import ActingCaller, TeamChanger, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
-from dashboards.web.request_body import read_body
+from dashboards.web.request_body import MANY_REQUESTS, read_body
 from dashboards.webhooks.callbacks import CallbackDesk, SecretState
 from proxy.batch.batch_errors import BatchOff
 from proxy.batch.estimate import estimated
@@ -43,8 +44,10 @@ async def submit_batch(request: Request, caller: ActingCaller, tier: Tier) -> Re
     answers are in its files, as of every batch. A fault in a request refuses all of them.
     """
     rules = gateway_of(request).rules()
-    body = await read_body(request, timeout_s=rules.body_timeout_s, most_bytes=rules.max_body_bytes)
-    asked = parsed(body, SubmitBatch)
+    body = await read_body(
+        request, timeout_s=rules.body_timeout_s, most_bytes=rules.max_body_bytes, requests=MANY_REQUESTS
+    )
+    asked = await asyncio.to_thread(parsed, body, SubmitBatch)
     check_callback(request, asked.callback_url)
     lines = b"".join(_line(asked, number, each) for number, each in enumerate(asked.requests, start=1))
     submission = Submission(

@@ -1,19 +1,24 @@
 """Reading of JSON request bodies, within limits of time and size."""
 
 import asyncio
+from typing import Final
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
 from proxy.request import not_json
+from proxy.structure import check_structure, is_heavy
+
+MANY_REQUESTS: Final = 8
+"""Requests of the fullest kind that a batch in one body may come to."""
 
 
-async def read_body(request: Request, *, timeout_s: float, most_bytes: int) -> bytes:
-    """The whole body, in UTF-8. Raises BodyTooLarge, UploadTimeout, or BadRequest when it is in another encoding or the client
-    disconnects.
+async def read_body(request: Request, *, timeout_s: float, most_bytes: int, requests: int = 1) -> bytes:
+    """The whole body, in UTF-8. With `requests` it may hold as much as so many of them. Raises BodyTooLarge, UploadTimeout, or
+    BadRequest when there is too much in it, when it is in another encoding or when the client disconnects.
     """
-    body = b""
+    body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
             async for chunk in request.stream():
@@ -25,9 +30,12 @@ async def read_body(request: Request, *, timeout_s: float, most_bytes: int) -> b
     except ClientDisconnect as error:
         # The client is gone, so nobody reads this error.
         raise BadRequest("The connection was closed before the body was complete.") from error
+    whole = bytes(body)
     try:
         # Here and not where it is decoded: a decoder looks only at the texts that it keeps, and what is kept unread is stored.
-        body.decode()
+        whole.decode()
     except UnicodeDecodeError as error:
-        raise not_json(body, error) from error
-    return body
+        raise not_json(whole, error) from error
+    if is_heavy(whole):
+        await asyncio.to_thread(check_structure, whole, requests)
+    return whole

@@ -8,6 +8,7 @@ import msgspec
 
 from proxy.errors import BadRequest
 from proxy.request import OWN_FIELDS, PlainMessage, not_json
+from proxy.structure import check_fields
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -22,11 +23,13 @@ _NOT_JSON: Final = "The request body is not valid JSON; send one JSON object."
 def object_of(body: bytes) -> dict[str, Any]:
     """The body's fields. Raises BadRequest."""
     try:
-        return _decode(body)
+        fields = _decode(body)
     except msgspec.ValidationError as error:
         raise BadRequest(_NOT_JSON) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise not_json(body, error) from error
+    check_fields(fields)
+    return fields
 
 
 def plain_fields(

@@ -1,0 +1,77 @@
+"""How much is in a JSON body, looked at before any of it is decoded: a value costs memory and time, however short it is.
+
+A body of 20 MB may be one long text, which is read in milliseconds, or ten million empty objects, which take seconds and a gigabyte.
+What tells them apart are the signs between the texts, so these are counted. Bodies of usual size are not looked at.
+"""
+
+from collections.abc import Sized
+from typing import Final
+
+from proxy.errors import BadRequest
+
+_FREE_BYTES: Final = 128 * 1024
+"""Whatever a body of this size holds, reading it takes no longer than a turn of the loop may."""
+_LONG_BYTES: Final = 1024 * 1024
+_FEW_CONTAINERS: Final = 8_192
+_FEW_VALUES: Final = 50_000
+
+MOST_CONTAINERS: Final = 32_768
+"""The most objects and lists: 4,096 messages with a few parts each, and thousands of tools' parameters."""
+MOST_NAMES: Final = 131_072
+"""The most names in objects."""
+MOST_VALUES: Final = 500_000
+"""The most commas, and so about the most values: OpenAI embeds 300,000 tokens at once."""
+MOST_FIELDS: Final = 256
+"""The most fields of the body itself."""
+_OTHERS: Final = bytes(set(range(256)) - set(b'{}[]:,"'))
+
+
+def is_heavy(body: bytes) -> bool:
+    """Whether reading it may take longer than a turn of the loop should, so that it is read beside the loop. Text counts as if
+    it were structure. What is not heavy is within the bounds of `check_structure`.
+    """
+    if len(body) <= _FREE_BYTES:
+        return False
+    if len(body) > _LONG_BYTES:
+        return True
+    marks = body.translate(None, _OTHERS)
+    return marks.count(b"{") + marks.count(b"[") > _FEW_CONTAINERS or marks.count(b",") > _FEW_VALUES
+
+
+def check_structure(body: bytes, times: int = 1) -> None:
+    """Raises BadRequest for a JSON body of too many values, objects or names. What it says is not looked at. `times` is for a
+    body that holds many requests.
+    """
+    if len(body) <= _FREE_BYTES or _fits(body.translate(None, _OTHERS), times):
+        return
+    marks = _without_escapes(body).translate(None, _OTHERS)
+    # Each text is a value or a name. No more is taken apart than there may be of these.
+    if marks.count(b'"') > 2 * times * (MOST_VALUES + MOST_NAMES) or not _fits(_outside(marks), times):
+        raise BadRequest(
+            f"The request body has too many values: at most {times * MOST_CONTAINERS} objects and lists, "
+            f"{times * MOST_NAMES} names and {times * MOST_VALUES} values are accepted. Send fewer or longer parts, or several requests.",
+            code="too_many_values",
+        )
+
+
+def _without_escapes(body: bytes) -> bytes:
+    """A body whose every quote begins or ends a text."""
+    return body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+
+
+def _outside(marks: bytes) -> bytes:
+    return b"".join(marks.split(b'"')[::2])
+
+
+def _fits(marks: bytes, times: int) -> bool:
+    return (
+        marks.count(b"{") + marks.count(b"[") <= times * MOST_CONTAINERS
+        and marks.count(b":") <= times * MOST_NAMES
+        and marks.count(b",") <= times * MOST_VALUES
+    )
+
+
+def check_fields(fields: Sized) -> None:
+    """Raises BadRequest for a body of too many fields."""
+    if len(fields) > MOST_FIELDS:
+        raise BadRequest(f"The request body has {len(fields)} fields; at most {MOST_FIELDS} are accepted.")
