@@ -2,8 +2,10 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from hashlib import blake2b
 from typing import cast
 
+from sqlalchemy import text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -37,3 +39,17 @@ def within(connection: AsyncConnection) -> AsyncEngine:
     outside of one would commit by itself.
     """
     return cast("AsyncEngine", _ConnectionEngine(connection))
+
+
+async def one_at_a_time(connection: AsyncConnection, *names: str) -> None:
+    """Lets the rest of this transaction pass only while no other one that asked for the same names is under way, in any process.
+
+    For what is counted before it is added to. It is the transaction's first statement; it may be asked for once in it.
+    """
+    if connection.dialect.name == "sqlite":
+        # Of those that write there is one at a time in any case; it must not have read before.
+        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return
+    number = int.from_bytes(blake2b("\0".join(names).encode(), digest_size=8).digest(), "big", signed=True)
+    # A statement of its own: the next one sees all that was committed before the lock was taken.
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": number})

@@ -60,7 +60,7 @@ async def submitted(
         problem = await tier.money.problem(caller, validated)
         if problem is not None:
             raise _REFUSALS[problem.code](problem.message)
-        async with tier.files.adding(owner) as new:
+        async with tier.files.adding(owner, len(lines)) as new:
             new.filename = "requests.jsonl"
             await new.write(lines)
         made = await tier.batches.create(

@@ -39,7 +39,7 @@ async def take_upload(request: Request, files: FileStore, owner: Owner, pause_s:
             retry_after_s=5,
         )
     try:
-        async with files.adding(owner) as new:
+        async with files.adding(owner, _declared(request)) as new:
             fields = await _write_file(parser, _arriving(request, pause_s), new)
             _apply(fields, new)
         return await files.find(owner, new.file_id)
@@ -49,9 +49,14 @@ async def take_upload(request: Request, files: FileStore, owner: Owner, pause_s:
 
 def _check_declared(request: Request, most_bytes: int) -> None:
     """Refuses what is far too large before a byte of it is read."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:19]) > most_bytes + _MAX_FIELD_BYTES * 20:
+    if _declared(request) > most_bytes + _MAX_FIELD_BYTES * 20:
         raise FileTooLarge(f"The file is larger than {most_bytes} bytes, the limit of this gateway; split it.")
+
+
+def _declared(request: Request) -> int:
+    """The body's bytes, form and all; 0 where it comes in chunks."""
+    declared = request.headers.get("content-length", "")
+    return int(declared[:19]) if declared.isdigit() else 0
 
 
 async def _arriving(request: Request, pause_s: float) -> AsyncIterator[bytes]:

@@ -90,12 +90,6 @@ class BackgroundResponses:
         work = msgspec.json.encode(Work(told, msgspec.Raw(body)))
         try:
             async with asyncio.timeout(section.timeout_s):
-                if await self.store.waiting(caller.team_id) >= section.max_background_per_team:
-                    raise BackgroundFull(
-                        f"Your team has {section.max_background_per_team} responses in the background that have not ended, "
-                        "its limit; wait for some, or cancel them.",
-                        retry_after_s=5.0,
-                    )
                 record = await self._responses.row_of(caller.team_id, kept.response_id, kept.record)
                 row = BackgroundResponse(
                     response_id=kept.response_id,
@@ -111,7 +105,13 @@ class BackgroundResponses:
                     sealed=self._sealing.seal(caller.team_id, _work_of(kept.response_id), work),
                     created_us=self._now_us(),
                 )
-                await self.store.add(row, record)
+                most = section.max_background_per_team
+                if not await self.store.add(row, record, most):
+                    raise BackgroundFull(
+                        f"Your team has {most} responses in the background that have not ended, its limit; wait for some, or "
+                        "cancel them.",
+                        retry_after_s=5.0,
+                    )
         except _AWAY as error:
             raise _unavailable() from error
         self.news()

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from accounts.transactions import one_at_a_time
 from proxy.background_responses.tables import BackgroundEvents, BackgroundResponse
 from proxy.batch.database_time import DatabaseTime
 from proxy.stored_responses.store import ResponseStore
@@ -55,19 +56,18 @@ class BackgroundStore:
         self._time = time
         self._responses = responses
 
-    async def add(self, row: BackgroundResponse, record: StoredResponse) -> None:
-        """Queues a response, whose record says so."""
+    async def add(self, row: BackgroundResponse, record: StoredResponse, most: int) -> bool:
+        """Queues a response, whose record says so; False where the team has `most` that have not ended."""
+        count = select(func.count()).where(
+            col(BackgroundResponse.team_id) == row.team_id, col(BackgroundResponse.state).in_(OPEN)
+        )
         async with self._engine.begin() as connection:
+            await one_at_a_time(connection, "background_response", row.team_id)
+            if int(await connection.scalar(count) or 0) >= most:
+                return False
             await connection.execute(insert(BackgroundResponse).values(**row.model_dump()))
             await self._responses.write_in(connection, record)
-
-    async def waiting(self, team_id: str) -> int:
-        """How many of a team have not ended."""
-        count = select(func.count()).where(
-            col(BackgroundResponse.team_id) == team_id, col(BackgroundResponse.state).in_(OPEN)
-        )
-        async with self._engine.connect() as connection:
-            return int(await connection.scalar(count) or 0)
+        return True
 
     async def standing(self, team_id: str, response_id: str) -> Standing | None:
         """None for one that is not made in the background, or was forgotten after its end."""

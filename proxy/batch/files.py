@@ -3,18 +3,22 @@
 The bytes come first and the row last; what a crash leaves between the two has no row, and is swept away after a day.
 """
 
+import asyncio
 import contextlib
+import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, or_, select
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from accounts.transactions import one_at_a_time
 from proxy.batch.batch_errors import FileInUse, FileNotFound, FileTooLarge
 from proxy.batch.blobs import Blobs, BlobWriter
 from proxy.batch.database_time import DatabaseTime
@@ -25,6 +29,15 @@ MAX_LISTED: Final = 10_000
 _READ_BY: Final = ("validating", "in_progress", "finalizing", "cancelling")
 _ORPHAN_S: Final = 86_400.0
 _SWEPT: Final = 500
+_RESERVED: Final = "reserved"
+"""The purpose of a row that stands for a file that is being written; nobody finds it."""
+_RESERVED_US: Final = 3_600_000_000
+"""How long room is reserved for a file that does not grow: a process that dies gives it back so."""
+_FRAMING_BYTES: Final = 4_096
+"""What a form may hold beside its file."""
+_LEAST_AHEAD: Final = 256 * 1024
+"""Bytes that are reserved ahead of those that have come: so many, or as many again, as each step takes a transaction."""
+_log: Final = logging.getLogger("weighbridge.batch")
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +72,20 @@ class NewFile:
     """A file that is being written."""
 
     def __init__(
-        self, owner: Owner, file_id: str, writer: BlobWriter, made_us: int, most_bytes: int, left: int
+        self,
+        owner: Owner,
+        file_id: str,
+        writer: BlobWriter,
+        made_us: int,
+        most_bytes: int,
+        reserve: "Callable[[NewFile, int, int], Awaitable[int]]",
     ) -> None:
         self.owner = owner
         self.file_id = file_id
         self._writer = writer
         self._most = most_bytes
-        self._left = left
+        self._reserve = reserve
+        self._reserved = 0
         self.made_us = made_us
         self.filename = ""
         self.purpose: Purpose = "batch"
@@ -80,11 +100,13 @@ class NewFile:
         size = self._writer.size + len(data)
         if size > self._most:
             raise FileTooLarge(f"The file is larger than {self._most} bytes, the limit of this gateway; split it.")
-        if size > self._left:
-            raise FileTooLarge(
-                "Together with this one, your team's files would be larger than this gateway keeps; delete some first."
-            )
+        if size > self._reserved:
+            await self.reserve(size, size + max(size, _LEAST_AHEAD))
         await self._writer.write(data)
+
+    async def reserve(self, least: int, most: int) -> None:
+        """Sees to it that the file may come to `least` bytes, or up to `most` where there is room. Raises FileTooLarge."""
+        self._reserved = await self._reserve(self, least, most)
 
 
 class FileStore:
@@ -116,19 +138,62 @@ class FileStore:
         return self._time.here_us()
 
     @contextlib.asynccontextmanager
-    async def adding(self, owner: Owner) -> AsyncIterator[NewFile]:
+    async def adding(self, owner: Owner, declared: int = 0) -> AsyncIterator[NewFile]:
         """A new file to write. It is there once the block has ended, and nothing of it when the block failed.
 
-        Raises FileTooLarge or StorageUnavailable.
+        Where about how large it becomes is `declared`, room for all of it is reserved before it is written, so that of many that come
+        at once as many are taken as have room. Raises FileTooLarge or StorageUnavailable.
         """
-        left = self._max_stored_bytes - await self._stored_bytes(owner)
         file_id = f"file-{secrets.token_hex(16)}"
-        async with self.blobs.writing(file_id) as writer:
-            new = NewFile(owner, file_id, writer, self.now_us(), self._max_file_bytes, left)
-            new.expires_us = new.made_us + self._keep_us
-            yield new
+        try:
+            async with self.blobs.writing(file_id) as writer:
+                new = NewFile(owner, file_id, writer, self.now_us(), self._max_file_bytes, self._reserve)
+                new.expires_us = new.made_us + self._keep_us
+                await new.reserve(max(0, declared - _FRAMING_BYTES), declared)
+                yield new
+            await self._store(new, writer.size)
+        except BaseException:
+            await asyncio.shield(self._give_back(owner, file_id))
+            raise
+
+    async def _store(self, new: NewFile, size: int) -> None:
+        """Puts the row in place of what was reserved. Raises FileTooLarge where that was so long ago that others took the room."""
+        async with self._room_of(new.owner, new.file_id) as (connection, left):
+            if size <= left:
+                await connection.execute(insert(StoredFile).values(**self._row(new, size)))
+                return
+        await self.blobs.remove(new.file_id)
+        raise _no_room()
+
+    async def _reserve(self, new: NewFile, least: int, most: int) -> int:
+        """Returns how much the file may come to before it must ask again. Raises FileTooLarge."""
+        async with self._room_of(new.owner, new.file_id) as (connection, left):
+            if least > left:
+                raise _no_room()
+            reserved = min(left, self._max_file_bytes, most)
+            row = {**self._row(new, reserved), "purpose": _RESERVED, "expires_us": self._time.now() + _RESERVED_US}
+            await connection.execute(insert(StoredFile).values(**row))
+        return reserved
+
+    async def _give_back(self, owner: Owner, file_id: str) -> None:
+        """Gives back what was reserved for a file that does not come. Where the database is away it is free after an hour."""
+        try:
+            async with self._room_of(owner, file_id):
+                pass
+        except (OSError, SQLAlchemyError) as error:
+            _log.warning("room that was reserved for a file is free later: %s", type(error).__name__)
+
+    @contextlib.asynccontextmanager
+    async def _room_of(self, owner: Owner, file_id: str) -> AsyncIterator[tuple[AsyncConnection, int]]:
+        """A transaction in which nobody else changes what the team stores, and the bytes that are left for a file whose
+        reservation, if it has one, is taken away.
+        """
         async with self._engine.begin() as connection:
-            await connection.execute(insert(StoredFile).values(**self._row(new, writer.size)))
+            await one_at_a_time(connection, "stored_file", owner.organisation_id, owner.team_id)
+            mine = and_(col(StoredFile.file_id) == file_id, col(StoredFile.purpose) == _RESERVED)
+            await connection.execute(delete(StoredFile).where(mine))
+            stored = await connection.scalar(select(func.sum(col(StoredFile.bytes))).where(self._held_by(owner)))
+            yield connection, self._max_stored_bytes - int(stored or 0)
 
     async def find(self, owner: Owner, file_id: str) -> FileRecord:
         """One file. Raises FileNotFound, also for another team's."""
@@ -205,11 +270,6 @@ class FileStore:
                     swept += 1
         return swept
 
-    async def _stored_bytes(self, owner: Owner) -> int:
-        query = select(func.sum(col(StoredFile.bytes))).where(self._of(owner))
-        async with self._engine.connect() as connection:
-            return int(await connection.scalar(query) or 0)
-
     def _row(self, new: NewFile, size: int) -> dict[str, Any]:
         return {
             **msgspec.structs.asdict(new.owner),
@@ -223,8 +283,18 @@ class FileStore:
 
     def _of(self, owner: Owner) -> ColumnElement[bool]:
         """The team's files that have not expired."""
+        return and_(self._held_by(owner), col(StoredFile.purpose) != _RESERVED)
+
+    def _held_by(self, owner: Owner) -> ColumnElement[bool]:
+        """The same, and what is reserved for files that are being written."""
         return and_(
             col(StoredFile.organisation_id) == owner.organisation_id,
             col(StoredFile.team_id) == owner.team_id,
             or_(col(StoredFile.expires_us).is_(None), col(StoredFile.expires_us) > self._time.now()),
         )
+
+
+def _no_room() -> FileTooLarge:
+    return FileTooLarge(
+        "Together with this one, your team's files would be larger than this gateway keeps; delete some first."
+    )

@@ -5,6 +5,7 @@ import asyncio
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.database import make_engine
 from proxy.background_responses.store import BackgroundStore, Begun, Standing
 from proxy.background_responses.tables import BackgroundEvents, BackgroundResponse
 from proxy.batch.database_time import DatabaseTime
@@ -23,7 +24,7 @@ class House:
         self.responses = ResponseStore(engine)
         self.store = BackgroundStore(engine, DatabaseTime(engine, lambda: self.now_us), self.responses)
 
-    async def add(self, number: int) -> None:
+    async def add(self, number: int, most: int = 100) -> bool:
         row = BackgroundResponse(
             response_id=f"resp_{number}",
             team_id="team_a",
@@ -38,7 +39,7 @@ class House:
             sealed=b"asked",
             created_us=number,
         )
-        await self.store.add(row, record(f"resp_{number}", b"queued"))
+        return await self.store.add(row, record(f"resp_{number}", b"queued"), most)
 
     async def begin(self, limit: int = 10) -> list[Begun]:
         return await self.store.begin(limit, LEASE_US)
@@ -138,7 +139,7 @@ async def test_what_is_given_back_waits(engine: AsyncEngine) -> None:
     await house.add(1)
     (begun,) = await house.begin()
     await house.store.give_back(begun, 5, failed=True)
-    assert (await house.begin(), await house.store.waiting("team_a")) == ([], 1)
+    assert (await house.begin(), await house.count(BackgroundResponse)) == ([], 1)
     house.now_us += 5
     (again,) = await house.begin()
     assert (again.failures, again.generation) == (1, 2)
@@ -161,3 +162,17 @@ async def test_what_ended_is_forgotten_with_its_events(engine: AsyncEngine) -> N
     assert await house.store.purge(house.now_us, 10) == 0
     assert await house.store.purge(house.now_us + 1, 10) == 1
     assert (await house.count(BackgroundResponse), await house.count(BackgroundEvents)) == (1, 0)
+
+
+async def test_no_more_are_queued_than_may_be(database_url: str) -> None:
+    """Of many that come at once, over two processes, exactly as many as the team may have; those that ended do not count."""
+    engines = [make_engine(database_url) for _ in range(2)]
+    houses = [House(each) for each in engines]
+    added = await asyncio.gather(*(houses[each % 2].add(each, most=5) for each in range(16)))
+    assert (sum(added), await houses[0].count(BackgroundResponse)) == (5, 5)
+    (begun, *_) = await houses[0].begin()
+    await houses[0].store.cancel("team_a", begun.response_id, record(begun.response_id, b"cancelled"))
+    assert await houses[1].add(99, most=5)
+    assert not await houses[1].add(100, most=5)
+    for engine in engines:
+        await engine.dispose()
