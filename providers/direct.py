@@ -349,9 +349,14 @@ async def _read_bounded(connection: Connection, limit: int, share: Share) -> byt
     if not connection.at_eof:
         # One block that grows, as hundreds of pieces would leave the process's memory in crumbs.
         grown = bytearray(body)
-        while len(grown) <= limit and not connection.at_eof:
-            grown += await connection.read()
-            share.grow(len(grown))
+        try:
+            while len(grown) <= limit and not connection.at_eof:
+                grown += await connection.read()
+                share.grow(len(grown))
+        except BaseException:
+            # Its traceback holds this frame, for as long as anybody holds the error.
+            grown.clear()
+            raise
         body = bytes(grown)
     share.grow(len(body))
     return body if len(body) <= limit else None
@@ -571,6 +576,7 @@ class _Stream:
                 await self._drain_tail()
         finally:
             self._pool.release(self._connection)
+            self._parser.clear()
             self._share.give_back()
 
     async def _drain_tail(self) -> None:

@@ -102,6 +102,8 @@ class PassedStream:
 
     async def aclose(self) -> None:
         self._pool.release(self._connection)
+        if self._events is not None:
+            self._events.clear()
         self._share.give_back()
 
 

@@ -57,6 +57,12 @@ class SseParser:
         """What is held of an event that has not ended."""
         return self._event_bytes + self._rest_bytes
 
+    def clear(self) -> None:
+        """Forgets what is held of an event that will not end."""
+        self._rest.clear()
+        self._data.clear()
+        self._rest_bytes = self._event_bytes = 0
+
     def finish(self) -> list[bytes]:
         """The data of a last event without its final empty line, for servers that omit it. Raises EventTooLarge."""
         return self._lines(b"\n\n") if self._rest or self._data else []

@@ -135,6 +135,8 @@ class Connection(asyncio.Protocol):
         """
         self.busy = False
         if not (self._at_eof and self._stays) or self._error is not None or self._unsent or self._paused:
+            # Whoever keeps the reply's failure keeps the connection, too.
+            self._chunks.clear()
             return False
         if self._transport is None or self._transport.is_closing():
             return False

@@ -175,6 +175,30 @@ async def test_endless_answers_share_what_there_is() -> None:
         assert upstream.held.held == 0
 
 
+def _held_by(error: BaseException | None) -> int:
+    """The bytes that the frames hold in which an error and its causes came up."""
+    size = 0
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            held = trace.tb_frame.f_locals.values()
+            size += sum(len(each) for each in held if isinstance(each, bytes | bytearray))
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
+    return size
+
+
+async def test_whoever_keeps_a_failure_keeps_no_answer() -> None:
+    """An error may be held for long, by what tells and counts it; what was read of the answer is free at once."""
+    pieces = [_JSON, *(chunk(b"a" * _PIECE) for _ in range(40))]
+    async with talking(lambda: iter(pieces)) as talker, direct(max_replies_bytes=4_000_000) as upstream:
+        stream = await _opened(upstream, talker.url)
+        with pytest.raises(NoRoomForReply) as refused:
+            await stream.read()
+        await stream.aclose()
+        assert _held_by(refused.value) < 10 * _PIECE
+
+
 async def _opened(upstream: DirectUpstream, url: str, *, stream: bool = False) -> UpstreamStream:
     return await upstream.open(upstream_call(deployment(base_url=url), chat_request(stream=stream)))
 
