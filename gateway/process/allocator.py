@@ -14,6 +14,8 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 128 * 1024
 """glibc's own thresholds at the start. To set one ends the raising."""
+_LARGE_BLOCK_BYTES: Final = 1024 * 1024
+_KEPT_BY_WORKERS: Final = 64 * 1024 * 1024
 
 
 def give_back_freed_memory() -> bool:
@@ -21,10 +23,24 @@ def give_back_freed_memory() -> bool:
 
     It costs whoever frees and takes large blocks a call of the kernel each time: not for a process that callers wait for.
     """
+    return _set(_KEPT_BYTES, _KEPT_BYTES)
+
+
+def give_back_large_blocks() -> bool:
+    """Has blocks of a megabyte and more returned as soon as they are free, and nothing else: for a process that callers wait for.
+    False as above.
+
+    Left to itself glibc keeps such blocks in its heap from the first one on, where bodies and answers that grow side by side leave
+    hundreds of megabytes in crumbs.
+    """
+    return _set(_KEPT_BY_WORKERS, _LARGE_BLOCK_BYTES)
+
+
+def _set(trim_bytes: int, mmap_bytes: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return False
-    return all(mallopt(parameter, _KEPT_BYTES) == 1 for parameter in (_TRIM_THRESHOLD, _MMAP_THRESHOLD))
+    return bool(mallopt(_TRIM_THRESHOLD, trim_bytes) == mallopt(_MMAP_THRESHOLD, mmap_bytes) == 1)

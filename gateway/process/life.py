@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -17,11 +16,6 @@ from proxy.http.server import HttpServer
 
 _log: Final = logging.getLogger("weighbridge.serve")
 
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-"""glibc's numbers for what `mallopt` sets."""
-_LARGE_BLOCK_BYTES: Final = 1024 * 1024
-_KEPT_HEAP_BYTES: Final = 64 * 1024 * 1024
 _YOUNG_OBJECTS: Final = 20_000
 """New containers at which the collector looks at them. Some hundreds come with a request and most of them go with it: with Python's own
 700 it would look at each request while all of its objects still live.
@@ -113,7 +107,6 @@ async def _live(
     signals: Signals,
 ) -> None:
     signals.listen()
-    _return_large_blocks()
     async with contextlib.AsyncExitStack() as stack:
         opened = await _unless(signals.stopped, stack.enter_async_context(opening))
         if opened is None:
@@ -125,18 +118,6 @@ async def _live(
         signals.listen_for_changes()
         stack.callback(signals.ignore_changes)
         await serve(opened, signals)
-
-
-def _return_large_blocks() -> None:
-    """Has glibc return blocks of a megabyte and more to the system as soon as they are free. Left to itself it keeps them in its
-    heap from the first one on, where a few that grow side by side leave hundreds of megabytes in crumbs.
-    """
-    # Other C libraries have no such knob.
-    with contextlib.suppress(AttributeError, OSError):
-        tune = ctypes.CDLL(None).mallopt
-        tune(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
-        # Setting one stops the other from following it.
-        tune(_M_TRIM_THRESHOLD, _KEPT_HEAP_BYTES)
 
 
 async def _unless(stopped: asyncio.Event, work: Awaitable[Opened]) -> Opened | None:

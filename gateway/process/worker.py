@@ -12,6 +12,7 @@ from pathlib import Path
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import load, read_environment
 from gateway.data_plane import DataPlane
+from gateway.process.allocator import give_back_large_blocks
 from gateway.process.life import Signals, ignore_early_signals, live, tell_ready, until_stopped
 from gateway.process.open_files import allow_many_sockets
 from gateway.process.parent_pipe import follow_parent
@@ -33,6 +34,7 @@ def run_worker(arguments: list[str]) -> int:
     ignore_early_signals()
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     allow_many_sockets()
+    give_back_large_blocks()
     environment = read_environment()
     config = load(given.config, environment)
     plane = DataPlane(config, environment, given.config, RuntimeFolder(given.runtime))
