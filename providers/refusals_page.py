@@ -24,7 +24,7 @@ gateway in between repeats in its own.
 |---|---|---|
 | the request's | nothing: it is well | the provider's words with 400, 413 or 422, and the code that clients act on; where a row says *elsewhere*, other targets are asked before |
 | the operator's | no call can succeed until somebody mends it: it is down with that reason. *Perhaps* only counts as a failure: a bare 403 may be a firewall's answer to one prompt | another target's answer, else 502 `upstream_refused` without the provider's words, which stand in the log |
-| the provider's pace | it is left alone for as long as it asks, an hour at most | another target's answer, else 429 `upstream_rate_limited` or 503 `upstream_overloaded` with `retry-after` |
+| the provider's pace | it is left alone for as long as it asks, at most `providers.breaker.max_ejection_s` | another target's answer, else 429 `upstream_rate_limited` or 503 `upstream_overloaded` with `retry-after` |
 | the provider's health | its circuit breaker counts it | another target's answer, else 502 |
 
 The operator's reasons are `key`, `credit` (an empty account), `quota` (a limit of spending, or a plan without this model), `permission`
