@@ -9,7 +9,10 @@ import pytest
 from providers.scripted import ScriptedUpstream
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.upstream_faults import error_of_status
-from tests.scenarios.test_rules import House
+from proxy.batch.answering import Asked
+from proxy.wires.wire import Wire
+from tests.proxy.contexts import ALICE
+from tests.scenarios.test_rules import WIRES, House
 
 
 def status_of(sent: list[dict[str, Any]]) -> int:
@@ -44,6 +47,27 @@ async def test_one_of_two_targets_is_ill_from_the_first_request_on(ill: str, *, 
     for _ in range(60):
         assert status_of(await house.ask(stream=stream)) == 200
     assert calls(house)["t1"] == 60
+    assert calls(house)["t0"] <= 6
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+@pytest.mark.parametrize("ill", ["error-429", "error-402", "error-500"])
+async def test_every_wire_is_answered_by_the_one_that_is_well(ill: str, wire: Wire) -> None:
+    """What is ill is known to all of them."""
+    house = House(ill, "ok")
+    for stream in (True, False) * 10:
+        assert status_of(await house.ask(stream=stream, wire=wire)) == 200
+    assert calls(house)["t0"] <= 6
+
+
+@pytest.mark.parametrize("ill", ["error-429+retry-after-20000ms", "error-402", "error-500", "cut-0"])
+async def test_lines_of_a_batch_are_answered_by_the_one_that_is_well(ill: str) -> None:
+    """They go down the same line, and are told of nothing."""
+    house = House(ill, "ok")
+    body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    for number in range(40):
+        asked = Asked(request_id=f"req_{number}", caller=ALICE, endpoint="/v1/chat/completions", body=body, priority=0)
+        assert (await house.line.answer(WIRES[0], asked)).status == 200
     assert calls(house)["t0"] <= 6
 
 
