@@ -81,6 +81,7 @@ class Dispatcher:
         latency: LatencyTracker | None = None,
         replicas: ReplicaDoor | None = None,
         hedging: Hedging | None = None,
+        in_step: InStep | None = None,
     ) -> None:
         self._upstream = upstream
         self._budgets = budgets
@@ -91,7 +92,7 @@ class Dispatcher:
         self._replicas = replicas
         self._hedging = hedging
         self._patience = PatienceTimer()
-        self.in_step = InStep()
+        self.in_step = in_step or InStep()
         self._deployments = deployments = DeploymentChoice(breakers, rng, replicas)
         self.room = TargetRoom(
             queues=queues,

@@ -34,6 +34,7 @@ from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.dispatch import Dispatcher
 from proxy.escalation import EscalationRules
 from proxy.hedging import Hedging
+from proxy.in_step import InStep
 from proxy.latency import LatencyTracker
 from proxy.limits.limit import Limit
 from proxy.limits.limiter import BucketLimiter
@@ -179,6 +180,8 @@ class House:
                 queues=queues,
                 latency=latency,
                 hedging=None if latency is None else Hedging(RetryBudget(hedged_share, 1, 10, loop.time), latency),
+                # On a busy machine turns are long, and then nobody goes in step.
+                in_step=InStep(lambda: 0.0),
             ),
             observers=(self.told,),
             tracing=Tracing(),
