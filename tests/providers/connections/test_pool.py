@@ -336,11 +336,11 @@ async def test_what_takes_too_long_is_told(pool: ConnectionPool) -> None:
     """Before the reply, in it, and between two pieces of it."""
     begun = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart"
     async with serving(replying(b"")) as silent, serving(replying(begun)) as slow:
-        connection = await send(pool, silent, total_s=0.03)
+        connection = await send(pool, silent, total_s=1.0)
         with pytest.raises(ReplyTimeout):
             await connection.reply_begins()
         pool.release(connection)
-        connection = await send(pool, slow, total_s=0.05)
+        connection = await send(pool, slow, total_s=1.0)
         with pytest.raises(ReplyTimeout) as told:
             await read(connection)
         assert told.type is ReplyTimeout
