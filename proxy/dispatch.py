@@ -49,6 +49,8 @@ from proxy.target_room import QueueDoor, TargetRoom, TryLimit
 
 _CLOSING_S: Final = 1.0
 """How long the attempt that lost a race is waited for to close its connection; it is settled by then."""
+_MAY_BE_OF_A_NAME: Final = frozenset({"permission", "quota"})
+"""Refusals of ours that a provider gives for one of its models as well as for all of them."""
 _NOT_HELD: Final = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
 """Errors of the reservation: nothing was booked and nothing was sent."""
 
@@ -366,14 +368,10 @@ class Dispatcher:
             return impatience(attempt, self._clock())
         if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:
             self._adapter_missing(attempt.candidate.target, deployment, error)
-        elif (
-            isinstance(error, UpstreamError)
-            and error.status == HTTPStatus.NOT_FOUND
-            and attempt.candidate.target.pattern
-        ):
-            return _unknown_there(attempt)
         elif isinstance(error, UpstreamTimeout) and deadline.passed(self._clock()):
             return deadline.exceeded()
+        elif isinstance(error, UpstreamError) and attempt.candidate.target.pattern:
+            return _of_a_name(error, attempt)
         return None
 
     def _adapter_missing(self, target: Target, deployment: Deployment, error: UpstreamError) -> None:
@@ -417,8 +415,20 @@ class Dispatcher:
         )
 
 
+def _of_a_name(error: UpstreamError, attempt: Attempt) -> UpstreamError | None:
+    """The error in place of one that a wildcard's provider told, None where it stands: the caller chose the name, so what may be said
+    of it alone takes no other name's deployment away.
+    """
+    if error.status == HTTPStatus.NOT_FOUND or (error.owner == "operator" and error.reason == "model"):
+        return _unknown_there(attempt)
+    if error.key_refused and error.reason in _MAY_BE_OF_A_NAME:
+        error.key_refused = False
+        error.gateway_failure = True
+    return None
+
+
 def _unknown_there(attempt: Attempt) -> RequestRejected:
-    """The error for a name that a wildcard passed on and its provider does not know: the caller chose the name."""
+    """The error for a name that a wildcard passed on and its provider does not know, or does not let us have."""
     target_id = attempt.candidate.target.target_id
     return RequestRejected(
         f"The model `{target_id}` does not exist at its provider. Send `auto` or a name from GET /v1/models.",

@@ -165,6 +165,38 @@ async def test_a_name_that_a_wildcards_provider_does_not_know_is_the_callers_fau
                     await ask.chat.completions.create(model="openai/gpt-nonsense", messages=ASK)
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "code", "told"),
+    [
+        (403, "invalid_request_error", "model_not_found", 404),
+        (410, "invalid_request_error", "model_decommissioned", 404),
+        (400, "invalid_model", None, 404),
+        (400, "invalid_request_error", "model_decommissioned", 404),
+        (429, "insufficient_quota", "insufficient_quota", 502),
+        (403, "permission_error", None, 502),
+    ],
+)
+async def test_a_name_that_a_provider_refuses_takes_no_other_name_away(
+    tmp_path: Path, status: int, kind: str, code: str | None, told: int
+) -> None:
+    """However one name of a wildcard is refused, and however often: its other names are answered as before."""
+
+    async def refusing(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if body["model"] != "gpt-nonsense":
+            return await whole(request, body)
+        error = {"message": "You cannot have gpt-nonsense.", "type": kind, "param": None, "code": code}
+        return web.json_response({"error": error}, status=status)
+
+    async with provider(refusing) as served:
+        entry = bare("openai/*", served)
+        async with running_gateway(tmp_path, [entry], cost={"unpriced": "book"}) as gateway, client(gateway) as ask:
+            for _ in range(4):
+                with pytest.raises(openai.APIStatusError) as refused:
+                    await ask.chat.completions.create(model="openai/gpt-nonsense", messages=ASK)
+                assert refused.value.status_code == told
+                await ask.chat.completions.create(model="openai/gpt-4o-mini", messages=ASK)
+
+
 @pytest.mark.parametrize("tier", ["flex", "priority"])
 async def test_a_service_tier_is_asked_for_and_booked_at_its_price(tmp_path: Path, tier: str) -> None:
     """It reaches a provider that sells it."""
