@@ -9,7 +9,7 @@ Three things take a deployment out of use:
   key, and those of several keys of one team for the team. Two failures of other teams among them, or one that no request can
   have caused (no connection), open it for everyone. So nobody's requests take a deployment away from others;
 - a refusal that is the operator's to mend (key, credit, quota, model) opens it for everyone at once, with that reason;
-- the provider's pace (429) sets it aside for as long as the provider says.
+- the provider's pace (429) sets it aside for as long as the provider says; of a wildcard only the name that was asked for.
 
 Like Envoy's outlier detection, failures of health eject at most `max_ejected_share` of a target's deployments, however badly
 all of them do; one deployment may always be. What is set aside or refused is out of use however many there are.
@@ -36,6 +36,8 @@ _LONGEST_GUESSED_PACE_S: Final = 30.0
 """A provider that refuses for its pace without saying for how long is left alone for 1 s, and twice as long each time."""
 _OTHERS: Final = 2
 """So many failures of other teams show that it is not the first team's requests: one alone is an accident."""
+_MOST_NAMES: Final = 1_024
+"""The most names below wildcards that are set aside; beyond that the one that is due first is forgotten."""
 _MOST_SCOPES: Final = 64
 """The most keys and teams that a deployment's circuit is open for; beyond that the one that is due first is forgotten."""
 
@@ -150,9 +152,7 @@ class _Breaker:
         "faults",
         "group",
         "openings",
-        "pace_why",
-        "paced_until",
-        "paces",
+        "pace",
         "streak",
         "successes",
     )
@@ -165,10 +165,7 @@ class _Breaker:
         self.successes = 0
         self.ejections = 0
         self.openings: dict[Scope, _Opening] = {}
-        self.paced_until = 0.0
-        self.pace_why = ""
-        self.paces = 0
-        """Refusals for its pace since the last success."""
+        self.pace = _Pace()
         self.closed_at = now
         self.epoch = 0
         """Number of openings and closings for everyone, so that reports of earlier attempts are told apart."""
@@ -176,7 +173,7 @@ class _Breaker:
     @property
     def is_troubled(self) -> bool:
         """Whether anybody is kept from it, or was when it was looked at last."""
-        return bool(self.openings) or self.paced_until > 0.0
+        return bool(self.openings) or self.pace.until > 0.0
 
 
 class _Group:
@@ -190,6 +187,26 @@ class _Group:
         """Deployments whose circuit is open for everyone."""
         self.troubled = 0
         """Deployments that somebody may be kept from."""
+
+
+class _Pace:
+    """How long the provider's pace keeps everybody from a deployment, or from one name there."""
+
+    __slots__ = ("times", "until", "why")
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self.why = ""
+        self.times = 0
+        """Refusals for its pace since the last success."""
+
+    def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float) -> None:
+        if wait_s is None:
+            wait_s = min(_FIRST_PACE_S * 2 ** min(self.times, 8), _LONGEST_GUESSED_PACE_S)
+        self.times += 1
+        until = now + min(wait_s, most_s)
+        if until > self.until:
+            self.until, self.why = until, why
 
 
 class Permit(msgspec.Struct, eq=False):
@@ -207,6 +224,7 @@ class Permit(msgspec.Struct, eq=False):
     _successes_before: int
     probes: tuple[Scope, ...] = ()
     """The openings that this attempt is the probe of."""
+    _name: str = ""
     _successes: int = -1
     _done: bool = False
 
@@ -221,7 +239,9 @@ class Permit(msgspec.Struct, eq=False):
         elif breaker.streak.failures:
             self._streak_before = breaker.streak
         breaker.streak = _NO_STREAK
-        breaker.paces = 0
+        breaker.pace.times = 0
+        if self._name:
+            self._breakers._names.pop((breaker, self._name), None)  # noqa: SLF001
         breaker.successes += 1
         self._successes = breaker.successes
 
@@ -253,9 +273,11 @@ class Permit(msgspec.Struct, eq=False):
         self._done = True
 
     def paced(self, wait_s: float | None, why: str = "rate") -> None:
-        """Reports that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without."""
+        """Reports that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without. Of a
+        wildcard only the name that was asked for is, as providers limit each model by itself.
+        """
         if not self._done and self._breaker.epoch == self._epoch:
-            self._breakers._set_aside(self._breaker, wait_s, why)  # noqa: SLF001
+            self._breakers._set_aside(self._breaker, self._name, wait_s, why)  # noqa: SLF001
         self.abandon()
 
     def silent(self) -> None:
@@ -297,6 +319,8 @@ class Breakers:
         """Targets, the deployments of each, and the ids of those whose deployments come and go."""
         self._troubled = 0
         """Deployments that somebody may be kept from."""
+        self._names: dict[tuple[_Breaker, str], _Pace] = {}
+        """The pace of names below wildcards."""
         self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
@@ -307,6 +331,8 @@ class Breakers:
         self._troubled = 0
         for target in targets:
             self._add_group(target, old)
+        kept = set(self._breakers.values())
+        self._names = {each: pace for each, pace in self._names.items() if each[0] in kept}
 
     def available(self, target: Target, caller: Scope = EVERYONE) -> tuple[Deployment, ...]:
         """The deployments that `caller` may call now, in their order. Takes no permit."""
@@ -314,11 +340,15 @@ class Breakers:
         if group is None:
             group = self._add_group(target, self._breakers)
         deployments = target.deployments if target.pool is None else self.ready(target)
-        if not group.troubled:
+        if not (group.troubled or (target.pattern and self._names)):
             return deployments
-        now = self._clock()
+        now, name = self._clock(), _name_of(target)
         return tuple(
-            [each for each in deployments if self._accepts_calls(self._breaker_of(each.deployment_id), caller, now)]
+            [
+                each
+                for each in deployments
+                if self._accepts_calls(self._breaker_of(each.deployment_id), caller, now, name)
+            ]
         )
 
     def fleet(self, targets: Mapping[str, Target], caller: Scope = EVERYONE) -> Mapping[str, tuple[Deployment, ...]]:
@@ -332,15 +362,15 @@ class Breakers:
             pooled = tuple([target_id for target_id, target in targets.items() if target.pool is not None])
             self._whole = targets, {each: target.deployments for each, target in targets.items()}, pooled
         _, whole, pooled = self._whole
-        if not (self._troubled or pooled):
+        if not (self._troubled or self._names or pooled):
             return whole
         found = dict(whole)
         for target_id in pooled:
             found[target_id] = self.available(targets[target_id], caller)
-        if self._troubled:
+        if self._troubled or self._names:
             groups = self._groups
             for target_id, target in targets.items():
-                if target.pool is None and groups[target.entry].troubled:
+                if target.pool is None and (groups[target.entry].troubled or target.pattern):
                     found[target_id] = self.available(target, caller)
         return found
 
@@ -348,10 +378,10 @@ class Breakers:
         """Why nothing of the target is called now: by the deployment that is called again first. None where something is, or
         where it has no deployment.
         """
-        now = self._clock()
+        now, name = self._clock(), _name_of(target)
         found: Absence | None = None
         for each in target.deployments if target.pool is None else self.ready(target):
-            why = self._absence_of(self._breaker_of(each.deployment_id), caller, now)
+            why = self._absence_of(self._breaker_of(each.deployment_id), caller, now, name)
             if why is None:
                 return None
             if found is None or why.again_s < found.again_s:
@@ -359,24 +389,24 @@ class Breakers:
         return found
 
     def try_acquire(
-        self, deployment_id: str, caller: Scope = EVERYONE, *, tried: Collection[str] = ()
+        self, deployment_id: str, caller: Scope = EVERYONE, *, tried: Collection[str] = (), name: str = ""
     ) -> Permit | None:
         """A permit for one attempt of the caller's, or None when the deployment is out of use or its probe is taken. A request
-        is no probe of a deployment that it has `tried`.
+        is no probe of a deployment that it has `tried`. `name` is what is asked for of a wildcard.
         """
         breaker = self._breaker_of(deployment_id)
-        if not breaker.is_troubled:
+        if not (breaker.is_troubled or name):
             return Permit(self, breaker, caller, breaker.streak, breaker.epoch, breaker.successes)
-        if not self._accepts_calls(breaker, caller, self._clock()):
+        if not self._accepts_calls(breaker, caller, self._clock(), name):
             return None
         probes = tuple(_applying(breaker, caller))
         if not probes:
-            return Permit(self, breaker, caller, breaker.streak, breaker.epoch, breaker.successes)
+            return Permit(self, breaker, caller, breaker.streak, breaker.epoch, breaker.successes, _name=name)
         if deployment_id in tried:
             return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
         before = _Streak(self._config.consecutive_failures - 1)
-        permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes)
+        permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes, name)
         for scope in probes:
             breaker.openings[scope].probe = permit
         return permit
@@ -406,7 +436,7 @@ class Breakers:
         opening = None if breaker is None else breaker.openings.get(EVERYONE)
         if opening is not None:
             return "half-open" if now >= opening.until else "open"
-        return "paced" if breaker is not None and breaker.paced_until > now else "closed"
+        return "paced" if breaker is not None and breaker.pace.until > now else "closed"
 
     def telling(self) -> dict[str, BreakerSnapshot]:
         """The breakers that have anything to show, by deployment id: not closed, or with ejections, failures or faults."""
@@ -437,10 +467,10 @@ class Breakers:
         """Sets new thresholds, from the next failure on; ejections in progress end as they were going to."""
         self._config = config
 
-    def _accepts_calls(self, breaker: _Breaker, caller: Scope, now: float) -> bool:
+    def _accepts_calls(self, breaker: _Breaker, caller: Scope, now: float, name: str = "") -> bool:
         if breaker.is_troubled:
             self._forget_what_is_over(breaker, now)
-        if breaker.paced_until:
+        if breaker.pace.until or (name and self._named_until(breaker, name) > now):
             return False
         openings = breaker.openings
         if not openings:
@@ -451,12 +481,17 @@ class Breakers:
                 return False
         return True
 
-    def _absence_of(self, breaker: _Breaker, caller: Scope, now: float) -> Absence | None:
-        if self._accepts_calls(breaker, caller, now):
+    def _named_until(self, breaker: _Breaker, name: str) -> float:
+        pace = self._names.get((breaker, name))
+        return 0.0 if pace is None else pace.until
+
+    def _absence_of(self, breaker: _Breaker, caller: Scope, now: float, name: str = "") -> Absence | None:
+        if self._accepts_calls(breaker, caller, now, name):
             return None
         longest: Absence | None = None
-        if breaker.paced_until:
-            longest = Absence("pace", breaker.pace_why, breaker.paced_until - now)
+        for pace in (breaker.pace, self._names.get((breaker, name))):
+            if pace is not None and pace.until > now and (longest is None or pace.until - now > longest.again_s):
+                longest = Absence("pace", pace.why, pace.until - now)
         for scope in _applying(breaker, caller):
             opening = breaker.openings[scope]
             again_s = max(0.0, opening.until - now)
@@ -546,14 +581,19 @@ class Breakers:
     def _lasts_s(self, times: int) -> float:
         return min(self._config.base_ejection_s * times, self._config.max_ejection_s)
 
-    def _set_aside(self, breaker: _Breaker, wait_s: float | None, why: str) -> None:
-        if wait_s is None:
-            wait_s = min(_FIRST_PACE_S * 2 ** min(breaker.paces, 8), _LONGEST_GUESSED_PACE_S)
-        breaker.paces += 1
-        until = self._clock() + min(wait_s, self._config.max_ejection_s)
-        if until > breaker.paced_until:
+    def _set_aside(self, breaker: _Breaker, name: str, wait_s: float | None, why: str) -> None:
+        now, most_s = self._clock(), self._config.max_ejection_s
+        if not name:
             with _Trouble(self, breaker):
-                breaker.paced_until, breaker.pace_why = until, why
+                breaker.pace.lengthen(now, wait_s, why, most_s)
+            return
+        names = self._names
+        pace = names.get((breaker, name))
+        if pace is None:
+            if len(names) >= _MOST_NAMES:
+                del names[min(names, key=lambda each: names[each].until)]
+            pace = names[breaker, name] = _Pace()
+        pace.lengthen(now, wait_s, why, most_s)
 
     def _close(self, breaker: _Breaker, scope: Scope) -> None:
         with _Trouble(self, breaker):
@@ -571,11 +611,11 @@ class Breakers:
             for scope, opening in breaker.openings.items()
             if scope != EVERYONE and opening.until < late and opening.probe is None
         ]
-        if not stale and not 0.0 < breaker.paced_until <= now:
+        if not stale and not 0.0 < breaker.pace.until <= now:
             return
         with _Trouble(self, breaker):
-            if breaker.paced_until <= now:
-                breaker.paced_until = 0.0
+            if breaker.pace.until <= now:
+                breaker.pace.until = 0.0
             for scope in stale:
                 del breaker.openings[scope]
 
@@ -594,6 +634,11 @@ class _Trouble:
         change = self._breaker.is_troubled - self._before
         self._breaker.group.troubled += change
         self._breakers._troubled += change  # noqa: SLF001  # The two are one machine.
+
+
+def _name_of(target: Target) -> str:
+    """What is asked for of a wildcard; empty for a target with an entry of its own."""
+    return target.target_id if target.pattern else ""
 
 
 def _applying(breaker: _Breaker, caller: Scope) -> list[Scope]:
@@ -615,4 +660,4 @@ def _why(breaker: _Breaker, now: float) -> str:
     opening = breaker.openings.get(EVERYONE)
     if opening is not None:
         return opening.why
-    return breaker.pace_why if breaker.paced_until > now else ""
+    return breaker.pace.why if breaker.pace.until > now else ""

@@ -112,10 +112,11 @@ class DeploymentChoice:
             pool = [each for each in pool if goes_on(each.kind, routed.request)]
         if tried:
             pool = [each for each in pool if each.deployment_id not in tried] or pool
+        name = target.target_id if target.pattern else ""
         ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
         while pool:
             deployment, choice = self._pick(target, pool, ask)
-            permit = self._breakers.try_acquire(deployment.deployment_id, scope, tried=tried)
+            permit = self._breakers.try_acquire(deployment.deployment_id, scope, tried=tried, name=name)
             if permit is not None:
                 if self._replicas is None or ask is None or choice is None:
                     return deployment, permit, None

@@ -466,6 +466,70 @@ def test_who_does_not_come_back_is_forgotten() -> None:
     assert made.telling()["t/a"].failures == 5
 
 
+def below_a_wildcard(name: str) -> Target:
+    """What `w/*` stands for under this name; its deployment is the wildcard's."""
+    fields = {
+        each: getattr(target("a"), each) for each in ("provider", "tiers", "price", "capabilities", "deployments")
+    }
+    return Target(
+        target_id=name,
+        pattern="w/*",
+        max_context_tokens=1_000,
+        max_output_tokens=100,
+        capability=0.5,
+        routing_weight=1.0,
+        **fields,
+    )
+
+
+def test_a_pace_below_a_wildcard_is_that_of_the_name_alone() -> None:
+    """Providers limit each model by itself: the other names of a wildcard are called as before, and this one after its time."""
+    clock = Clock()
+    made, whole = Breakers(BreakerConfig(), clock), below_a_wildcard("w/*")
+    made.adopt([whole])
+    busy, free = below_a_wildcard("w/busy"), below_a_wildcard("w/free")
+
+    def called() -> list[str]:
+        fleet = made.fleet({"busy": busy, "free": free}, ANN)
+        assert [bool(fleet["busy"]), bool(fleet["free"])] == [bool(ids(made, each, ANN)) for each in (busy, free)]
+        return [name for name, found in fleet.items() if found]
+
+    permit = made.try_acquire("t/a", ANN, name="w/busy")
+    assert permit is not None
+    permit.paced(20.0)
+    assert called() == ["free"]
+    assert made.try_acquire("t/a", BOB, name="w/busy") is None
+    assert made.absence(busy, BOB) == Absence("pace", "rate", 20.0)
+    assert made.absence(free, BOB) is None
+    clock.now += 20.0
+    assert called() == ["busy", "free"]
+
+
+def test_guesses_below_a_wildcard_grow_for_each_name_and_are_bounded() -> None:
+    """A name's success begins its guesses anew, and callers who make up names cost no memory without end."""
+    clock = Clock()
+    made = Breakers(BreakerConfig(), clock)
+    made.adopt([below_a_wildcard("w/*")])
+
+    def refused(name: str) -> float:
+        permit = made.try_acquire("t/a", ANN, name=name)
+        assert permit is not None
+        permit.paced(None)
+        absence = made.absence(below_a_wildcard(name), ANN)
+        assert absence is not None
+        clock.now += absence.again_s
+        return absence.again_s
+
+    assert [refused("w/busy") for _ in range(3)] == [1.0, 2.0, 4.0]
+    well = made.try_acquire("t/a", ANN, name="w/busy")
+    assert well is not None
+    well.success()
+    assert refused("w/busy") == 1.0
+    for number in range(2_000):
+        refused(f"w/made-up-{number}")
+    assert len(made._names) <= 1_024
+
+
 class BreakerMachine(RuleBasedStateMachine):
     """Any order of attempts, reports and waiting."""
 

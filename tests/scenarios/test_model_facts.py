@@ -197,6 +197,26 @@ async def test_a_name_that_a_provider_refuses_takes_no_other_name_away(
                 await ask.chat.completions.create(model="openai/gpt-4o-mini", messages=ASK)
 
 
+async def test_the_rate_limit_of_one_name_keeps_nobody_from_another(tmp_path: Path) -> None:
+    """Providers limit each model by itself: only the name that met its limit is left alone for as long as they say."""
+
+    async def limited(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if body["model"] != "gpt-4.1":
+            return await whole(request, body)
+        error = {"message": "Rate limit reached", "type": "requests", "param": None, "code": "rate_limit_exceeded"}
+        return web.json_response({"error": error}, status=429, headers={"retry-after": "200"})
+
+    async with provider(limited) as served:
+        entry = bare("openai/*", served)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            for _ in range(3):
+                with pytest.raises(openai.RateLimitError) as refused:
+                    await ask.chat.completions.create(model="openai/gpt-4.1", messages=ASK)
+                assert 190 < int(refused.value.response.headers["retry-after"]) <= 200
+                await ask.chat.completions.create(model="openai/gpt-4o-mini", messages=ASK)
+    assert [body["model"] for body in served.bodies].count("gpt-4.1") == 1
+
+
 @pytest.mark.parametrize("tier", ["flex", "priority"])
 async def test_a_service_tier_is_asked_for_and_booked_at_its_price(tmp_path: Path, tier: str) -> None:
     """It reaches a provider that sells it."""
