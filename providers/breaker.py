@@ -147,6 +147,7 @@ class _Breaker:
 
     __slots__ = (
         "closed_at",
+        "deployment",
         "ejections",
         "epoch",
         "faults",
@@ -157,8 +158,10 @@ class _Breaker:
         "successes",
     )
 
-    def __init__(self, group: "_Group", now: float) -> None:
+    def __init__(self, group: "_Group", now: float, deployment: Deployment | None = None) -> None:
         self.group = group
+        self.deployment = deployment
+        """As it was configured when this was learnt; None for one that no target has."""
         self.streak = _NO_STREAK
         """The failures since the last success."""
         self.faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
@@ -325,7 +328,9 @@ class Breakers:
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
-        """Sets the targets: deployments that stay keep their state, the state of others is dropped."""
+        """Sets the targets: deployments that stay keep their state, the state of others is dropped, and so is that of those with
+        another key or address, of which nothing is known.
+        """
         old, self._breakers, self._groups = self._breakers, {}, {}
         self._whole = None
         self._troubled = 0
@@ -510,8 +515,10 @@ class Breakers:
         """Makes one group of a target's deployments, with their known state."""
         group = self._groups[target.entry] = _Group(len(target.deployments))
         for deployment in target.deployments:
-            breaker = known.get(deployment.deployment_id) or _Breaker(group, self._clock())
-            breaker.group = group
+            breaker = known.get(deployment.deployment_id)
+            if breaker is None or _is_called_otherwise(breaker.deployment, deployment):
+                breaker = _Breaker(group, self._clock(), deployment)
+            breaker.group, breaker.deployment = group, deployment
             self._breakers[deployment.deployment_id] = breaker
             group.ejected += EVERYONE in breaker.openings
             group.troubled += breaker.is_troubled
@@ -634,6 +641,16 @@ class _Trouble:
         change = self._breaker.is_troubled - self._before
         self._breaker.group.troubled += change
         self._breakers._troubled += change  # noqa: SLF001  # The two are one machine.
+
+
+def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
+    """True when what was learnt of the one says nothing of the other: who is asked, where, and with which key."""
+    return known is not None and (known.base_url, known.api_key, known.upstream_model, known.options) != (
+        now.base_url,
+        now.api_key,
+        now.upstream_model,
+        now.options,
+    )
 
 
 def _name_of(target: Target) -> str:

@@ -466,6 +466,25 @@ def test_who_does_not_come_back_is_forgotten() -> None:
     assert made.telling()["t/a"].failures == 5
 
 
+@pytest.mark.parametrize(
+    "change", [{"api_key": "sk-new"}, {"base_url": "http://elsewhere/v1"}, {"upstream_model": "m2"}]
+)
+def test_a_reload_with_another_key_or_address_begins_anew(change: dict[str, str]) -> None:
+    """What was learnt of a refused key says nothing of the one that takes its place; one that stays keeps its state."""
+    made, _, of = breakers("a", "b")
+    for each in of.deployments:
+        take(made, each.deployment_id).refused("key")
+    made.adopt([of])
+    assert ids(made, of) == []
+    first, second = of.deployments
+    mended = msgspec.structs.replace(of, deployments=(msgspec.structs.replace(first, **change), second))
+    made.adopt([mended])
+    assert ids(made, mended) == ["t/a"]
+    assert (made.state("t/a"), made.state("t/b")) == ("closed", "open")
+    take(made, "t/a").refused("key")
+    assert ids(made, mended) == []
+
+
 def below_a_wildcard(name: str) -> Target:
     """What `w/*` stands for under this name; its deployment is the wildcard's."""
     fields = {

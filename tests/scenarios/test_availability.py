@@ -261,3 +261,20 @@ async def test_a_pool_too_slow_for_the_callers_time_is_left_for_a_healthy_target
             answers = await asyncio.gather(*asked)
             assert told(answers) == {"200": 6}
             assert {answer.target for answer in answers} == {"paid"}
+
+
+async def test_a_key_that_is_replaced_is_used_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload with another key calls the deployment again, whatever the old key was refused for."""
+    async with ill_upstreams(1) as (place,):
+        await place.become(ILLNESSES["401"])
+        models = [model("only", [place.deployment(api_key="env:MADE_UP_ANTHROPIC_KEY")])]
+        async with running_gateway(tmp_path, models) as gateway, aiohttp.ClientSession() as session:
+            found = Town(gateway, session)
+            refused = [await found.ask(model="only") for _ in range(2)]
+            assert told(refused) == {"502 upstream_refused": 1, "503 targets_unavailable": 1}
+            await place.become(None)
+            gateway.reload()
+            assert not (await found.ask(model="only")).good
+            monkeypatch.setenv("MADE_UP_ANTHROPIC_KEY", "sk-ant-made-up-9876543210")
+            gateway.reload()
+            assert told([await found.ask(model="only") for _ in range(3)]) == {"200": 3}
