@@ -344,7 +344,7 @@ class LiveLine:
         metrics = self._metrics.requests
         self._metrics.limits.set_processes(self.gate.sharers())
         metrics.set_in_flight(self.line.in_flight)
-        for target in self.line.config.catalog.targets.values():
+        for target in self.line.config.catalog:
             for deployment in target.deployments:
                 metrics.set_breaker(deployment.deployment_id, self.breakers.state(deployment.deployment_id))
 

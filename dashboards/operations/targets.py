@@ -49,8 +49,8 @@ Ready = Callable[[Target], Sequence[Deployment]]
 def target_snapshots(
     catalog: Catalog, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int
 ) -> list[dict[str, Any]]:
-    """Every target of the catalog, in its order, as plain values."""
-    return [_target(target, workers, ready, recent, now_us) for target in catalog.targets.values()]
+    """Every target of the catalog and every wildcard, in their order, as plain values."""
+    return [_target(target, workers, ready, recent, now_us) for target in catalog]
 
 
 def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int) -> dict[str, Any]:
@@ -66,7 +66,8 @@ def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, n
         "run": _run_snapshot(run),
         "why": _why(deployments),
         "available": available,
-        "is_priced": target.price is not None,
+        # The names that a wildcard stands for have prices of their own.
+        "is_priced": target.price is not None or target.target_id.endswith("*"),
         "price_version": None if target.price is None else target.price.version,
         "routing_weight": target.routing_weight,
         "recent": figures_snapshot(recent.by_target.get(target.target_id)),

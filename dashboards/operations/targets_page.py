@@ -106,7 +106,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
     """One target: its facts, its deployments, and their last errors. Raises TargetNotFound."""
     told, recent = await _targets_and_figures(view)
     found = next((each for each in told if each["target_id"] == target_id), None)
-    target = view.gateway.rules().catalog.targets.get(target_id)
+    target = next((each for each in view.gateway.rules().catalog if each.target_id == target_id), None)
     if found is None or target is None:
         raise TargetNotFound(f"There is no model `{target_id[:80]}` in the configuration in force.", param="target_id")
     deployments = Table.of(

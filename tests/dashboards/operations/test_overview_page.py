@@ -172,6 +172,32 @@ async def test_an_open_breaker_is_told_first(own: Running) -> None:
         assert "It answered that it cannot serve (503)" in row
 
 
+async def test_a_wildcard_that_is_refused_is_shown(tmp_path: Path) -> None:
+    """On its page, among the incidents and as a figure: what stands for many models is no less an upstream than one is."""
+    entry = model(
+        "many/*", [{"name": "main", "kind": "openai", "base_url": "http://127.0.0.1:9/v1", "upstream_model": "*"}]
+    )
+    del entry["prices"]
+    sections = {"accounts": {"operator": "default"}, "cost": {"unpriced": "book"}}
+    async with running_gateway(tmp_path, [model("one", SCRIPTED), entry], **sections) as running:
+        permit = running.live.breakers.try_acquire("many/*/main")
+        assert permit is not None
+        permit.refused("key")
+        async with signed_in(running, role="operator") as browser:
+            target = (await browser.get(f"{HOME}/targets/many/*")).text
+            assert "its provider refuses our key" in target
+            told = (await browser.get(HOME)).text
+            assert 'href="/dashboard/operations/targets/many/*"' in told
+            assert "no price" not in told
+        async with aiohttp.ClientSession(running.url) as session:
+
+            async def is_told() -> bool:
+                async with session.get("/metrics") as reply:
+                    return 'weighbridge_breaker_state{deployment="many/*/main"} 2.0' in await reply.text()
+
+            await until(is_told)
+
+
 async def test_what_an_upstream_answered_is_remembered(own: Running) -> None:
     """A request that fails there leaves its kind and status, and nothing of the prompt or of the answer."""
     body = {"model": "bad", "messages": [{"role": "user", "content": CANARY}]}
