@@ -203,10 +203,17 @@ class _Pace:
         self.times = 0
         """Refusals for its pace since the last success."""
 
-    def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float) -> None:
+    def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float, times_before: int) -> None:
+        """Sets aside for `wait_s` seconds, or for a guess. `times_before` is of when the attempt began: what many attempts at
+        once are told is one refusal, and makes one guess.
+        """
+        guess_s = min(_FIRST_PACE_S * 2 ** min(times_before, 8), _LONGEST_GUESSED_PACE_S)
         if wait_s is None:
-            wait_s = min(_FIRST_PACE_S * 2 ** min(self.times, 8), _LONGEST_GUESSED_PACE_S)
-        self.times += 1
+            wait_s = guess_s
+        elif times_before >= FAILING_AFTER:
+            # Too short a time, again and again, is no answer.
+            wait_s = max(wait_s, _FIRST_PACE_S)
+        self.times = max(self.times, times_before + 1)
         until = now + min(wait_s, most_s)
         if until > self.until:
             self.until, self.why = until, why
@@ -228,6 +235,7 @@ class Permit(msgspec.Struct, eq=False):
     probes: tuple[Scope, ...] = ()
     """The openings that this attempt is the probe of."""
     _name: str = ""
+    _paces_before: int = 0
     _successes: int = -1
     _done: bool = False
 
@@ -280,7 +288,7 @@ class Permit(msgspec.Struct, eq=False):
         wildcard only the name that was asked for is, as providers limit each model by itself.
         """
         if not self._done and self._breaker.epoch == self._epoch:
-            self._breakers._set_aside(self._breaker, self._name, wait_s, why)  # noqa: SLF001
+            self._breakers._set_aside(self._breaker, self._name, wait_s, why, self._paces_before)  # noqa: SLF001
         self.abandon()
 
     def silent(self) -> None:
@@ -400,18 +408,18 @@ class Breakers:
         is no probe of a deployment that it has `tried`. `name` is what is asked for of a wildcard.
         """
         breaker = self._breaker_of(deployment_id)
-        if not (breaker.is_troubled or name):
-            return Permit(self, breaker, caller, breaker.streak, breaker.epoch, breaker.successes)
-        if not self._accepts_calls(breaker, caller, self._clock(), name):
-            return None
-        probes = tuple(_applying(breaker, caller))
-        if not probes:
-            return Permit(self, breaker, caller, breaker.streak, breaker.epoch, breaker.successes, _name=name)
-        if deployment_id in tried:
-            return None
+        probes: tuple[Scope, ...] = ()
+        if breaker.is_troubled or name:
+            if not self._accepts_calls(breaker, caller, self._clock(), name):
+                return None
+            probes = tuple(_applying(breaker, caller))
+            if probes and deployment_id in tried:
+                return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
-        before = _Streak(self._config.consecutive_failures - 1)
-        permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes, name)
+        before = _Streak(self._config.consecutive_failures - 1) if probes else breaker.streak
+        pace = self._names.get((breaker, name)) if name else breaker.pace
+        paces = 0 if pace is None else pace.times
+        permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes, name, paces)
         for scope in probes:
             breaker.openings[scope].probe = permit
         return permit
@@ -588,11 +596,11 @@ class Breakers:
     def _lasts_s(self, times: int) -> float:
         return min(self._config.base_ejection_s * times, self._config.max_ejection_s)
 
-    def _set_aside(self, breaker: _Breaker, name: str, wait_s: float | None, why: str) -> None:
+    def _set_aside(self, breaker: _Breaker, name: str, wait_s: float | None, why: str, times_before: int) -> None:
         now, most_s = self._clock(), self._config.max_ejection_s
         if not name:
             with _Trouble(self, breaker):
-                breaker.pace.lengthen(now, wait_s, why, most_s)
+                breaker.pace.lengthen(now, wait_s, why, most_s, times_before)
             return
         names = self._names
         pace = names.get((breaker, name))
@@ -600,7 +608,7 @@ class Breakers:
             if len(names) >= _MOST_NAMES:
                 del names[min(names, key=lambda each: names[each].until)]
             pace = names[breaker, name] = _Pace()
-        pace.lengthen(now, wait_s, why, most_s)
+        pace.lengthen(now, wait_s, why, most_s, times_before)
 
     def _close(self, breaker: _Breaker, scope: Scope) -> None:
         with _Trouble(self, breaker):

@@ -485,6 +485,42 @@ def test_a_reload_with_another_key_or_address_begins_anew(change: dict[str, str]
     assert ids(made, mended) == []
 
 
+@pytest.mark.parametrize("of_a_name", [False, True])
+def test_what_many_attempts_at_once_are_told_is_one_refusal(of_a_name: bool) -> None:
+    """Twenty calls in flight that are refused without a time set it aside for a second, as one does, and the next one for two."""
+    made, clock, _ = breakers("a")
+    name = "w/busy" if of_a_name else ""
+
+    def permit() -> Permit:
+        taken = made.try_acquire("t/a", ANN, name=name)
+        assert taken is not None
+        return taken
+
+    for each in [permit() for _ in range(20)]:
+        each.paced(None)
+    assert made.try_acquire("t/a", BOB, name=name) is None
+    clock.now += 1.0
+    permit().paced(None)
+    clock.now += 1.9
+    assert made.try_acquire("t/a", BOB, name=name) is None
+    clock.now += 0.1
+    permit().success()
+
+
+def test_a_pace_that_is_told_too_short_again_and_again_is_not_believed() -> None:
+    """A provider that says 0 and goes on refusing is asked once a second, not by every request."""
+    made, clock, of = breakers("a")
+    for _ in range(3):
+        take(made).paced(0.0)
+        assert ids(made, of) == ["t/a"]
+    take(made).paced(0.0)
+    assert ids(made, of) == []
+    clock.now += 1.0
+    take(made).success()
+    take(made).paced(0.0)
+    assert ids(made, of) == ["t/a"]
+
+
 def below_a_wildcard(name: str) -> Target:
     """What `w/*` stands for under this name; its deployment is the wildcard's."""
     fields = {
