@@ -539,6 +539,9 @@ def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUna
     error = TargetsUnavailable(
         f"No eligible target can be called right now ({reasons}).", retry_after_s=again_s or _AGAIN_S
     )
+    if known and len(known) == len(absences) and all(each.owner == "operator" for each in known):
+        # As the first caller was told: nothing is well before somebody mends it, and clients would wait in vain.
+        error.should_retry = False
     if any(each.owner == "pace" for each in known):
         error.fault = Fault(429, "requests", "upstream_rate_limited")
     return error

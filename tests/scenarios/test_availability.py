@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import openai
 import pytest
 
 from accounts.keys import Pepper
@@ -261,6 +262,25 @@ async def test_a_pool_too_slow_for_the_callers_time_is_left_for_a_healthy_target
             answers = await asyncio.gather(*asked)
             assert told(answers) == {"200": 6}
             assert {answer.target for answer in answers} == {"paid"}
+
+
+@pytest.mark.parametrize(("illness", "again"), [("401", False), ("402", False), ("500", True), ("429, bare", True)])
+async def test_clients_wait_only_for_what_passes_by_itself(tmp_path: Path, illness: str, again: bool) -> None:
+    """What operators must mend is told at once, to the first caller as to later ones: clients would wait 30 s and fail then."""
+    async with ill_upstreams(1) as (place,):
+        await place.become(ILLNESSES[illness])
+        async with running_gateway(tmp_path, [model("only", [place.deployment()])]) as gateway:
+            asking = openai.AsyncOpenAI(base_url=gateway.base_url, api_key=gateway.key, max_retries=0)
+            told: list[bool] = []
+            for _ in range(7):
+                with pytest.raises(openai.APIStatusError) as refused:
+                    await asking.chat.completions.create(
+                        model="only", messages=[{"role": "user", "content": _QUESTION}]
+                    )
+                told.append(refused.value.response.headers.get("x-should-retry") != "false")
+            assert told[-1] == again
+            assert not (any(told) and not again)
+            await asking.close()
 
 
 async def test_a_key_that_is_replaced_is_used_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
