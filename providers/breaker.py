@@ -9,7 +9,8 @@ Three things take a deployment out of use:
   key, and those of several keys of one team for the team. Two failures of other teams among them, or one that no request can
   have caused (no connection), open it for everyone. So nobody's requests take a deployment away from others;
 - a refusal that is the operator's to mend (key, credit, quota, model) opens it for everyone at once, with that reason;
-- the provider's pace (429) sets it aside for as long as the provider says; of a wildcard only the name that was asked for.
+- the provider's pace (429) sets it aside for as long as the provider says, for the team whose request met it and, once another
+  team's did meanwhile, for everyone; of a wildcard only the name that was asked for.
 
 Like Envoy's outlier detection, failures of health eject at most `max_ejected_share` of a target's deployments, however badly
 all of them do; one deployment may always be. What is set aside or refused is out of use however many there are.
@@ -176,7 +177,7 @@ class _Breaker:
     @property
     def is_troubled(self) -> bool:
         """Whether anybody is kept from it, or was when it was looked at last."""
-        return bool(self.openings) or self.pace.until > 0.0
+        return bool(self.openings) or self.pace.is_set
 
 
 class _Group:
@@ -193,17 +194,33 @@ class _Group:
 
 
 class _Pace:
-    """How long the provider's pace keeps everybody from a deployment, or from one name there."""
+    """How long the provider's pace keeps callers from a deployment, or from one name there.
 
-    __slots__ = ("times", "until", "why")
+    What one team's request met may be all its own: a prompt that is larger than what is left of a minute's tokens is refused where
+    others are answered. So the first refusal keeps its team away, and one of another team meanwhile keeps everyone away.
+    """
+
+    __slots__ = ("team", "team_until", "times", "until", "why")
 
     def __init__(self) -> None:
         self.until = 0.0
+        """For everyone."""
+        self.team = ""
+        self.team_until = 0.0
         self.why = ""
         self.times = 0
         """Refusals for its pace since the last success."""
 
-    def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float, times_before: int) -> None:
+    @property
+    def is_set(self) -> bool:
+        """Whether it keeps anybody away, or did when it was looked at last."""
+        return self.until > 0.0 or self.team_until > 0.0
+
+    def ends_at(self, team: str) -> float:
+        """When the team may call again."""
+        return max(self.until, self.team_until) if team and team == self.team else self.until
+
+    def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float, times_before: int, team: str) -> None:
         """Sets aside for `wait_s` seconds, or for a guess. `times_before` is of when the attempt began: what many attempts at
         once are told is one refusal, and makes one guess.
         """
@@ -215,8 +232,18 @@ class _Pace:
             wait_s = max(wait_s, _FIRST_PACE_S)
         self.times = max(self.times, times_before + 1)
         until = now + min(wait_s, most_s)
-        if until > self.until:
-            self.until, self.why = until, why
+        self.why = why
+        if team and self.until <= now and (self.team == team or self.team_until <= now):
+            self.team, self.team_until = team, max(until, self.ends_at(team))
+        else:
+            self.until = max(until, self.until)
+
+    def forget(self, now: float) -> None:
+        """Forgets what is over."""
+        if self.until <= now:
+            self.until = 0.0
+        if self.team_until <= now:
+            self.team_until = 0.0
 
 
 class Permit(msgspec.Struct, eq=False):
@@ -288,7 +315,7 @@ class Permit(msgspec.Struct, eq=False):
         wildcard only the name that was asked for is, as providers limit each model by itself.
         """
         if not self._done and self._breaker.epoch == self._epoch:
-            self._breakers._set_aside(self._breaker, self._name, wait_s, why, self._paces_before)  # noqa: SLF001
+            self._breakers._set_aside(self._breaker, self, wait_s, why)  # noqa: SLF001
         self.abandon()
 
     def silent(self) -> None:
@@ -473,7 +500,8 @@ class Breakers:
             ejections=breaker.ejections,
             faults=tuple((now - each.at, each) for each in reversed(breaker.faults)),
             why=_why(breaker, now),
-            only_for=sum(scope != EVERYONE and each.until > now for scope, each in breaker.openings.items()),
+            only_for=(breaker.pace.team_until > now)
+            + sum(scope != EVERYONE and each.until > now for scope, each in breaker.openings.items()),
         )
 
     def configure(self, config: BreakerConfig) -> None:
@@ -483,7 +511,10 @@ class Breakers:
     def _accepts_calls(self, breaker: _Breaker, caller: Scope, now: float, name: str = "") -> bool:
         if breaker.is_troubled:
             self._forget_what_is_over(breaker, now)
-        if breaker.pace.until or (name and self._named_until(breaker, name) > now):
+        if breaker.pace.is_set and breaker.pace.ends_at(caller[0]) > now:
+            return False
+        pace = self._names.get((breaker, name)) if name else None
+        if pace is not None and pace.ends_at(caller[0]) > now:
             return False
         openings = breaker.openings
         if not openings:
@@ -494,17 +525,14 @@ class Breakers:
                 return False
         return True
 
-    def _named_until(self, breaker: _Breaker, name: str) -> float:
-        pace = self._names.get((breaker, name))
-        return 0.0 if pace is None else pace.until
-
     def _absence_of(self, breaker: _Breaker, caller: Scope, now: float, name: str = "") -> Absence | None:
         if self._accepts_calls(breaker, caller, now, name):
             return None
         longest: Absence | None = None
         for pace in (breaker.pace, self._names.get((breaker, name))):
-            if pace is not None and pace.until > now and (longest is None or pace.until - now > longest.again_s):
-                longest = Absence("pace", pace.why, pace.until - now)
+            again_s = 0.0 if pace is None else pace.ends_at(caller[0]) - now
+            if pace is not None and again_s > 0.0 and (longest is None or again_s > longest.again_s):
+                longest = Absence("pace", pace.why, again_s)
         for scope in _applying(breaker, caller):
             opening = breaker.openings[scope]
             again_s = max(0.0, opening.until - now)
@@ -596,19 +624,19 @@ class Breakers:
     def _lasts_s(self, times: int) -> float:
         return min(self._config.base_ejection_s * times, self._config.max_ejection_s)
 
-    def _set_aside(self, breaker: _Breaker, name: str, wait_s: float | None, why: str, times_before: int) -> None:
-        now, most_s = self._clock(), self._config.max_ejection_s
+    def _set_aside(self, breaker: _Breaker, permit: Permit, wait_s: float | None, why: str) -> None:
+        now, most_s, names = self._clock(), self._config.max_ejection_s, self._names
+        name, team, times_before = permit._name, permit._scope[0], permit._paces_before  # noqa: SLF001
         if not name:
             with _Trouble(self, breaker):
-                breaker.pace.lengthen(now, wait_s, why, most_s, times_before)
+                breaker.pace.lengthen(now, wait_s, why, most_s, times_before, team)
             return
-        names = self._names
         pace = names.get((breaker, name))
         if pace is None:
             if len(names) >= _MOST_NAMES:
-                del names[min(names, key=lambda each: names[each].until)]
+                del names[min(names, key=lambda each: max(names[each].until, names[each].team_until))]
             pace = names[breaker, name] = _Pace()
-        pace.lengthen(now, wait_s, why, most_s, times_before)
+        pace.lengthen(now, wait_s, why, most_s, times_before, team)
 
     def _close(self, breaker: _Breaker, scope: Scope) -> None:
         with _Trouble(self, breaker):
@@ -626,11 +654,11 @@ class Breakers:
             for scope, opening in breaker.openings.items()
             if scope != EVERYONE and opening.until < late and opening.probe is None
         ]
-        if not stale and not 0.0 < breaker.pace.until <= now:
+        pace = breaker.pace
+        if not stale and not (0.0 < pace.until <= now or 0.0 < pace.team_until <= now):
             return
         with _Trouble(self, breaker):
-            if breaker.pace.until <= now:
-                breaker.pace.until = 0.0
+            pace.forget(now)
             for scope in stale:
                 del breaker.openings[scope]
 

@@ -394,10 +394,11 @@ def test_a_refusal_that_operators_must_mend_ejects_at_once() -> None:
 
 @pytest.mark.parametrize(("told_s", "lasts_s"), [(0.25, 0.25), (20.0, 20.0), (86_400.0, 300.0)])
 def test_a_pace_is_kept_for_as_long_as_it_is_told(told_s: float, lasts_s: float) -> None:
-    """For everyone, and no longer than the longest ejection; the circuit stays closed."""
+    """For everyone whose requests met it, and no longer than the longest ejection; the circuit stays closed."""
     made, clock, of = breakers("a", "b")
     for name in ("a", "b"):
-        take(made, f"t/{name}", ANN).paced(told_s)
+        for caller in (ANN, BOB):
+            take(made, f"t/{name}", caller).paced(told_s)
     assert serves(made, of, ANN, BOB) == [False, False]
     assert made.state("t/a") == "paced"
     absence = made.absence(of)
@@ -498,11 +499,11 @@ def test_what_many_attempts_at_once_are_told_is_one_refusal(of_a_name: bool) -> 
 
     for each in [permit() for _ in range(20)]:
         each.paced(None)
-    assert made.try_acquire("t/a", BOB, name=name) is None
+    assert made.try_acquire("t/a", AMY, name=name) is None
     clock.now += 1.0
     permit().paced(None)
     clock.now += 1.9
-    assert made.try_acquire("t/a", BOB, name=name) is None
+    assert made.try_acquire("t/a", AMY, name=name) is None
     clock.now += 0.1
     permit().success()
 
@@ -519,6 +520,25 @@ def test_a_pace_that_is_told_too_short_again_and_again_is_not_believed() -> None
     take(made).success()
     take(made).paced(0.0)
     assert ids(made, of) == ["t/a"]
+
+
+def test_what_one_team_is_refused_for_the_pace_keeps_no_other_away() -> None:
+    """A prompt that is larger than what is left of a minute's tokens says nothing of others; another team's refusal does."""
+    made, clock, of = breakers("a")
+    take(made, caller=ANN).paced(60.0)
+    assert serves(made, of, ANN, AMY, BOB, EVE) == [False, False, True, True]
+    assert made.absence(of, AMY) == Absence("pace", "rate", 60.0)
+    assert (made.state("t/a"), made.describe("t/a").only_for) == ("closed", 1)
+    take(made, caller=BOB).success()
+    take(made, caller=BOB).paced(5.0)
+    assert serves(made, of, ANN, BOB, EVE) == [False, False, False]
+    assert made.state("t/a") == "paced"
+    assert made.absence(of, EVE) == Absence("pace", "rate", 5.0)
+    clock.now += 5.0
+    assert serves(made, of, ANN, BOB, EVE) == [False, True, True]
+    clock.now += 55.0
+    assert serves(made, of, ANN, BOB, EVE) == [True, True, True]
+    assert made.telling() == {}
 
 
 def below_a_wildcard(name: str) -> Target:
@@ -553,8 +573,8 @@ def test_a_pace_below_a_wildcard_is_that_of_the_name_alone() -> None:
     assert permit is not None
     permit.paced(20.0)
     assert called() == ["free"]
-    assert made.try_acquire("t/a", BOB, name="w/busy") is None
-    assert made.absence(busy, BOB) == Absence("pace", "rate", 20.0)
+    assert made.try_acquire("t/a", AMY, name="w/busy") is None
+    assert made.absence(busy, AMY) == Absence("pace", "rate", 20.0)
     assert made.absence(free, BOB) is None
     clock.now += 20.0
     assert called() == ["busy", "free"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 import openai
 import pytest
 
@@ -262,6 +263,19 @@ async def test_a_pool_too_slow_for_the_callers_time_is_left_for_a_healthy_target
             answers = await asyncio.gather(*asked)
             assert told(answers) == {"200": 6}
             assert {answer.target for answer in answers} == {"paid"}
+
+
+async def test_prompts_that_exceed_a_minutes_tokens_keep_no_other_team_away(tmp_path: Path) -> None:
+    """One team's large prompts are refused for a minute where small ones are answered: the only deployment stays everybody else's."""
+    large = "a long text " * 500
+    async with ill_upstreams(1) as (place,):
+        await place.become(msgspec.structs.replace(ILLNESSES["429, retry-after 20"], only=large))
+        async with town(tmp_path, [model("only", [place.deployment()])]) as found:
+            greedy = await found.team("greedy")
+            for _ in range(6):
+                assert (await found.ask(greedy, text=large, model="only")).told == "429 upstream_rate_limited"
+                assert (await found.ask(model="only")).good
+            assert await place.asked() == 1 + 6
 
 
 @pytest.mark.parametrize(("illness", "again"), [("401", False), ("402", False), ("500", True), ("429, bare", True)])
