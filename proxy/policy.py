@@ -527,7 +527,7 @@ def _detail(rejection: Rejection, absences: Absences) -> str:
         return rejection.detail
     if absence.owner == "pace":
         return f"its provider's rate limit is reached for another {max(1, math.ceil(absence.again_s))} s"
-    return f"its provider refuses this gateway ({absence.reason}), which its operators must mend"
+    return "its provider refuses this gateway, which its operators must mend"
 
 
 def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUnavailable:

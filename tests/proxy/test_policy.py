@@ -184,7 +184,7 @@ def test_nothing_eligible_says_what_kind_of_nothing() -> None:
             429,
             "upstream_rate_limited",
             b"12",
-            "llama-3-70b: its provider's rate limit is reached for another 12 s; gpt-4o: its provider refuses this gateway (credit)",
+            "llama-3-70b: its provider's rate limit is reached for another 12 s; gpt-4o: its provider refuses this gateway, which",
         ),
         (
             {"llama-3-70b": Absence("pace", "rate", 12.0), "gpt-4o": Absence("health", "failing", 3.0)},
