@@ -22,6 +22,7 @@ from providers.errors import (
     MalformedReply,
     RequestRejected,
     UpstreamError,
+    UpstreamRateLimited,
     UpstreamTimeout,
 )
 from providers.retry_budget import RetryBudgets
@@ -147,7 +148,7 @@ class Dispatcher:
                 # There is no money for where it would spill over to, but it may be served for less once there is room.
                 if not isinstance(short, QueueRefusal) and not _holds_less_later(planned, routed):
                     raise
-        raise _error_to_report(failure, short)
+        raise _error_to_report(failure, short, routed.plan.paced_s)
 
     async def escalate(self, routed: RoutedRequest, candidate: Candidate, attempts: list[Attempt]) -> Committed:
         """Makes one attempt at one better target, without retries or queueing, as an answer exists already.
@@ -536,9 +537,15 @@ def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamErr
     return error if earlier is None or error.owner != "request" else earlier
 
 
-def _error_to_report(failure: UpstreamError | None, short: Refused | None) -> Exception:
-    """The error to report: a full queue first, because it passes by itself, else the upstream's failure."""
+def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced_s: float | None) -> Exception:
+    """The error to report: a full queue first, because it passes by itself, else the upstream's failure. What is the request's own
+    fault only where it was asked passes by itself, too, where another target could take it that its provider's pace keeps away.
+    """
     if failure is not None and not isinstance(short, QueueRefusal):
+        if failure.owner == "request" and paced_s is not None:
+            return UpstreamRateLimited(
+                "The provider's rate limit is reached.", deployment_id=failure.deployment_id, retry_after_s=paced_s
+            )
         return failure
     assert short is not None  # noqa: S101  # A plan has at least one candidate.
     return short

@@ -237,6 +237,8 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     """P(adequate) of the reference that measured targets were compared with; None when declared capability decided."""
     cheapest_commercial: Target | None = None
     """The paid target of least expected cost among those capable of this prompt."""
+    paced_s: float | None = None
+    """Seconds until the provider's pace lets a target be asked again that could serve the request, too; None without one."""
 
 
 Fleet = Mapping[str, tuple[Deployment, ...]]
@@ -528,6 +530,15 @@ def _detail(rejection: Rejection, absences: Absences) -> str:
     if absence.owner == "pace":
         return f"its provider's rate limit is reached for another {max(1, math.ceil(absence.again_s))} s"
     return "its provider refuses this gateway, which its operators must mend"
+
+
+def with_pace(route: RoutePlan, absences: Absences) -> RoutePlan:
+    """Returns the plan with when the first target is asked again that its provider's pace alone keeps from the request."""
+    if not absences:
+        return route
+    found = (absences.get(each.target_id) for each in route.rejected if each.obstacle == "unavailable")
+    paced_s = min((each.again_s for each in found if each is not None and each.owner == "pace"), default=None)
+    return msgspec.structs.replace(route, paced_s=paced_s)
 
 
 def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUnavailable:

@@ -30,6 +30,7 @@ from proxy.policy import (
     absent,
     names_behind,
     plan,
+    with_pace,
 )
 from proxy.queues.work import Work
 from proxy.request import conversation_key, turn_key
@@ -86,9 +87,10 @@ class Routing:
             turn = turn_key(parsed.prompt)
             chosen = self._affinity.turn_choice(caller.team_id, conversation, turn)
         try:
-            route = plan(
+            found = plan(
                 facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, chosen, absences=absences
             )
+            route = with_pace(found, absences)
         except TargetsUnavailable as error:
             error.retry_after_s = self._starts_in_s(facts, config, fleet) or error.retry_after_s
             raise

@@ -12,7 +12,7 @@ from providers.upstream_faults import error_of_status
 from proxy.batch.answering import Asked
 from proxy.wires.wire import Wire
 from tests.proxy.contexts import ALICE
-from tests.scenarios.test_rules import WIRES, House
+from tests.scenarios.test_rules import WIRES, House, said
 
 
 def status_of(sent: list[dict[str, Any]]) -> int:
@@ -89,6 +89,16 @@ async def test_a_prompt_that_is_too_long_goes_to_the_larger_target() -> None:
     for _ in range(40):
         assert status_of(await house.ask(stream=True)) == 200
     assert calls(house) == {"t0": 40, "t1": 40}
+
+
+async def test_a_prompt_that_only_the_larger_target_takes_waits_for_its_pace() -> None:
+    """It is not told to be too long as long as the other one is set aside: clients would shorten what fits."""
+    house = House("ok", "error-429+retry-after-20000ms", upstream=TooLongAt("t0"))
+    for _ in range(3):
+        sent = await house.ask(stream=True)
+        assert status_of(sent) == 429
+        assert b"upstream_rate_limited" in said(sent)
+    assert calls(house)["t1"] == 1
 
 
 @pytest.mark.parametrize("scripts", [("error-500",), ("error-500", "error-503", "cut-0"), ("error-429", "error-401")])
