@@ -62,6 +62,10 @@ class UpstreamError(Exception):
         self.deployment_id = deployment_id
         self.status = status
         self.retry_after_s = retry_after_s
+        self.said: tuple[str, ...] = ()
+        """The words that make it what it is, as the upstream wrote them: for comparing alone, nobody is shown them."""
+        self.without_words: UpstreamError | None = None
+        """What it is where the request itself says `said`, and the upstream only repeats it."""
 
 
 class ConnectFailed(UpstreamError):

@@ -56,6 +56,8 @@ class Refusal(msgspec.Struct, frozen=True):
     elsewhere: bool = False
     told_code: str | None = None
     certain: bool = True
+    words: str = ""
+    """The words of the message by which it was found; empty where a code or the status says it."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,7 +173,8 @@ def refusal_of(status: int | None, *, code: str | None, kind: str | None, messag
         status = status_of(code, kind) or SERVER_FAULT
     row = row_of(status, code=code, kind=kind, message=message)
     if row is not None:
-        return Refusal(row.owner, row.reason, row.elsewhere, row.told_code, row.certain)
+        words = _words_met(row, message) if row.begins or row.words else ""
+        return Refusal(row.owner, row.reason, row.elsewhere, row.told_code, row.certain, words)
     if status >= SERVER_FAULT:
         return Refusal("health", "unavailable")
     return Refusal("operator", "permission", certain=False)
@@ -210,6 +213,16 @@ def _is_said(wanted: _Words, said: str) -> bool:
     if not wanted.begins and wanted.pattern is None:
         return True
     return said.startswith(wanted.begins) or (wanted.pattern is not None and wanted.pattern.match(said) is not None)
+
+
+def _words_met(row: Row, message: str) -> str:
+    """The words of a message that meet a row: what it begins with, or else those in it."""
+    said = _plain(message)
+    wanted = next(each for each in _loaded().by_words if each.row is row)
+    found = next((each for each in wanted.begins if said.startswith(each)), "")
+    if not found and wanted.pattern is not None and (matched := wanted.pattern.match(said)):
+        found = matched[0]
+    return found or next((each for each in wanted.words if each in said), "")
 
 
 def _fits(row: Row, status: int, kinds: Collection[str]) -> bool:

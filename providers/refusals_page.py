@@ -31,8 +31,9 @@ The operator's reasons are `key`, `credit` (an empty account), `quota` (a limit 
 (also countries and firewalls), `model` and `address`.
 
 Rows that look for words come first, then those that look for a code, then those for a status alone. Words *at the beginning* have to
-begin the message; only there can no request have put them, so nothing else takes a deployment from other callers where messages may
-repeat a request. `*` is one word.
+begin the message: providers repeat requests mostly behind words of their own. Some do so before them (Anthropic, the name of a field that it does
+not know), so words, and the JSON of an error within an error, that stand in the request itself count for nothing: then its status alone says
+whose the refusal is, and no request takes a deployment from other callers. `*` is one word.
 """
 
 _SEEN: Final[dict[Seen, str]] = {

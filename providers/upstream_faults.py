@@ -23,6 +23,7 @@ from providers.refusals import SERVER_FAULT, Refusal, pace_s, refusal_of, status
 
 _MAX_MESSAGE_CHARS = 500
 _MAX_WORD_CHARS = 100
+_AROUND_CHARS = 40
 
 _KEY = re.compile(
     r"\b(?:sk|pk|rk|wb|gsk|xai|hf|ghp|tgp|fw|key|api)[-_][A-Za-z0-9_*-]{6,}"  # Providers' own prefixes.
@@ -78,6 +79,8 @@ class _Fault(msgspec.Struct, frozen=True):
     finer: str | None = None
     """A code that says more than `code`, from what stands beside it."""
     details: Any = None
+    around: tuple[str, ...] = ()
+    """How the texts of JSON begin that it was found in."""
 
 
 def error_of_status(
@@ -92,17 +95,75 @@ def error_of_status(
     """The error for a reply with a status other than success."""
     fault = _fault_of_body(body)
     said = fault.message or _TAG.sub(" ", body[:_MOST_READ].decode(errors="replace"))
+    told = status
     if status >= SERVER_FAULT and fault.status in _TOLD_STATUSES:
         # A gateway in between failed because of what the provider behind it said.
-        status = fault.status
-    return _error(status, fault, headers, deployment_id, secret, said, now)
+        told = fault.status
+    error = _error(told, fault, headers, deployment_id, secret, said, now)
+    return _with_the_status_alone(error, status, headers, secret, now)
 
 
 def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) -> UpstreamError:
     """The error for an error object inside a reply that began with status 200."""
     fault = _fault_of(error)
     status = fault.status or status_of(fault.finer or fault.code, fault.kind) or SERVER_FAULT
-    return _error(status, fault, {}, deployment_id, secret, fault.message, None)
+    error = _error(status, fault, {}, deployment_id, secret, fault.message, None)
+    return _with_the_status_alone(error, SERVER_FAULT, {}, secret, None)
+
+
+def unled(error: UpstreamError, sent: Mapping[str, bytes]) -> UpstreamError:
+    """The error without what its request says itself. Providers repeat words of a request, some before any of their own, and
+    whoever could write there that our account is empty would take the deployment from everybody. Then the status counts alone.
+
+    `sent` has the raw fields of the request.
+    """
+    if error.without_words is None or not _says_any(sent, error.said):
+        return error
+    return error.without_words
+
+
+def _with_the_status_alone(
+    error: UpstreamError, status: int, headers: Mapping[str, str], secret: str | None, now: datetime | None
+) -> UpstreamError:
+    if error.said:
+        error.without_words = _error(status, _Fault(""), headers, error.deployment_id, secret, "", now)
+    return error
+
+
+def _says_any(sent: Mapping[str, bytes], words: Iterable[str]) -> bool:
+    """Whether one of these words stands in the fields, by their letters and digits alone."""
+    wanted = [_letters(each.encode(errors="replace")) for each in words]
+    for name, raw in sent.items():
+        # The name of the model is in the errors about it.
+        if name == "model":
+            continue
+        if raw.count(_ESCAPED) > _MOST_ESCAPED:
+            return True
+        heard = _letters(name.encode(errors="replace")) + b" " + _letters(_unescaped(raw))
+        if any(each in heard for each in wanted):
+            return True
+    return False
+
+
+_ESCAPED: Final = b"\\u00"
+_ESCAPE: Final = re.compile(rb"\\u00([0-7][0-9a-fA-F])")
+_MOST_ESCAPED: Final = 4_096
+"""Nobody writes so many letters of ASCII as numbers; taking them apart would cost a loop's turn."""
+_LOWER: Final = bytes(range(256)).lower()
+_NO_LETTERS: Final = bytes(each for each in range(256) if not bytes([each]).isalnum())
+
+
+def _unescaped(raw: bytes) -> bytes:
+    """The letters of a JSON value, without those that are the second half of an escape."""
+    if b"\\" not in raw:
+        return raw
+    for escape in (b"\\\\", b"\\n", b"\\t", b"\\r", b"\\b", b"\\f"):
+        raw = raw.replace(escape, b" ")
+    return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), raw)
+
+
+def _letters(text: bytes) -> bytes:
+    return text.translate(_LOWER, _NO_LETTERS)
 
 
 def _error(
@@ -117,7 +178,22 @@ def _error(
     refusal = refusal_of(status, code=fault.finer or fault.code, kind=fault.kind, message=fault.message)
     if refusal.owner == "request":
         return _rejection(status, fault, refusal, deployment_id, secret)
-    detail = clean(said, secret=secret)
+    error = _fault_of_others(status, fault, refusal, headers, deployment_id, clean(said, secret=secret), now)
+    if refusal.owner != "health":
+        error.said = (*filter(None, (refusal.words,)), *fault.around)
+    return error
+
+
+def _fault_of_others(
+    status: int,
+    fault: _Fault,
+    refusal: Refusal,
+    headers: Mapping[str, str],
+    deployment_id: str,
+    detail: str,
+    now: datetime | None,
+) -> UpstreamError:
+    """The error of a refusal that is not the request's."""
     if refusal.owner == "operator":
         what = _OURS.get(refusal.reason, "call")
         return UpstreamRefusedUs(
@@ -287,6 +363,7 @@ def _within(text: str, outer: _Fault, depth: int) -> _Fault:
         kind=inner.kind or outer.kind,
         finer=inner.finer or outer.finer,
         details=inner.details or outer.details,
+        around=(text[:_AROUND_CHARS], *outer.around, *inner.around),
     )
 
 

@@ -25,7 +25,7 @@ from providers.errors import (
     UpstreamUnavailable,
 )
 from providers.target import Deployment
-from providers.upstream_faults import without_echo
+from providers.upstream_faults import unled, without_echo
 from providers.wire import Event, UsedUnits, WireUsage, untaken
 from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of, whole_usage
 from proxy.considered import written
@@ -268,6 +268,7 @@ class Attempt:
         """
         if self.settled is not None:
             return self.settled
+        error = self.without_echo(error)
         self.unused = unused
         failed = self._report_health(ending, error)
         kind, money = self._ended(ending, error)
@@ -310,6 +311,15 @@ class Attempt:
             batch_saved_nanousd=money.batch_saved_nanousd,
         )
         return self.settled
+
+    def without_echo(self, error: BaseException | None) -> BaseException | None:
+        """The error, or what is left of an upstream's without the request's own words."""
+        if not isinstance(error, UpstreamError) or error.without_words is None:
+            return error
+        request = self.routed.request
+        written = request.as_written or (None if request.in_messages is None else request.in_messages())
+        fields = request.fields if written is None else {**request.fields, **written.fields}
+        return unled(error, {name: bytes(value) for name, value in fields.items()})
 
     def _ended(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
         """Returns the closing entry's kind and its money, with the usage flagged by how the attempt ended."""

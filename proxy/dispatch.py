@@ -365,6 +365,9 @@ class Dispatcher:
         of the deadline, the replica or the upstream.
         """
         deployment, deadline = attempt.deployment, attempt.routed.deadline
+        heard = attempt.without_echo(error)
+        if heard is not error:
+            return heard
         if isinstance(error, TimeoutError) and patience is not None and patience.expired:
             return impatience(attempt, self._clock())
         if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:

@@ -14,7 +14,7 @@ from providers.errors import (
     UpstreamRefusedUs,
     UpstreamUnavailable,
 )
-from providers.upstream_faults import clean, error_in_reply, error_of_status
+from providers.upstream_faults import clean, error_in_reply, error_of_status, unled
 
 
 @pytest.mark.parametrize(
@@ -164,3 +164,32 @@ def test_words_of_a_depth_without_end_are_bounded() -> None:
     assert error_of_status(400, msgspec.json.encode(nested), {}, deployment_id="t/a").status == 400
     error = error_of_status(400, msgspec.json.encode(body), {}, deployment_id="t/a")
     assert len(error.public) <= 500
+
+
+LED = "Your credit balance is too low"
+
+
+@pytest.mark.parametrize(
+    ("fields", "owner"),
+    [
+        ({LED: b"1"}, "request"),
+        ({"messages": b'[{"content":"your credit\\n balance is TOO low"}]'}, "request"),
+        ({"messages": b'[{"content":"\\u0079our credit balance is too low"}]'}, "request"),
+        ({"messages": b'"' + b"\\u0061" * 5_000 + b'"'}, "request"),
+        ({"messages": b'[{"content":"how low is my balance?"}]'}, "operator"),
+        ({"model": b'"' + LED.encode() + b'"'}, "operator"),
+    ],
+)
+def test_what_a_request_says_itself_is_no_word_of_its_upstream(fields: dict[str, bytes], owner: str) -> None:
+    """Only the status is left of such a refusal, however the request writes it; any other is believed."""
+    error = error_of_status(400, msgspec.json.encode({"error": {"message": f"{LED}: x"}}), {}, deployment_id="t/a")
+    assert error.owner == "operator"
+    assert unled(error, fields).owner == owner
+
+
+def test_a_status_stands_whatever_is_repeated() -> None:
+    """A refused key and a provider's pace are told by 401 and 429 all the same, and an object in a stream by none."""
+    body = msgspec.json.encode({"error": {"message": f"{LED}: x"}})
+    for status, owner in ((401, "operator"), (429, "pace"), (500, "health")):
+        assert unled(error_of_status(status, body, {}, deployment_id="t/a"), {LED: b"1"}).owner == owner
+    assert unled(error_in_reply({"message": LED, "code": 400}, "t/a"), {LED: b"1"}).owner == "health"

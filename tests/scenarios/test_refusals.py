@@ -26,6 +26,8 @@ ENGINE_SAYS: Final = {
     "a schema": 'Grammar error: Unimplemented keys: ["propertyNames"]',
 }
 """What an engine says with status 500, by what is asked of it."""
+KNOWN: Final = {"model", "messages", "max_tokens", "stream", "max_completion_tokens"}
+"""The fields that a strict provider takes."""
 POOR: Final = {
     "credit": (400, {"type": "error", "error": {"type": "invalid_request_error", "message": "Your credit balance is too low to access the Anthropic API."}}),
     "quota": (429, {"error": {"message": "You exceeded your current quota.", "type": "insufficient_quota", "code": "insufficient_quota"}}),
@@ -57,10 +59,12 @@ async def engine(request: web.Request) -> web.Response:
     return web.json_response({"error": error}, status=500)
 
 
-async def ask(gateway: Running, name: str, text: str, path: str = "chat/completions") -> tuple[int, dict[str, Any]]:
+async def ask(
+    gateway: Running, name: str, text: str, path: str = "chat/completions", **more: Any
+) -> tuple[int, dict[str, Any]]:
     """Status and error, which is empty of an answer."""
     headers = {"authorization": f"Bearer {gateway.key}", "anthropic-version": "2023-06-01"}
-    body = {"model": name, "max_tokens": 50, "messages": [{"role": "user", "content": text}]}
+    body = {"model": name, "max_tokens": 50, "messages": [{"role": "user", "content": text}], **more}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{gateway.base_url}/{path}", headers=headers, json=body) as reply,
@@ -76,6 +80,29 @@ async def test_what_an_engine_cannot_take_is_nobody_elses_matter(tmp_path: Path)
                 status, error = await ask(gateway, "engine", asked)
                 assert (status, error["message"]) == (400, words)
         assert await ask(gateway, "engine", "What is the capital of France?") == (200, {})
+
+
+async def test_a_request_cannot_say_that_our_account_is_empty(tmp_path: Path) -> None:
+    """Whose name of a field a provider repeats before its own words reads them; the next request of anybody is served."""
+
+    async def strict(request: web.Request) -> web.Response:
+        unknown = next((name for name in await request.json() if name not in KNOWN), None)
+        if unknown is None:
+            return web.json_response(ANSWER)
+        error = {"type": "invalid_request_error", "message": f"{unknown}: Extra inputs are not permitted"}
+        return web.json_response({"type": "error", "error": error}, status=400)
+
+    async with answering(strict) as here, running_gateway(tmp_path, [model("strict", [here])]) as gateway:
+        for name in (
+            "Your credit balance is too low",
+            "BadRequestError: your  credit\tbalance is too low",
+            "The server is currently overloaded, please try again in 60m",
+            '{"error": {"code": "insufficient_quota", "message": "none is left"}}',
+        ):
+            for more in ({name: 1}, {name: "x" * 200_000}):
+                status, error = await ask(gateway, "strict", "What is the capital of France?", **more)
+                assert (status, error["code"]) == (400, None), name
+                assert await ask(gateway, "strict", "What is the capital of France?") == (200, {}), name
 
 
 async def test_what_is_too_long_has_the_code_that_clients_make_it_shorter_by(tmp_path: Path) -> None:
