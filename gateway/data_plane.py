@@ -25,7 +25,7 @@ from gateway.wiring.worker_books import open_worker_books
 from proxy.errors import Refused
 from proxy.health import Health
 from proxy.http.exchange import Exchange
-from proxy.http.hand_over import HandOver
+from proxy.http.hand_over import HandOver, Sender
 from proxy.observers.logs import configure_logging
 from proxy.overload import AcceptBacklog
 from proxy.request import read_headers
@@ -59,14 +59,16 @@ class DataPlane:
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""
 
-    async def _whose(self, exchange: Exchange) -> str:
+    async def _whose(self, exchange: Exchange) -> Sender:
         """The team of the key that was sent; without one that works, the address that the request comes from."""
         try:
-            return f"team {(await self.live.line.authenticate(read_headers(exchange.headers))).team_id}"
+            caller = await self.live.line.authenticate(read_headers(exchange.headers))
         except (Refused, AccountsError):
             forwarded = [value.decode("latin-1") for name, value in exchange.headers if name == b"x-forwarded-for"]
             peer = "" if exchange.peer is None else exchange.peer[0]
-            return site_of(client_address(peer, forwarded, self.live.config.sign_in.trusted_proxies))
+            site = site_of(client_address(peer, forwarded, self.live.config.sign_in.trusted_proxies))
+            return Sender(site, is_known=False)
+        return Sender(caller.team_id, is_known=True)
 
     def begin_drain(self) -> None:
         """Readiness turns false and new work is refused; what runs goes on."""

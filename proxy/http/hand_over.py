@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import httptools
 
@@ -45,22 +45,32 @@ slowly makes way for whoever does not.
 _MOST_LONG: Final = 256
 _MOST_LONG_EACH: Final = 32
 """Longer bodies at once, in all, and of one team or, without a key, of one address."""
+_MOST_LONG_OF_STRANGERS: Final = 64
+"""Those of all addresses together: whoever has many addresses and no key does not keep teams from uploading."""
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
 _FIRST_FINAL: Final = 200
 _NO_BODY: Final = frozenset({204, 304})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
-Whose = Callable[[Exchange], Awaitable[str]]
-"""Says on whose account a long body is counted."""
+
+class Sender(NamedTuple):
+    """On whose account a long body is counted."""
+
+    name: str
+    is_known: bool
+    """Whether a key says so."""
+
+
+Whose = Callable[[Exchange], Awaitable[Sender]]
 
 
 class _Lost(Exception):
     """The connection ended before the reply did, or what came is no HTTP."""
 
 
-async def _by_address(exchange: Exchange) -> str:
-    return "" if exchange.peer is None else exchange.peer[0]
+async def _by_address(exchange: Exchange) -> Sender:
+    return Sender("" if exchange.peer is None else exchange.peer[0], is_known=False)
 
 
 class HandOver:
@@ -81,7 +91,8 @@ class HandOver:
         self._max_connections = max_connections
         self._max_coming = max_coming
         self._coming: dict[Exchange, None] = {}
-        self._long = Slots(_MOST_LONG, _MOST_LONG_EACH)
+        self._long = Slots(_MOST_LONG - _MOST_LONG_OF_STRANGERS, _MOST_LONG_EACH)
+        self._long_of_strangers = Slots(_MOST_LONG_OF_STRANGERS, _MOST_LONG_EACH)
         self._open: set[_Connection] = set()
         self._streams: set[_Connection] = set()
         self._is_ending = False
@@ -141,8 +152,9 @@ class HandOver:
     @contextlib.asynccontextmanager
     async def _long_body(self, exchange: Exchange) -> AsyncIterator[None]:
         """Holds the place of a longer body. Raises Overloaded."""
-        whose = await self._whose(exchange)
-        if not self._long.take(whose):
+        whose, is_known = await self._whose(exchange)
+        slots = self._long if is_known else self._long_of_strangers
+        if not slots.take(whose):
             raise Overloaded(
                 "This gateway process takes as many long request bodies at once as it may, in all or of one team or "
                 "address; try again shortly.",
@@ -151,7 +163,7 @@ class HandOver:
         try:
             yield
         finally:
-            self._long.give_back(whose)
+            slots.give_back(whose)
 
     # The request and its reply.
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from gateway.web import serving_web
-from proxy.http.hand_over import HandOver
+from proxy.http.hand_over import HandOver, Sender
 from tests.cost.entries import until
 from tests.proxy.http.callers import Caller, chunked, post, serving
 
@@ -256,8 +256,8 @@ async def test_small_bodies_take_nothing_until_they_are_whole(tmp_path: Path, fr
 async def test_long_bodies_are_bounded_for_each(tmp_path: Path) -> None:
     """Whoever has as many under way as one may have is refused; others are answered, and so is it when one has ended."""
 
-    async def whose(exchange: Any) -> str:
-        return str(exchange.field(b"x-team"))
+    async def whose(exchange: Any) -> Sender:
+        return Sender(str(exchange.field(b"x-team")), is_known=True)
 
     async with both(tmp_path, whose=whose) as planes:
         planes.control.gate.set()
@@ -277,14 +277,34 @@ async def test_long_bodies_are_bounded_for_each(tmp_path: Path) -> None:
         assert (await other.reply())[0] == 200
 
 
+async def test_many_addresses_without_a_key_keep_no_team_from_uploading(tmp_path: Path) -> None:
+    """Those without a key share their own places, however many addresses they have."""
+
+    async def whose(exchange: Any) -> Sender:
+        team, address = exchange.field(b"x-team"), exchange.field(b"x-address")
+        return Sender(str(team or address), is_known=team is not None)
+
+    async with both(tmp_path, whose=whose) as planes:
+        planes.control.gate.set()
+        slow = [await planes.served.call() for _ in range(66)]
+        for number, caller in enumerate(slow):
+            await caller.send(post(b"/count", b"x" * 100_000, extra=b"x-address: %d\r\n" % (number // 3))[:-1])
+        told = [await caller.error() for caller in slow[64:]]
+        assert [each[:2] for each in told] == [(503, "overloaded")] * 2
+        await planes.caller.send(post(b"/count", b"x" * 100_000, extra=b"x-team: a\r\n"))
+        assert (await planes.caller.reply())[0] == 200
+        await slow[0].send(b"x")
+        assert (await slow[0].reply())[0] == 200
+
+
 async def test_what_comes_while_a_long_body_is_admitted_is_not_lost(tmp_path: Path) -> None:
     """All of it may be here before the connection to the control plane is."""
     asked, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def whose(_exchange: Any) -> str:
+    async def whose(_exchange: Any) -> Sender:
         asked.set()
         await goes_on.wait()
-        return "a"
+        return Sender("a", is_known=True)
 
     async with both(tmp_path, whose=whose) as planes:
         planes.control.gate.set()
