@@ -418,16 +418,22 @@ class _Body(msgspec.Struct, eq=False):
         self.share.give_back()
 
 
+_EVENT_BYTES: Final = 512
+"""What an event costs beside its bytes."""
+
+
 class _Stream:
     """A streamed reply of server-sent events."""
 
     __slots__ = (
+        "_before",
         "_call",
         "_closed",
         "_connection",
         "_deployment_id",
         "_failure",
         "_finished",
+        "_has_spoken",
         "_is_text",
         "_left",
         "_max_event_bytes",
@@ -463,6 +469,9 @@ class _Stream:
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
         self._finished = False
+        self._before = 0
+        """Bytes of what came before the first token, which whoever reads holds until then."""
+        self._has_spoken = False
         self.ended = False
         self._closed = False
 
@@ -477,13 +486,22 @@ class _Stream:
             events = self._heard(data)
             if not data:
                 self._end_at_eof()
-            if events:
+            if events and self._has_spoken:
                 return events
             try:
-                self._share.grow(self._parser.held_bytes)
+                self._share.grow(self._held_after(len(data), events))
             except HeldTooMuch as error:
                 raise read_error(error, self._call) from error
+            if events:
+                return events
         return None
+
+    def _held_after(self, read: int, events: list[Event]) -> int:
+        """The bytes that are held of the stream: of an event that is not whole, and, until it speaks, of all events."""
+        if not self._has_spoken:
+            self._has_spoken = any(event.token or event.finished for event in events)
+            self._before = 0 if self._has_spoken else self._before + read + _EVENT_BYTES * len(events)
+        return self._before + self._parser.held_bytes
 
     def limit_silence(self, idle_s: float) -> None:
         self._connection.limit_silence(idle_s)

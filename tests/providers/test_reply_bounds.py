@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from providers.direct import DirectLimits, DirectUpstream
-from providers.errors import MalformedReply
+from providers.errors import MalformedReply, StreamCut
 from providers.held_bytes import HeldBytes, HeldTooMuch, Share
 from providers.upstream import NoRoomForReply, UpstreamStream
 from tests.providers.calls import chat_request, deployment, read_all, talk, tokens_of, upstream_call
@@ -199,6 +199,12 @@ async def test_whoever_keeps_a_failure_keeps_no_answer() -> None:
         assert _held_by(refused.value) < 10 * _PIECE
 
 
+async def _read_on(stream: UpstreamStream) -> None:
+    """Reads to the end, and keeps nothing."""
+    while await stream.read():
+        pass
+
+
 async def _opened(upstream: DirectUpstream, url: str, *, stream: bool = False) -> UpstreamStream:
     return await upstream.open(upstream_call(deployment(base_url=url), chat_request(stream=stream)))
 
@@ -238,6 +244,33 @@ async def test_an_event_without_an_end_counts() -> None:
             await stream.read()
         await stream.aclose()
         assert upstream.held.held == 0
+
+
+@pytest.mark.parametrize("choices", [b"", b'{"index":0,"delta":{"content":""},"finish_reason":null}'])
+async def test_what_comes_before_the_first_token_counts(choices: bytes) -> None:
+    """Events that say nothing are held until one does, so they share the room with all other replies; later ones are not."""
+    silent = b'data: {"choices":[%b]}\n\n' % choices
+
+    def without_end() -> Iterator[bytes]:
+        yield _EVENTS
+        yield from endless(lambda _: chunk(silent * 100))
+
+    async with talking(without_end) as talker, direct(max_replies_bytes=8_000_000) as upstream:
+        stream = await _opened(upstream, talker.url, stream=True)
+        with pytest.raises(NoRoomForReply):
+            await _read_on(stream)
+        await stream.aclose()
+        await talker.cut.wait()
+        assert upstream.held.held == 0
+
+    async with (
+        talking(lambda: iter([_EVENTS, chunk(_EVENT), *([chunk(silent * 1_000)] * 300), b"0\r\n\r\n"])) as talker,
+        direct(max_replies_bytes=1_000_000) as upstream,
+    ):
+        stream = await _opened(upstream, talker.url, stream=True)
+        with pytest.raises(StreamCut):
+            await _read_on(stream)
+        await stream.aclose()
 
 
 async def test_small_answers_are_never_refused() -> None:
