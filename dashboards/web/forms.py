@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
 
@@ -111,7 +111,7 @@ def ungrouped(text: str) -> str:
 
 
 async def read_form(request: Request) -> Form:
-    """The body as a form. Raises BadRequest, BodyTooLarge, UploadTimeout."""
+    """The body as a form. Raises BodyTooLarge, UploadTimeout, or BadRequest, also when its sender goes before its end."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != FORM:
         raise BadRequest(f"Send a form as {FORM}.")
     try:
@@ -119,6 +119,9 @@ async def read_form(request: Request) -> Form:
             body = await _read_bounded(request)
     except TimeoutError as error:
         raise UploadTimeout("The form did not arrive in time; send it again.") from error
+    except ClientDisconnect as error:
+        # Nobody reads this one, and without it anybody could fill the log with tracebacks.
+        raise BadRequest("The connection was closed before the form was here.") from error
     fields: dict[str, list[str]] = {}
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")

@@ -51,6 +51,21 @@ async def test_refused(request_: Request, kind: type[Exception]) -> None:
         await read_form(request_)
 
 
+async def test_whoever_goes_before_the_end_is_no_failure_of_ours() -> None:
+    """It is refused as any other broken form: what is no refusal of ours is logged with its traceback."""
+    told: list[Message] = [
+        {"type": "http.request", "body": b"a=", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Message:
+        return told.pop(0)
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-type", FORM.encode())]}
+    with pytest.raises(BadRequest):
+        await read_form(Request(scope, receive))
+
+
 def form(**fields: str) -> Form:
     return Form({name: [value] for name, value in fields.items()})
 
