@@ -20,6 +20,11 @@ _VERSION: Final = b"13"
 _KEY_BYTES: Final = 16
 _MAX_WAITING: Final = 16
 """Messages that wait to be read at which no more are taken from the caller."""
+_MOST_EVENTS: Final = 512
+"""The most frames in one read of at most 256 kB: each costs the same work, however short, and a read is one turn of the loop."""
+_FREE_PARTS: Final = 1_024
+_BYTES_A_PART: Final = 256
+"""Beyond the first _FREE_PARTS, the parts of a message must be that long on average."""
 _PING_S: Final = 30.0
 """A caller that says nothing is asked so often whether it is there; one that does not even answer that is gone."""
 
@@ -84,11 +89,14 @@ class WebSocket:
     def came(self, data: bytes) -> None:
         """Takes bytes from the caller."""
         self._has_heard = True
-        if self.is_open:
-            self._frames.receive_data(data)
-            for event in self._frames.events():
-                if self.is_open:
-                    self._take(event)
+        if not self.is_open:
+            return
+        self._frames.receive_data(data)
+        for number, event in enumerate(self._frames.events()):
+            if number >= _MOST_EVENTS:
+                self._end(CloseReason.POLICY_VIOLATION, "there are very many small frames")
+                return
+            self._take(event)
 
     def leave(self) -> None:
         """Ends as soon as nothing is under way."""
@@ -96,6 +104,9 @@ class WebSocket:
         self._wake()
 
     def _take(self, event: Event) -> None:
+        if not self.is_open:
+            # Closed by a frame of the same read.
+            return
         match event:
             case TextMessage():
                 self._take_text(event)
@@ -114,6 +125,9 @@ class WebSocket:
         self._size += len(event.data)
         if self._size > self._max_bytes:
             self._end(CloseReason.MESSAGE_TOO_BIG, f"a message has at most {self._max_bytes} bytes")
+            return
+        if len(self._parts) > _FREE_PARTS + self._size // _BYTES_A_PART:
+            self._end(CloseReason.POLICY_VIOLATION, "a message comes in very many small parts")
             return
         if not self._exchange.hold(len(event.data)):
             self._end(CloseReason.TRY_AGAIN_LATER, "the gateway holds as many bytes as it may")
@@ -144,6 +158,7 @@ class WebSocket:
     def _gone(self) -> None:
         self.is_open = False
         self._messages.clear()
+        self._parts = []
         lost, self._lost = self._lost, _nothing
         lost()
         self._wake()

@@ -151,6 +151,32 @@ async def test_an_end_has_its_code(events: list[Event], held: int, code: int) ->
     assert line.times_lost == 1
 
 
+@pytest.mark.parametrize("frame", [b"\x8a\x80\0\0\0\0", b"\x89\x80\0\0\0\0", b"\x00\x80\0\0\0\0"])
+def test_frames_that_say_nothing_keep_the_loop_from_nobody(frame: bytes) -> None:
+    """Pongs, pings and empty parts are taken one by one: of a read that is full of them no more than a few hundred are."""
+    line = Line()
+    line.socket.came(b"\x01\x80\0\0\0\0" + frame * 400)
+    assert line.socket.is_open
+    line.socket.came(frame * 40_000)
+    (told,) = [event for event in line.heard() if isinstance(event, CloseConnection)]
+    assert told.code == 1008
+    assert (line.is_closed, line.times_lost) == (True, 1)
+
+
+def test_a_message_has_a_bounded_number_of_parts() -> None:
+    """Each is kept until the last, so parts without text may not go on for ever; a message of usual parts is whole."""
+    line = Line()
+    line.socket.came(b"\x01\x81\0\0\0\0x")
+    for _ in range(10):
+        line.socket.came(b"\x00\x80\0\0\0\0" * 100)
+    assert line.socket.is_open
+    line.socket.came(b"\x00\x80\0\0\0\0" * 100)
+    (told,) = line.heard()
+    assert isinstance(told, CloseConnection)
+    assert told.code == 1008
+    assert line.socket._parts == []
+
+
 async def test_a_caller_that_is_lost_ends_the_waiting() -> None:
     """Whoever waits for its next message."""
     line = Line()
