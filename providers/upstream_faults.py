@@ -100,7 +100,7 @@ def error_of_status(
         # A gateway in between failed because of what the provider behind it said.
         told = fault.status
     error = _error(told, fault, headers, deployment_id, secret, said, now)
-    return _with_the_status_alone(error, status, headers, secret, now)
+    return _with_the_status_alone(error, status, fault, headers, secret, now)
 
 
 def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) -> UpstreamError:
@@ -108,7 +108,7 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
     fault = _fault_of(error)
     status = fault.status or status_of(fault.finer or fault.code, fault.kind) or SERVER_FAULT
     error = _error(status, fault, {}, deployment_id, secret, fault.message, None)
-    return _with_the_status_alone(error, SERVER_FAULT, {}, secret, None)
+    return _with_the_status_alone(error, SERVER_FAULT, fault, {}, secret, None)
 
 
 def unled(error: UpstreamError, sent: Mapping[str, bytes]) -> UpstreamError:
@@ -123,10 +123,19 @@ def unled(error: UpstreamError, sent: Mapping[str, bytes]) -> UpstreamError:
 
 
 def _with_the_status_alone(
-    error: UpstreamError, status: int, headers: Mapping[str, str], secret: str | None, now: datetime | None
+    error: UpstreamError,
+    status: int,
+    fault: _Fault,
+    headers: Mapping[str, str],
+    secret: str | None,
+    now: datetime | None,
 ) -> UpstreamError:
     if error.said:
-        error.without_words = _error(status, _Fault(""), headers, error.deployment_id, secret, "", now)
+        alone = _error(status, _Fault(""), headers, error.deployment_id, secret, fault.message, now)
+        if alone.owner == "request":
+            # Its caller reads the words all the same.
+            alone.public = clean(fault.message, secret=secret)
+        error.without_words = alone
     return error
 
 
