@@ -18,7 +18,8 @@ router = APIRouter(tags=["metrics"])
 
 METRICS_LISTENER: Final = "metrics_listener"
 """The state of requests that came by the listener that is for metrics alone."""
-_FORWARDED: Final = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
+_FORWARDED: Final = ("forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "via")
+"""How the names of the fields begin that proxies add."""
 
 
 class MetricsReader(SecurityBase):
@@ -61,6 +62,6 @@ def _may_read(request: Request, token: str | None, *, local: bool) -> bool:
         return hmac.compare_digest(sent.encode(), f"Bearer {token}".encode())
     if getattr(request.state, METRICS_LISTENER, False):
         return True
-    # A local proxy makes every client look local, but adds this header.
-    forwarded = not _FORWARDED.isdisjoint(request.headers.keys())
+    # A local proxy makes every client look local, but mostly adds one of these fields.
+    forwarded = any(name.startswith(_FORWARDED) for name in request.headers)
     return local and not forwarded and request.client is not None and ip_address(request.client.host).is_loopback

@@ -69,7 +69,15 @@ async def test_metrics_are_for_this_machine_unless_a_token_is_set(
     async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
         status, body = await get(gateway, "/metrics")
         assert (status, "weighbridge_requests_total" in body) == (200, True)
-        assert (await get(gateway, "/metrics", **{"x-forwarded-for": "10.1.2.3"}))[0] == 403
+        for name in (
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "x-forwarded-server",
+            "forwarded",
+            "via",
+        ):
+            assert (await get(gateway, "/metrics", **{name: "10.1.2.3"}))[0] == 403
     monkeypatch.setenv("SCRAPE_TOKEN", "s3cret")
     (tmp_path / "two").mkdir()
     guarded = {"metrics_token": "env:SCRAPE_TOKEN"}
