@@ -111,7 +111,7 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
     return _with_the_status_alone(error, SERVER_FAULT, fault, {}, secret, None)
 
 
-def unled(error: UpstreamError, sent: Mapping[str, bytes]) -> UpstreamError:
+def without_repeated_words(error: UpstreamError, sent: Mapping[str, bytes]) -> UpstreamError:
     """The error without what its request says itself. Providers repeat words of a request, some before any of their own, and
     whoever could write there that our account is empty would take the deployment from everybody. Then the status counts alone.
 

@@ -25,7 +25,7 @@ from providers.errors import (
     UpstreamUnavailable,
 )
 from providers.target import Deployment
-from providers.upstream_faults import unled, without_echo
+from providers.upstream_faults import without_echo, without_repeated_words
 from providers.wire import Event, UsedUnits, WireUsage, untaken
 from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of, whole_usage
 from proxy.considered import written
@@ -319,7 +319,7 @@ class Attempt:
         request = self.routed.request
         written = request.as_written or (None if request.in_messages is None else request.in_messages())
         fields = request.fields if written is None else {**request.fields, **written.fields}
-        return unled(error, {name: bytes(value) for name, value in fields.items()})
+        return without_repeated_words(error, {name: bytes(value) for name, value in fields.items()})
 
     def _ended(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
         """Returns the closing entry's kind and its money, with the usage flagged by how the attempt ended."""

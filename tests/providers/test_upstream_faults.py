@@ -14,7 +14,7 @@ from providers.errors import (
     UpstreamRefusedUs,
     UpstreamUnavailable,
 )
-from providers.upstream_faults import clean, error_in_reply, error_of_status, unled
+from providers.upstream_faults import clean, error_in_reply, error_of_status, without_repeated_words
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,14 @@ def test_what_a_request_says_itself_is_no_word_of_its_upstream(fields: dict[str,
     """Only the status is left of such a refusal, however the request writes it; any other is believed."""
     error = error_of_status(400, msgspec.json.encode({"error": {"message": f"{LED}: x"}}), {}, deployment_id="t/a")
     assert error.owner == "operator"
-    assert unled(error, fields).owner == owner
+    assert without_repeated_words(error, fields).owner == owner
 
 
 def test_a_status_stands_whatever_is_repeated() -> None:
     """A refused key and a provider's pace are told by 401 and 429 all the same, and an object in a stream by none."""
     body = msgspec.json.encode({"error": {"message": f"{LED}: x"}})
     for status, owner in ((401, "operator"), (429, "pace"), (500, "health")):
-        assert unled(error_of_status(status, body, {}, deployment_id="t/a"), {LED: b"1"}).owner == owner
-    assert unled(error_in_reply({"message": LED, "code": 400}, "t/a"), {LED: b"1"}).owner == "health"
+        assert (
+            without_repeated_words(error_of_status(status, body, {}, deployment_id="t/a"), {LED: b"1"}).owner == owner
+        )
+    assert without_repeated_words(error_in_reply({"message": LED, "code": 400}, "t/a"), {LED: b"1"}).owner == "health"
