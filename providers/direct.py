@@ -72,6 +72,8 @@ _LARGE_BYTES: Final = 512 * 1024
 _MANY_BYTES: Final = 512
 """A shorter read is one event, or nearly: decoding it is quicker than looking for a run."""
 _EVENT_END: Final = b"\n\n"
+_MAX_IDLE_BYTES: Final = 1024 * 1024
+"""Bytes of a stream without an event between them: sixty thousand comments that keep a connection alive."""
 # After the end marker an upstream closes its last HTTP chunk; that is all that may still come.
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
@@ -434,6 +436,7 @@ class _Stream:
         "_failure",
         "_finished",
         "_has_spoken",
+        "_idle_bytes",
         "_is_text",
         "_left",
         "_max_event_bytes",
@@ -469,6 +472,7 @@ class _Stream:
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
         self._finished = False
+        self._idle_bytes = 0
         self._before = 0
         """Bytes of what came before the first token, which whoever reads holds until then."""
         self._has_spoken = False
@@ -522,14 +526,26 @@ class _Stream:
             raise MalformedReply("The upstream's stream is too long.", deployment_id=self._deployment_id)
         try:
             if len(data) < _MANY_BYTES or data.find(_EVENT_END, 0, -len(_EVENT_END)) < 0:
-                return self._events(data)
-            # The upstream speaks faster than it is listened to: fewer, larger reads let it be listened to faster.
-            self._connection.gather()
-            return self._many(data)
+                events = self._events(data)
+            else:
+                # The upstream speaks faster than it is listened to: fewer, larger reads let it be listened to faster.
+                self._connection.gather()
+                events = self._many(data)
         except EventTooLarge as error:
             raise MalformedReply(
                 "The upstream sent an event that is too large.", deployment_id=self._deployment_id
             ) from error
+        if events:
+            self._idle_bytes = 0
+        else:
+            self._count_idle(len(data))
+        return events
+
+    def _count_idle(self, count: int) -> None:
+        """Counts what says nothing: comments, and events without content. What is held of an event may become one."""
+        self._idle_bytes += count
+        if self._idle_bytes - self._parser.held_bytes > _MAX_IDLE_BYTES:
+            raise MalformedReply("The upstream streams and says nothing.", deployment_id=self._deployment_id)
 
     def _many(self, data: bytes) -> list[Event]:
         """What a read of several events says, which may hold a run of words."""

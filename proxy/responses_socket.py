@@ -51,6 +51,8 @@ class ResponsesSocket:
         """One socket's life. Raises a refusal of the handshake."""
         if exchange.upgrade != PROTOCOL:
             raise MethodNotAllowed("POST, or GET as a WebSocket")
+        if exchange.length != 0:
+            raise BadRequest("A request for a WebSocket has no body.")
         if self._line.draining:
             raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
         caller = await self._line.authenticate(read_headers(exchange.headers))

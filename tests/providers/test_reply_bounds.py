@@ -273,6 +273,21 @@ async def test_what_comes_before_the_first_token_counts(choices: bytes) -> None:
         await stream.aclose()
 
 
+@pytest.mark.parametrize("nothing", [b": keep\n\n", b"event: ping\n\n", b"data: {}\n\n", b"\n" * 9], ids=repr)
+async def test_a_stream_that_says_nothing_ends(nothing: bytes) -> None:
+    """It would keep the loop busy for as long as its caller stays, and is never silent."""
+
+    def without_end() -> Iterator[bytes]:
+        yield _EVENTS + chunk(_EVENT)
+        yield from endless(lambda _: chunk(nothing * 4096))
+
+    async with talking(without_end) as talker, direct() as upstream:
+        stream = await _opened(upstream, talker.url, stream=True)
+        with pytest.raises(MalformedReply, match="says nothing"):
+            await _read_on(stream)
+        await stream.aclose()
+
+
 async def test_small_answers_are_never_refused() -> None:
     """Where nothing is left, an answer of the usual size is still taken."""
     body = _WHOLE % (b"a" * 50_000)

@@ -50,6 +50,14 @@ async def test_what_is_no_handshake_is_refused(
         assert (await plain.get(f"{gateway.url}/healthz")).status_code == 200
 
 
+async def test_a_handshake_has_no_body(tmp_path: Path, upstream: Upstream) -> None:
+    """Its bytes would be taken for frames."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway, httpx.AsyncClient() as plain:
+        headers = HANDSHAKE | tags(gateway)
+        reply = await plain.request("GET", f"{gateway.base_url}/responses", headers=headers, content=b"\x81\x02hi")
+        assert (reply.status_code, set(reply.json())) == (400, {"error"})
+
+
 async def test_a_message_has_its_bounds(tmp_path: Path, upstream: Upstream) -> None:
     """One that is too large, and one that is no text, end the socket with the code for it."""
     sections = {"server": {"max_body_bytes": 2_048}}
