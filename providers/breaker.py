@@ -308,7 +308,7 @@ class Permit(msgspec.Struct, eq=False):
         """Reports a refusal that is the operator's to mend: it is ejected at once, as no other call can succeed either."""
         if not self._done and self._breaker.epoch == self._epoch:
             self._breakers._open_for_everyone(self._breaker, why, "operator")  # noqa: SLF001
-        self._done = True
+        self.abandon()
 
     def paced(self, wait_s: float | None, why: str = "rate") -> None:
         """Reports that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without. Of a

@@ -374,6 +374,18 @@ def test_a_probe_that_is_overtaken_gives_its_place_back() -> None:
     assert serves(made, of, ANN) == [True]
 
 
+def test_a_probe_that_is_refused_gives_its_place_back() -> None:
+    """A team's own probe meets a refusal that is everyone's: once that is mended the team is probed again."""
+    made, clock, of = breakers("a")
+    fail(made, 5, caller=ANN)
+    clock.now += 30
+    take(made, caller=ANN).refused("credit")
+    clock.now += 30
+    take(made, caller=BOB).success()
+    take(made, caller=ANN).success()
+    assert serves(made, of, ANN, BOB) == [True, True]
+
+
 def test_a_refusal_that_operators_must_mend_ejects_at_once() -> None:
     """For everyone, with its reason, also where half of the deployments would be too many; until it is probed well."""
     made, clock, of = breakers("a", "b")
