@@ -54,7 +54,7 @@ async def test_a_refusal_of_ours_is_told_to_operators_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], status: int, words: str
 ) -> None:
     """The log line has the deployment, the upstream's status and its words, without the key; the caller reads whose fault it was."""
-    answer = refusing(status, f"Incorrect API key provided: {SECRET}. Project prj-7 is unknown.")
+    answer = refusing(status, f"Refused with {SECRET}. Project prj-7 is unknown.")
     async with provider(answer) as served:
         async with running_gateway(tmp_path, [model("refused", [deployment(served.base_url)])]) as gateway:
             code, error = await ask(gateway, "refused")
