@@ -268,7 +268,8 @@ class Attempt:
         """
         if self.settled is not None:
             return self.settled
-        error = self.without_echo(error)
+        if error is not None:
+            error = self.without_echo(error)
         self.unused = unused
         failed = self._report_health(ending, error)
         kind, money = self._ended(ending, error)
@@ -312,7 +313,7 @@ class Attempt:
         )
         return self.settled
 
-    def without_echo(self, error: BaseException | None) -> BaseException | None:
+    def without_echo(self, error: BaseException) -> BaseException:
         """The error, or what is left of an upstream's without the request's own words."""
         if not isinstance(error, UpstreamError) or error.without_words is None:
             return error

@@ -327,6 +327,9 @@ class Dispatcher:
 
     def _patience_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
         """How long the attempt is waited for at least; whoever may answer then is asked of `_longer_s`."""
+        if len(attempts) == 1:
+            # Nearly all requests are answered by their first attempt long before it may be late.
+            return self.room.first_look_s(attempt.routed)
         return self._left_of(attempt, attempts, self.room.soonest_s)
 
     def _longer_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:

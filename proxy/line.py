@@ -284,9 +284,11 @@ class RequestPipeline:
         if continuing is not None and self._responses is not None:
             context.keeper = functools.partial(self._responses.keep, caller)
             # Most go on from nothing.
-            if names := await self.understand(body, lambda: continuing.names(body)):
+            if names := await self.understand(body, functools.partial(continuing.names, body)):
                 body = await body_with_earlier(self._responses, context, caller, body, names, self.understand)
-        parsed = await self.understand(body, lambda: parsed_request(context, caller, headers, body, self._tags))
+        # Nearly all are read here and now, which a coroutine of its own would make dearer.
+        read = functools.partial(parsed_request, context, caller, headers, body, self._tags)
+        parsed = await self.understand(body, read) if is_heavy(body) else read()
         context.prompt = parsed.prompt
         return parsed
 

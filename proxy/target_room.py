@@ -92,6 +92,15 @@ class TargetRoom:
         work = _work(candidate, routed, routed.deadline.start_by(now, expected, fewest, stream=stream))
         return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
 
+    def first_look_s(self, routed: RoutedRequest) -> float | None:
+        """Returns after how many seconds a request's first attempt may be late at the soonest; None for never. At least half of the
+        time is its target's, and half of that its deployment's.
+        """
+        left_s = routed.deadline.remaining_s(self._clock()) / 4
+        if routed.request.stream:
+            left_s = min(left_s, routed.timeouts.first_token_s(routed.facts.tier))
+        return None if math.isinf(left_s) else left_s
+
     def soonest_s(
         self, candidate: Candidate, routed: RoutedRequest, began_at: float, started_at: float, again: bool
     ) -> float | None:
