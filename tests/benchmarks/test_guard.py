@@ -14,12 +14,14 @@ from benchmarks.processes import machine_cpu_s, own_cpu_s
         ([Try(3.9, 1.2), Try(3.7, 1.2)], 0),
         ([Try(3.9, 1.2), Try(4.4, 0.9), Try(4.1, 0.5)], 0),
         ([Try(3.9, 1.2), Try(4.4, BUSY_CORES), Try(4.1, 0.5)], 1),
+        ([Try(3.9, 0.0, 310.0), Try(3.9, 0.0, 290.0)], 0),
+        ([Try(3.9, 0.0, 310.0), Try(3.9, 0.0, 180.0)], 1),
     ],
 )
 def test_a_busy_machine_acquits_and_never_condemns(
     tries: list[Try], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert verdict(tries, 3.78) == status
+    assert verdict(tries, 3.78, 160.0) == status
     told = capsys.readouterr()
     assert ("not judged" in told.out) == (status == 0 and all(each.ratio > 3.78 for each in tries))
     assert bool(told.err) == (status == 1)
