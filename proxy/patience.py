@@ -23,9 +23,11 @@ _NOBODY: Final = "None of these answered. Send it again shortly."
 
 def needed_s(usual_s: float | None, guess_s: float, left_s: float) -> float:
     """Returns the seconds of the time left that are kept for a candidate: twice its usual time, `guess_s` where that is not
-    known, and at most half of what is left.
+    known, and at most half of what is left. One that is usually quick has a quarter of the time, or the guess if that is less: what
+    is asked at the last moment is answered too late by the slightest delay.
     """
-    return min(guess_s if usual_s is None else _KEPT * usual_s, left_s / 2)
+    wanted_s = guess_s if usual_s is None else max(_KEPT * usual_s, min(guess_s, left_s / 4))
+    return min(wanted_s, left_s / 2)
 
 
 def window_s(left_s: float, usual_s: float | None, kept_s: float | None, *, stream: bool) -> float:

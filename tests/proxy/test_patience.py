@@ -18,8 +18,10 @@ def until(answer_at: float, *, own: bool = False) -> Deadline:
 @pytest.mark.parametrize(
     ("usual_s", "guess_s", "left_s", "kept_s"),
     [
-        (1.0, 15.0, 10.0, 2.0),
-        (1.0, 15.0, math.inf, 2.0),
+        (2.0, 15.0, 10.0, 4.0),
+        (0.005, 15.0, 10.0, 2.5),
+        (0.005, 15.0, 600.0, 15.0),
+        (1.0, 15.0, math.inf, 15.0),
         (4.0, 15.0, 10.0, 5.0),
         (None, 15.0, 60.0, 15.0),
         (None, 15.0, 10.0, 5.0),
@@ -29,7 +31,7 @@ def until(answer_at: float, *, own: bool = False) -> Deadline:
 def test_twice_the_usual_time_is_kept_for_who_comes_next(
     usual_s: float | None, guess_s: float, left_s: float, kept_s: float
 ) -> None:
-    """The guess where it is not known; and half of what is left at most."""
+    """The guess where it is not known; a quarter of what is left, or the guess, at least; and half of what is left at most."""
     assert needed_s(usual_s, guess_s, left_s) == kept_s
 
 

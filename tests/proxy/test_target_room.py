@@ -128,7 +128,7 @@ def late(*names: str, left_s: float = 10.0, stream: bool = True, spill_over: boo
 @pytest.mark.parametrize(
     ("ill", "full", "spill_over", "waits_s"),
     [
-        ((), (), True, 8.0),
+        ((), (), True, 7.5),
         # Who comes after it is slower: 3 s, twice, but half of the time at most.
         (("fast",), (), True, 5.0),
         (("fast", "pool-b"), (), True, 10.0),
