@@ -382,7 +382,7 @@ class Breakers:
         deployments = target.deployments if target.pool is None else self.ready(target)
         if not (group.troubled or (target.pattern and self._names)):
             return deployments
-        now, name = self._clock(), _name_of(target)
+        now, name = self._clock(), name_of(target)
         return tuple(
             [
                 each
@@ -418,7 +418,7 @@ class Breakers:
         """Why nothing of the target is called now: by the deployment that is called again first. None where something is, or
         where it has no deployment.
         """
-        now, name = self._clock(), _name_of(target)
+        now, name = self._clock(), name_of(target)
         found: Absence | None = None
         for each in target.deployments if target.pool is None else self.ready(target):
             why = self._absence_of(self._breaker_of(each.deployment_id), caller, now, name)
@@ -689,7 +689,7 @@ def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
     )
 
 
-def _name_of(target: Target) -> str:
+def name_of(target: Target) -> str:
     """What is asked for of a wildcard; empty for a target with an entry of its own."""
     return target.target_id if target.pattern else ""
 

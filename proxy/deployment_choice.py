@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from accounts.caller import Caller
-from providers.breaker import Absence, Breakers, Permit, Scope
+from providers.breaker import Absence, Breakers, Permit, Scope, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
@@ -90,11 +90,11 @@ class DeploymentChoice:
 
     def has_untried(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
         """Returns True when the target has a deployment that may be called now, and that this request has not tried."""
-        return any(each.deployment_id not in tried for each in self._breakers.available(target, _scope_of(caller)))
+        return any(each.deployment_id not in tried for each in self._breakers.available(target, scope_of(caller)))
 
     def has_healthy(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
         """Returns True when one of those is not known to fail."""
-        scope = _scope_of(caller)
+        scope = scope_of(caller)
         return any(
             each.deployment_id not in tried and not self._breakers.is_failing(each.deployment_id, scope)
             for each in self._breakers.available(target, scope)
@@ -106,13 +106,13 @@ class DeploymentChoice:
         """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a lease
         where it is a replica chosen by load. Raises UpstreamRateLimited or UpstreamUnavailable when none may be called.
         """
-        target, scope = candidate.target, _scope_of(routed.caller)
+        target, scope = candidate.target, scope_of(routed.caller)
         pool: Sequence[Deployment] = self._breakers.available(target, scope)
         if routed.before is not None:
             pool = [each for each in pool if goes_on(each.kind, routed.request)]
         if tried:
             pool = [each for each in pool if each.deployment_id not in tried] or pool
-        name = target.target_id if target.pattern else ""
+        name = name_of(target)
         ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
         while pool:
             deployment, choice = self._pick(target, pool, ask)
@@ -152,7 +152,8 @@ class DeploymentChoice:
         return self._rng.choices(pool, [deployment.weight for deployment in pool])[0], None
 
 
-def _scope_of(caller: Caller) -> Scope:
+def scope_of(caller: Caller) -> Scope:
+    """Whom breakers take the caller for."""
     return caller.team_id, caller.key_id
 
 

@@ -12,6 +12,7 @@ from providers.target import Deployment, Target
 from proxy.affinity import CACHE_MIN_TOKENS, Affinity, Sticky
 from proxy.cache_marks import Reuse, ReuseShares
 from proxy.context import RequestContext
+from proxy.deployment_choice import scope_of
 from proxy.dispatch import Dispatcher
 from proxy.errors import Refused, TargetsUnavailable
 from proxy.kept_answer import kept_bytes
@@ -67,7 +68,7 @@ class Routing:
             context.config = _with_names(context.config, request.model)
         config = context.config
         facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=context.bounded)
-        scope = caller.team_id, caller.key_id
+        scope = scope_of(caller)
         fleet = self._breakers.fleet(config.catalog.targets, scope)
         absences = NO_ABSENCES
         if not all(fleet.values()):
@@ -135,7 +136,7 @@ class Routing:
         """
         config = _with_names(context.config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
-        fleet = self._breakers.fleet(config.catalog.targets, (caller.team_id, caller.key_id))
+        fleet = self._breakers.fleet(config.catalog.targets, scope_of(caller))
         rooms = self._rooms(context, caller, parsed, prediction, fleet)
         sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
         try:
