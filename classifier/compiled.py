@@ -1,16 +1,14 @@
 """The compiled part of a score, where the installation had a C compiler: classifier/words.c, called by ctypes.
 
-`load` gives None without it; numpy, onnxruntime and Python then do the same.
+`load` gives None without it; numpy then does the same.
 
 No types of arguments are declared, for to convert each by its declared type takes longer than the call: a number goes as an int of C, bytes
 as their address, and every other address has to be an object of ctypes.
 """
 
 import ctypes
-import functools
 import hashlib
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,10 +24,7 @@ _FACTS_AT: Final = 5
 _SKETCH_AT: Final = 34
 _TEXTS: Final = 3
 _CLASSES: Final = 16
-_BEFORE_LOADS: Final = 2
 _UNITS: Final = 8
-PLACED: Final = struct.Struct("4d")
-"""Complexity, trust, log tokens, and which kind."""
 
 
 Request = tuple[int, int, int, bool, int, int]
@@ -87,22 +82,6 @@ class _Model(_Addresses):
         *((name, ctypes.c_void_p) for name in _MODEL_TABLES),
         *((name, ctypes.c_int32) for name in _MODEL_NUMBERS),
         ("half_read", ctypes.c_double),
-    ]
-
-
-class _Graph(_Addresses):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("by_sums", "constant", "hidden", "hidden_bias", "out", "parts")),
-        *((name, ctypes.c_void_p) for name in ("one", "other")),
-        *((name, ctypes.c_int32) for name in ("sums", "gist", "pairs", "inner", "scores", "told")),
-    ]
-
-
-class _Placing(_Addresses):
-    _fields_ = [
-        ("knots", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("pieces", "loads", "kinds", "told", "sketch")),
-        *((name, ctypes.c_double) for name in ("tools_by_complexity", "one_call", "agents_job")),
     ]
 
 
@@ -187,22 +166,6 @@ class CompiledWords:
         """The look-ups in a model's tables."""
         return CompiledInputs(self._library, self._tables, tables, numbers)
 
-    def with_graph(self, constants: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> "CompiledGraph":
-        """The graph of these constants, which fit each other as classifier/graph.py sees to it."""
-        return CompiledGraph(self._library, constants, numbers)
-
-    def with_placing(
-        self,
-        said: NDArray[np.float32],
-        sketch: NDArray[np.float32],
-        knots: NDArray[np.float64],
-        numbers: Mapping[str, float],
-    ) -> "CompiledPlacing":
-        """Where a prompt of this sketch stands by what a graph leaves in `said`, with the numbers of a manifest that fits the row. Both rows
-        have to stay.
-        """
-        return CompiledPlacing(self._library, said, sketch, knots, numbers)
-
 
 class CompiledInputs:
     """The library with the tables of a trained model: from a text's bytes to what the graph takes."""
@@ -223,51 +186,6 @@ class CompiledInputs:
         if asked < 0:
             raise ValueError(f"{len(before)} bytes are more than are read of a text")
         return divmod(asked, _UNITS)
-
-
-class CompiledGraph:
-    """The library with the constants of a trained model's graph."""
-
-    def __init__(
-        self, library: ctypes.PyDLL, constants: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]
-    ) -> None:
-        self._graph = ctypes.byref(_Graph(constants, numbers))
-        self.width = 1 + numbers["told"]
-        """The length of the row that it says."""
-        self._run = library.weighbridge_graph
-        self._run.restype = None
-
-    def on(
-        self, gist: NDArray[np.float32], sums: NDArray[np.float32], said: NDArray[np.float32]
-    ) -> Callable[[], object]:
-        """A run on what stands in `gist` and `sums`, which leaves its result in `said`, (1, width); all three have to stay."""
-        return functools.partial(self._run, self._graph, *map(_address, (gist, sums, said)))
-
-
-class CompiledPlacing:
-    """The library with what turns a graph's row into where a prompt stands."""
-
-    def __init__(
-        self,
-        library: ctypes.PyDLL,
-        said: NDArray[np.float32],
-        sketch: NDArray[np.float32],
-        knots: NDArray[np.float64],
-        numbers: Mapping[str, float],
-    ) -> None:
-        pieces, loads = len(knots) - 1, knots.shape[1] - 1
-        told = _BEFORE_LOADS + loads + 1 + int(numbers["kinds"])
-        sizes = {"pieces": pieces, "loads": loads, "told": told, "sketch": len(sketch)}
-        placing = _Placing({"knots": knots}, {**sizes, **numbers})
-        self.loads_at = slice(PLACED.size, PLACED.size + 8 * loads)
-        """Where in the room the loads lie."""
-        self.room = ctypes.create_string_buffer(self.loads_at.stop + 2 * (loads + len(sketch)))
-        """After a run: PLACED, the loads, and loads and sketch in floats of 16 bits. numpy would take longer to read it."""
-        addresses = map(_address, (said, sketch))
-        self.run = functools.partial(
-            library.weighbridge_placed, ctypes.byref(placing), *addresses, ctypes.byref(self.room)
-        )
-        """Takes whether tools are on offer, and returns 0, or -1 where what the graph said is not finite."""
 
 
 class _Pairs(ctypes.Structure):

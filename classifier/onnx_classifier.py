@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from classifier.config import ClassifierSection
 from classifier.features import Features, extract_by_numpy
-from classifier.graph import Graph, graph_of
 from classifier.heuristic import HeuristicClassifier, asked_tokens, bounded_tokens
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
 from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
 from classifier.placing import PlacedPrompt, Values, logistic, place_by
 from classifier.prediction import Prediction, Prompt, TargetPrediction
+from classifier.runtime import Graph
 from classifier.sample import Sample, read_sample
 from classifier.tables import Inputs, Tables, look_up_features, look_up_in, read_tables
 from classifier.tuning import SKETCH, Ability, Group, Tuning
@@ -57,10 +57,18 @@ class _Desk(threading.local):
 
     def __init__(self, tables: Tables, graph: Graph, manifest: Manifest) -> None:
         self.inputs = Inputs(tables)
-        said = np.zeros((1, graph.width), np.float32)
-        self.said: Values = said[0]
-        self.run = graph.on(self.inputs.gist, self.inputs.sums, said)
-        self.place = place_by(self.said, self.inputs.sketch, manifest)
+        scores = np.zeros((1, graph.width), np.float32)
+        self.scores: Values = scores[0]
+        self.run = graph.on(self.inputs.gist, self.inputs.sums, scores)
+        self.place = place_by(self.scores, manifest)
+        self._vector = np.empty(manifest.loads + SKETCH, "<f2")
+        self._loads, self._sketch = self._vector[: manifest.loads], self._vector[manifest.loads :]
+
+    def vector(self, loads: Floats) -> bytes:
+        """Loads, then the sketch of the prompt that was looked up last, as little-endian float16."""
+        self._loads[:] = loads
+        self._sketch[:] = self.inputs.sketch
+        return self._vector.tobytes()
 
 
 class OnnxClassifier:
@@ -75,7 +83,7 @@ class OnnxClassifier:
         self.fallbacks = 0
         self._tables = read_tables(artifact.tables, self.loads)
         self._look_up = look_up_in(self._tables)
-        self._desk = _Desk(self._tables, graph_of(artifact.model, self._tables), artifact.manifest)
+        self._desk = _Desk(self._tables, Graph(artifact.model), artifact.manifest)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths
@@ -136,15 +144,15 @@ class OnnxClassifier:
         self._look_up(prompt, inputs)
         return inputs
 
-    def said(self) -> Values:
-        """The graph's output for this thread's inputs, which stands until the thread's next prompt."""
+    def scores(self) -> Values:
+        """The graph's scores for this thread's inputs, which stands until the thread's next prompt."""
         desk = self._desk
         desk.run()
-        return desk.said
+        return desk.scores
 
     def placed(self, inputs: Inputs) -> PlacedPrompt:
         """Where the prompt stands that was looked up last in this thread. Raises NotFinite."""
-        self.said()
+        self.scores()
         return self._desk.place(inputs.tools)
 
     def _prediction(self, inputs: Inputs, placed: PlacedPrompt, team_id: str, *, learns: bool) -> Prediction:
@@ -164,7 +172,7 @@ class OnnxClassifier:
             expected_output_tokens=bounded_tokens(tokens),
             output_tokens_p90=bounded_tokens(p90),
             outlooks=self._outlooks(placed, tokens, p90, group),
-            vector=placed.vector if learns else b"",
+            vector=self._desk.vector(placed.loads) if learns else b"",
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )

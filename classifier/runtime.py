@@ -1,4 +1,4 @@
-"""Opening of ONNX graphs with onnxruntime."""
+"""The ONNX graph of a trained model, run by onnxruntime."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -12,6 +12,14 @@ from classifier.manifest import ArtifactError, ArtifactMalformed
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+Values = NDArray[np.float32]
+Run = Callable[[], None]
+
+INPUTS: Final = ("gist", "sums")
+"""What `Inputs` has of a prompt."""
+OUTPUT: Final = "scores"
+"""One row: the logit of the domain, the loads, log tokens, a score for each kind of task, and the logit of each tier or more."""
+_FLOAT: Final = "tensor(float)"
 _SEVEREST_ONLY: Final = 4
 _ROW: Final = 2
 
@@ -20,56 +28,61 @@ class RuntimeMissing(ArtifactError):
     """onnxruntime is not installed, or is broken."""
 
 
-def open_session(model: bytes, inputs: Mapping[str, str]) -> "InferenceSession":
-    """A single-threaded session for a graph that takes exactly `inputs` (name to type).
+class Graph:
+    """A graph that is ready to run, on the caller's thread."""
 
-    Raises RuntimeMissing or ArtifactMalformed.
-    """
+    width: int
+    """The number of scores."""
+
+    def __init__(self, model: bytes) -> None:
+        """Raises RuntimeMissing, or ArtifactMalformed for a graph of other inputs or outputs."""
+        self._session = _session(model)
+        if {each.name: each.type for each in self._session.get_inputs()} != dict.fromkeys(INPUTS, _FLOAT):
+            raise ArtifactMalformed("the graph takes other inputs than this code gives it")
+        self.width = _width(self._session)
+
+    def on(self, gist: Values, sums: Values, scores: Values) -> Run:
+        """A run on what stands in the rows `gist` and `sums`, which leaves its result in `scores`, (1, width): nothing is handed over or
+        made. It raises an error of onnxruntime where a row is of another length than the graph's.
+        """
+        session, binding = self._session, self._session.io_binding()
+        rows = {INPUTS[0]: gist, INPUTS[1]: sums}
+        for name, row in rows.items():
+            binding.bind_input(name, "cpu", 0, np.float32, row.shape, row.ctypes.data)
+        binding.bind_output(OUTPUT, "cpu", 0, np.float32, scores.shape, scores.ctypes.data)
+        # Only addresses are bound, so the arrays are kept here.
+        kept: Mapping[str, Values] = {**rows, OUTPUT: scores}
+
+        def run(_kept: object = kept) -> None:
+            session.run_with_iobinding(binding)
+
+        return run
+
+
+def _session(model: bytes) -> "InferenceSession":
     # onnxruntime reads this when it loads; its telemetry would leave a file in the folder for temporary ones.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime as ort  # noqa: PLC0415 - Without it the rule serves.
-    except Exception as error:  # A library that is broken fails in its own way.
+
+        options = ort.SessionOptions()
+    except Exception as error:  # A library that is broken, or of which files were left behind, fails in its own way.
         raise RuntimeMissing(f"onnxruntime does not load: {type(error).__name__}") from error
-    options = ort.SessionOptions()
     # The graph takes microseconds, and the other cores are for the requests.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = _SEVEREST_ONLY
     try:
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base class.
         raise ArtifactMalformed(f"the graph does not load: {type(error).__name__}") from error
-    if {one.name: one.type for one in session.get_inputs()} != dict(inputs):
-        raise ArtifactMalformed("the graph takes other inputs than this code gives it")
-    return session
 
 
-def output_width(session: "InferenceSession", name: str) -> int:
+def _width(session: "InferenceSession") -> int:
     """The length of the one row that is the graph's only output. Raises ArtifactMalformed."""
     found = [(each.name, each.type, each.shape) for each in session.get_outputs()]
-    if len(found) == 1 and found[0][:2] == (name, "tensor(float)"):
+    if len(found) == 1 and found[0][:2] == (OUTPUT, _FLOAT):
         shape = found[0][2]
         if len(shape) == _ROW and shape[0] == 1 and isinstance(shape[1], int):
             return shape[1]
     raise ArtifactMalformed("the graph gives other outputs than this code reads")
-
-
-def bound(
-    session: "InferenceSession", inputs: Mapping[str, NDArray[np.float32]], outputs: Mapping[str, NDArray[np.float32]]
-) -> Callable[[], None]:
-    """A run of the graph on what stands in `inputs`, which leaves its result in `outputs`: nothing is handed over or made.
-
-    It raises an error of onnxruntime where these are of another shape than the graph's.
-    """
-    binding = session.io_binding()
-    for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
-        for name, array in arrays.items():
-            bind(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-    # Only addresses are bound, so the arrays are kept here.
-    kept = (inputs, outputs)
-
-    def run(_kept: object = kept) -> None:
-        session.run_with_iobinding(binding)
-
-    return run

@@ -4,7 +4,7 @@ Both are of one prompt a call. The tables are those of classifier/tables.py, 8-b
 nodes on few numbers, since each node costs more than the arithmetic in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from classifier.features import STRUCTURE
 from classifier.heuristic import TOKENS_AT_EASIEST, TOKENS_BY_COMPLEXITY
 from classifier.manifest import Trust
+from classifier.runtime import INPUTS, OUTPUT
 from classifier.tables import ALL_READINGS, TEXTS, Tables, widened
 from classifier.training.blend import Blend
 from classifier.training.difficulty import (
@@ -139,26 +140,8 @@ def _gist_bounds(difficulty: Difficulty) -> Floats:
     return np.stack([mean - CLAMP / scale, mean + CLAMP / scale])
 
 
-class _Graph:
-    """Collects nodes and constants by name."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: dict[str, NDArray[Any]] = {}
-
-    def node(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Adds a node; returns its output's name."""
-        self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
-        return output
-
-    def constant(self, name: str, value: Any) -> str:
-        """Adds a constant; returns its name."""
-        self.constants[name] = np.asarray(value, _SINGLE)
-        return name
-
-
 class _Columns:
-    """Where each part of the row of scores stands: what is told, and behind it what makes the complexity alone."""
+    """Where each part of the row of scores stands, as classifier/runtime.py has it."""
 
     def __init__(self, model: Whole) -> None:
         loads, kinds, tiers = model.network.loads, len(model.task_kinds.names), len(THRESHOLDS)
@@ -171,20 +154,36 @@ class _Columns:
 
 
 def to_onnx(model: Whole) -> bytes:
-    """The graph, whose inputs and output classifier/onnx_classifier.py describes."""
-    graph, at = _Graph(), _Columns(model)
+    """The graph, whose inputs and output classifier/runtime.py describes."""
+    at = _Columns(model)
     before, bias, after = _by_gist(model, at)
     weights, constant = _by_sums(model, at)
-    graph.node("Gemm", ["sums", graph.constant("by_sums", weights), graph.constant("constant", constant)], "straight")
-    graph.node("Gemm", ["gist", graph.constant("hidden", before), graph.constant("hidden_bias", bias)], "before_relu")
-    graph.node("Relu", ["before_relu"], "inner")
-    graph.node("Gemm", ["inner", graph.constant("out", after), "straight"], "scores")
-    graph.node("Sigmoid", ["scores"], "chances")
-    parts = np.zeros((at.all, 1))
-    parts[at.tiers] = 1 / len(THRESHOLDS)
-    graph.node("MatMul", ["chances", graph.constant("parts", parts)], "complexity")
-    graph.node("Concat", ["complexity", "scores"], "said", axis=1)
-    return _proto(graph, at)
+    return scoring_graph(
+        {"by_sums": weights, "constant": constant, "hidden": before, "hidden_bias": bias, "out": after}
+    )
+
+
+def scoring_graph(constants: Mapping[str, NDArray[Any]]) -> bytes:
+    """The graph of these weights, which onnxruntime runs as three nodes, for it does the rectifier with the product before it."""
+    nodes = [
+        helper.make_node("Gemm", ["sums", "by_sums", "constant"], ["straight"]),
+        helper.make_node("Gemm", ["gist", "hidden", "hidden_bias"], ["before_relu"]),
+        helper.make_node("Relu", ["before_relu"], ["inner"]),
+        helper.make_node("Gemm", ["inner", "out", "straight"], [OUTPUT]),
+    ]
+    widths = {"gist": len(constants["hidden"]), "sums": len(constants["by_sums"])}
+    whole = helper.make_graph(
+        nodes,
+        "weighbridge",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, widths[name]]) for name in INPUTS],
+        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, [1, len(constants["constant"])])],
+        [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in constants.items()],
+    )
+    proto = helper.make_model(
+        whole, producer_name="weighbridge", ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
+    )
+    onnx.checker.check_model(proto, full_check=True)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _by_gist(model: Whole, at: _Columns) -> tuple[Floats, Floats, Floats]:
@@ -226,20 +225,3 @@ def _by_sums(model: Whole, at: _Columns) -> tuple[Floats, Floats]:
     difficulty = model.difficulty
     constant[at.tiers] = OF_WORDS * difficulty.words_bias + OF_GIST * difficulty.gist.out_bias + MORE
     return weights, constant
-
-
-def _proto(graph: _Graph, at: _Columns) -> bytes:
-    value = helper.make_tensor_value_info
-    widths = {name: len(graph.constants[weights]) for name, weights in (("gist", "hidden"), ("sums", "by_sums"))}
-    whole = helper.make_graph(
-        graph.nodes,
-        "weighbridge",
-        [value(name, TensorProto.FLOAT, [1, width]) for name, width in widths.items()],
-        [value("said", TensorProto.FLOAT, [1, 1 + at.all])],
-        [numpy_helper.from_array(array, name) for name, array in graph.constants.items()],
-    )
-    proto = helper.make_model(
-        whole, producer_name="weighbridge", ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
-    )
-    onnx.checker.check_model(proto, full_check=True)
-    return bytes(proto.SerializeToString(deterministic=True))
