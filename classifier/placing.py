@@ -70,8 +70,8 @@ def trust_in(settings: Trust, domain: float, complexity: float, *, tools: bool) 
 
 def logistic(value: float) -> float:
     """The probability of a logit."""
-    value = max(value, -_MAX_LOGIT)
-    return 1 / (1 + math.exp(-value))
+    # A comparison costs a third of what a call of max does, and each request asks for some.
+    return 1 / (1 + math.exp(-value if value > -_MAX_LOGIT else _MAX_LOGIT))
 
 
 def place_by(scores: Values, manifest: Manifest) -> Place:
@@ -90,7 +90,8 @@ def place_by(scores: Values, manifest: Manifest) -> Place:
         told: list[float] = scores.tolist()
         if not math.isfinite(sum(told)):
             raise NotFinite("an output of the graph")
-        complexity = sum(map(logistic, told[-TIERS:])) / TIERS
+        one, two, three = told[-TIERS:]
+        complexity = (logistic(one) + logistic(two) + logistic(three)) / TIERS
         trusted = trust_in(trust, told[0], complexity, tools=tools)
         mixed, likely = blend.mixed(own, trusted, complexity), told[of_kinds]
         return PlacedPrompt(complexity, trusted, float(mixed[loads]), likely.index(max(likely)), mixed[:loads])
