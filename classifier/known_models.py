@@ -77,6 +77,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aliases: tuple[str, ...] = ()
     efforts: tuple[str, ...] = ()
     default: str = ""
+    thinks: bool = False
     outcomes: str = ""
 
     def row(self, effort: str) -> str:
