@@ -214,8 +214,10 @@ def _forms(text: str) -> Iterator[str]:
         if shorter == form:
             shorter = next((cut for each in _TAKEN_OFF if (cut := _cut(each, form)) != form), form)
         if shorter == form:
-            return
+            break
         form = shorter
+    # Ollama's names without a tag, which no other host has.
+    yield f"{form}:latest"
 
 
 def _cut(pattern: re.Pattern[str], form: str) -> str:
