@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +42,8 @@ class AbilityTable:
         self._bias = np.array([each.bias for each in abilities.values()], np.float64)
         self.lengths = [math.exp(min(_MAX_LOG_TOKENS, each.log_length)) for each in abilities.values()]
         """Factors of the usual length."""
+        self.reaches = [each.reach for each in abilities.values()]
+        """What the intervals of P(adequate) gain on either side."""
 
     def logits(self, loads: Floats) -> Floats:
         """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
@@ -190,9 +193,9 @@ class OnnxClassifier:
         # Half of a difference's uncertainty lies on either target.
         reach = NINE_IN_TEN * (placed.trust * spread.known + (1 - placed.trust) * spread.other) / 2
         found = {}
-        for name, logit, length in zip(table.names, logits, table.lengths, strict=True):
+        for name, logit, length, own in zip(table.names, logits, table.lengths, table.reaches, strict=True):
             chance = logistic(logit)
-            low, high = chance - reach, chance + reach
+            low, high = chance - reach - own, chance + reach + own
             found[name] = TargetPrediction(
                 adequate=chance,
                 # Comparisons cost a third of what calls of max and min do, and here are most of them.
@@ -208,7 +211,12 @@ class OnnxClassifier:
         learned = tuning.abilities if tuning is not None else {}
         fitting = {name: row for name, row in learned.items() if len(row.weights) == self.loads and _is_finite(row)}
         # Learned rows are of targets; one that is configured no more is left out by whoever plans.
-        table = AbilityTable({**abilities, **fitting})
+        rows = {**abilities, **fitting}
+        lengths = tuning.lengths if tuning is not None else {}
+        for name, log_length in lengths.items():
+            if name in rows and math.isfinite(log_length):
+                rows[name] = msgspec.structs.replace(rows[name], log_length=log_length)
+        table = AbilityTable(rows)
         groups = GroupTable(tuning.groups) if tuning is not None and tuning.groups else None
         self.abilities, self._tuning, self._table, self._groups = abilities, tuning, table, groups
 
