@@ -7,7 +7,7 @@ The trained network computes a prompt's loads; a target's ability is a row of we
 so a new target needs one row, and refitting never touches the network.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,6 +23,12 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
     log_length: float = 0.0
     """Natural logarithm of the ratio of its answers' length to the usual length."""
     verdicts: int = 0
+    basis: Literal["outcomes", "published"] = "outcomes"
+    """What it was fitted to: outcomes of the model's own answers, or its published scores alone."""
+    reach: float = 0.0
+    """What is added to half of the width of P(adequate)'s 90 % interval."""
+    extrapolated: bool = False
+    """True of a model that is better than all whose outcomes were fitted."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

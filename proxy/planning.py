@@ -56,6 +56,8 @@ def facts_of(
         tolerance_with_room=tolerance.with_room,
         loop=loop,
     )
+    if downgraded:
+        facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:
         facts = replace(facts, opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens))
     if request.as_written is not None:

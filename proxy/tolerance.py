@@ -20,7 +20,8 @@ from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Target
-from proxy.policy import OwnPool, Policy, choosable, is_own, yardstick
+from proxy.evidence import Evidence
+from proxy.policy import OwnPool, Policy, choosable, evidence_for_auto, is_own, yardstick
 from proxy.shadow_price import RESTING_PARTS
 
 Key = TypeVar("Key")
@@ -136,7 +137,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """The target that others are compared with; several where the best of them is taken."""
     reference_cost_nanousd: int | None
     unmeasured: tuple[str, ...]
-    """Targets that `auto` may choose by declared capability; no figure here includes them."""
+    """Targets that `auto` may choose and that have no row; no figure here includes them."""
     current_floor: float
     current_tolerance: float
     offers: tuple[FloorResult, ...]
@@ -144,6 +145,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Our own pools that serve the targets of these figures."""
     own: frozenset[str] = frozenset()
     """The targets on our own GPUs."""
+    evidence: dict[str, Evidence] = {}
+    """How it is known how good each target is that `auto` may choose, by target id."""
+    trained: bool = False
+    """True where a trained classifier predicts."""
 
 
 class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,6 +302,8 @@ class Tolerances:
             if ground.reference_cost is None
             else round(ground.reference_cost * PREVIEWED_REQUESTS),
             unmeasured=self._unmeasured(allowed),
+            evidence=evidence_for_auto(self._policy, self._catalog, allowed),
+            trained=True,
             current_floor=floor,
             current_tolerance=points[floor].tolerance,
             offers=tuple(
@@ -333,6 +340,8 @@ class Tolerances:
             reference=(),
             reference_cost_nanousd=None,
             unmeasured=self._unmeasured(allowed),
+            evidence=evidence_for_auto(self._policy, self._catalog, allowed),
+            trained=self._measured is not None,
             current_floor=floor,
             current_tolerance=plain_tolerance(floor).by_average,
             offers=(),
