@@ -1,16 +1,12 @@
 """The classifier's input and output types."""
 
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 PredictionSource = Literal["onnx", "heuristic"]
 """The scorer: the trained model, or the heuristic."""
-
-
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Reasoning efforts, rising; "none" is without reasoning."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +27,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     images: int = 0
     json_mode: bool = False
     effort: str = ""
-    """The reasoning effort that the request asks for, as one of `EFFORTS`; empty for the provider's default."""
+    """The reasoning effort that the request asks for, as one of `known_models.EFFORTS`; empty for the provider's default."""
 
 
 class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -21,14 +21,14 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
     weights: list[float]
     bias: float
     log_length: float = 0.0
-    """Natural logarithm of the ratio of its answers' length to the usual length."""
+    """Natural logarithm of its billed answer tokens over gpt-4o's, for the same prompt in the same form."""
     verdicts: int = 0
     basis: Literal["outcomes", "published"] = "outcomes"
-    """What it was fitted to: outcomes of the model's own answers, or its published scores alone."""
+    """Whether it was fitted to outcomes, or placed by scores that others published."""
     reach: float = 0.0
-    """What is added to half of the width of P(adequate)'s 90 % interval."""
+    """What the half-width of the 90 % interval of P(adequate) gains, as a row placed by published scores is less sure."""
     extrapolated: bool = False
-    """True of a model that is better than all whose outcomes were fitted."""
+    """True where the model's published scores are above those of all models with outcomes."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,7 @@ from typing import Final
 
 import msgspec
 
-from classifier.known_models import efforts_of, known_model
-from classifier.prediction import EFFORTS
+from classifier.known_models import EFFORTS, efforts_of, known_model
 from providers.config import ModelConfig
 
 NO_ROW: Final = "none"
@@ -25,16 +24,20 @@ def row_of(model: ModelConfig, name: str | None = None, served_as: str | None = 
     """The row of a configured model; None where no name of it is known. `name` is what a wildcard stands for, `served_as`
     the name that our own engines have it by.
 
-    A model that is configured with a reasoning effort has that effort's row.
+    A model that is configured with a reasoning effort has that effort's row, and a request for another one that one's.
     """
     if model.ability == NO_ROW:
         return None
-    effort = _configured_effort(model)
-    known = known_model(_names(model, name, served_as), effort)
+    names = tuple(_names(model, name, served_as))
+    known = known_model(names, _configured_effort(model))
     if known is None:
         # A name that no model has may be a row's own: artifacts of one's own have theirs.
         return None if model.ability is None else KnownRow(model.ability)
-    return KnownRow(known.row, _other_efforts(known.name, known.row))
+    # Names such as that of a variant without reasoning have the same row at every effort.
+    at_effort = {effort: known_model(names, effort) for effort in (EFFORTS if efforts_of(known.name) else ())}
+    return KnownRow(
+        known.row, {effort: other.row for effort, other in at_effort.items() if other and other.row != known.row}
+    )
 
 
 def _names(model: ModelConfig, name: str | None, served_as: str | None) -> Iterator[str]:
@@ -60,17 +63,3 @@ def _configured_effort(model: ModelConfig) -> str:
     """The reasoning effort that all its deployments are called with; empty where they differ, or none is named."""
     efforts = {deployment.options.get(_EFFORT_OPTION, "") for deployment in model.deployments}
     return efforts.pop() if len(efforts) == 1 else ""
-
-
-def _other_efforts(name: str, usual: str) -> dict[str, str]:
-    """The rows of a known model by each effort that a request may ask for, where it is not the usual row: of efforts that
-    the model does not have, the nearest one's.
-    """
-    own = [effort for effort in efforts_of(name) if effort in EFFORTS]
-    found = {}
-    for at, asked in enumerate(EFFORTS if own else ()):
-        nearest = min(own, key=lambda effort: abs(EFFORTS.index(effort) - at))
-        known = known_model([name], nearest)
-        if known is not None and known.row != usual:
-            found[asked] = known.row
-    return found
