@@ -4,9 +4,9 @@ Filter what cannot serve the request, then order what can by what one more reque
 bought, the shadow price of our own GPUs (`proxy/shadow_price.py`). Every target ends up either as a candidate with a
 reason or as a rejection with a reason.
 
-A target whose outcomes were measured is capable of a prompt when its expected loss against the reference, P(reference
-adequate) less P(target adequate), is at most the tolerance. Any other target is capable of what its declared capability
-covers.
+Of the targets whose outcomes were measured the one of the greatest net benefit sets what a prompt asks for (the rule is that of
+`classifier/frontier.py`): whatever is as likely to be adequate is capable of it, and whatever is less likely is not. Any other
+target is capable of what its declared capability covers.
 """
 
 import math
@@ -34,7 +34,7 @@ from proxy.errors import (
     TargetsUnavailable,
     UnpricedModel,
 )
-from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin
+from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin, resting_nanousd
 from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
 AUTO: Final = "auto"
@@ -43,8 +43,8 @@ DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
 DEFAULT_FLOOR = 0.97
-DEFAULT_TOLERANCE = 1 - DEFAULT_FLOOR
-"""The default tolerance without a curve: a floor of 97 % lets each prompt lose 3 points."""
+NO_LIMIT_NANOUSD: Final = 1e15
+"""A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
 
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
@@ -116,7 +116,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Names, fallbacks and strictness that planning follows.
 
     `capability_shift` is added to every declared capability: below 0 the gateway is stricter and
-    sends more to the dear targets, above 0 it saves more. Measured targets follow the tolerance instead.
+    sends more to the dear targets, above 0 it saves more. Measured targets follow the willingness to pay instead.
     """
 
     auto_targets: tuple[str, ...] | None = None
@@ -130,8 +130,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     reference: str | None = None
     """The target that quality is measured against."""
     quality_floor: float = DEFAULT_FLOOR
-    """The share of the reference's quality to keep, for teams that set none; `Tolerances` converts it into a tolerance.
-    """
+    """The minimum quality of teams that set none; `Tolerances` converts it into a willingness to pay."""
     capability_shift: float = 0.0
     unpriced: Unpriced = "refuse"
     """The treatment of a named model without a price."""
@@ -163,9 +162,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """An upper bound of `input_tokens` for hard budgets; 0 where nothing is reserved."""
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
-    tolerance: float = DEFAULT_TOLERANCE
-    """The most by which a chosen target's P(adequate) may fall below the reference's."""
-    tolerance_with_room: float | None = None
+    willing_nanousd: float = NO_LIMIT_NANOUSD
+    """The willingness to pay: what one more adequate answer may cost, in nano-dollars."""
+    willing_with_room_nanousd: float | None = None
     """The same while our own GPUs have room, and so come first; None when it is no other."""
     loop: ToolLoop = NO_LOOP
     """What the messages after the last user message show, for `auto`."""
@@ -232,7 +231,9 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     complexity: float | None = None
     """The complexity that declared capability was held against; None where the caller named a model."""
     tolerance: float | None = None
-    """The tolerance that measured targets were held against; None where the caller named a model."""
+    """The most by which a target's P(adequate) may fall below the reference's for this prompt, below 0 where it must be higher;
+    None where the caller named a model or declared capability decided.
+    """
     reference_adequate: float | None = None
     """P(adequate) of the reference that measured targets were compared with; None when declared capability decided."""
     cheapest_commercial: Target | None = None
@@ -288,8 +289,7 @@ def plan(
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts) if prediction.outlooks else None
-        tolerance = facts.tolerance if rooms is NO_ROOMS else _tolerance(facts, eligible, rooms)
-        scales = _TargetComparison(facts, prediction, policy, reference, tolerance)
+        scales = _TargetComparison(facts, prediction, policy, reference)
         return _auto(eligible, rejected, scales, sticky, rooms, turn)
     first = eligible[0]
     candidates = _in_order(_limited(eligible, policy, _itself), facts, prediction, sticky, kind=kind)
@@ -318,7 +318,7 @@ def why_too_weak(
         return ""
     return (
         f"adequate with {adequate:.3f}, the baseline model with {reference:.3f}: "
-        f"loses {reference - adequate:.3f}, tolerated are {tolerance:.3f}"
+        f"up to {reference - tolerance:.3f} a better answer is worth its price"
     )
 
 
@@ -577,13 +577,6 @@ def _nobody_runs(tools: Mapping[str, str], where: str) -> BadRequest:
     )
 
 
-def _tolerance(facts: Facts, eligible: Iterable[Target], rooms: Rooms) -> float:
-    """Returns what this prompt may lose, by whether one of our own that could serve it has room for it."""
-    if facts.tolerance_with_room is None or not any(rooms.has_room(target.target_id) for target in eligible):
-        return facts.tolerance
-    return facts.tolerance_with_room
-
-
 class _Option(msgspec.Struct, eq=False):
     """One eligible target as a request sees it. Costs are nano-dollars, None without a price."""
 
@@ -607,6 +600,11 @@ class _Option(msgspec.Struct, eq=False):
 _rank: Final = operator.attrgetter("rank")
 
 
+def _nowhere(_target_id: str) -> bool:
+    """Room on none of our own GPUs."""
+    return False
+
+
 class _TargetComparison(msgspec.Struct, eq=False):
     """Compares targets for one prompt."""
 
@@ -615,7 +613,6 @@ class _TargetComparison(msgspec.Struct, eq=False):
     policy: Policy
     reference: float | None
     """P(adequate) of the yardstick; None when there is none."""
-    tolerance: float
 
     def option(self, target: Target, sticky: Sticky | None) -> _Option:
         """The target with what one more request costs by its price, and the rank that follows from it and the routing weight:
@@ -628,10 +625,8 @@ class _TargetComparison(msgspec.Struct, eq=False):
         compared = expected
         if facts.opening_tokens is not None:
             _, compared = _expected(target, facts, facts.opening_tokens, predicted, sticky)
-        if self.reference is None or outlook is None:
-            capable = prediction.complexity <= target.capability + policy.capability_shift
-        else:
-            capable = self.reference - outlook.adequate <= self.tolerance
+        # Of a measured one `judge` decides, which has to see all of them.
+        capable = self.declared(outlook) and prediction.complexity <= target.capability + policy.capability_shift
         if compared is None:
             return _Option(target, outlook, output, expected, None, capable, rank=(math.inf, False, target_id))
         return _Option(
@@ -646,14 +641,49 @@ class _TargetComparison(msgspec.Struct, eq=False):
             rank=(compared / target.routing_weight, False, target_id),
         )
 
-    def may_stay(self, option: _Option) -> bool:
-        """True when the target was good enough for the turn's first request: with room or without, each tolerance keeps the
-        minimum, and the room may have changed since.
+    def declared(self, outlook: TargetPrediction | None) -> bool:
+        """True where declared capability decides."""
+        return self.reference is None or outlook is None
+
+    def judge(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> float | None:
+        """Marks the measured options that are good enough, and returns the chance that the prompt asks for: that of the option
+        of the greatest net benefit; None where no measured one decides.
+
+        Whatever is better costs more than that is worth, or comes first for its price; what is worse saves too little. What
+        the turn began with stays good enough where it was so with room or without: each keeps the minimum, and the room may
+        have changed since.
         """
-        if self.reference is None or option.outlook is None:
-            return option.capable
-        most = max(self.facts.tolerance, self.facts.tolerance_with_room or 0.0)
-        return self.reference - option.outlook.adequate <= most
+        facts = self.facts
+        roomy, full = facts.willing_with_room_nanousd, facts.willing_nanousd
+        if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
+            least = self._chance_at(options, roomy, rooms.has_room)
+        else:
+            least = self._chance_at(options, full, _nowhere)
+        if least is None:
+            return None
+        for option in options:
+            if option.outlook is None:
+                continue
+            option.capable = option.outlook.adequate >= least
+            if kept is not None and kept.target_id == option.target.target_id and not option.capable:
+                option.capable = option.outlook.adequate >= min(
+                    self._chance_at(options, full, _nowhere) or 0.0,
+                    self._chance_at(options, full if roomy is None else roomy, rooms.by_target.__contains__) or 0.0,
+                )
+        return least
+
+    def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
+        best, chance = -math.inf, None
+        for option in options:
+            if option.compared is None or option.outlook is None or self.reference is None:
+                continue
+            target, cost = option.target, option.compared
+            if has_room(target.target_id):
+                cost = resting_nanousd(cost, None)
+            benefit = willing * option.outlook.adequate - cost / target.routing_weight
+            if benefit > best:
+                best, chance = benefit, option.outlook.adequate
+        return chance
 
     def better(self, option: _Option, than: _Option) -> bool:
         if self.reference is None or option.outlook is None or than.outlook is None:
@@ -666,7 +696,7 @@ class _TargetComparison(msgspec.Struct, eq=False):
         return option.outlook.adequate
 
     def too_weak(self, option: _Option) -> Rejection:
-        is_declared = self.reference is None or option.outlook is None
+        is_declared = self.declared(option.outlook)
         return Rejection(
             target_id=option.target.target_id,
             obstacle="too-hard",
@@ -691,12 +721,10 @@ def _auto(
     """
     facts, policy = scales.facts, scales.policy
     kept = turn.at(facts.loop.raises) if turn is not None and facts.loop.steps else None
-    capable: list[_Option] = []
-    weak: list[_Option] = []
-    for target in eligible:
-        option = scales.option(target, sticky)
-        stays = kept is not None and kept.target_id == target.target_id and scales.may_stay(option)
-        (capable if stays or option.capable else weak).append(option)
+    options = [scales.option(target, sticky) for target in eligible]
+    least = scales.judge(options, rooms, kept)
+    capable = [option for option in options if option.capable]
+    weak = [option for option in options if not option.capable]
     if rooms is not NO_ROOMS:
         _price_rooms(capable, rooms)
         _price_rooms(weak, rooms)
@@ -724,7 +752,7 @@ def _auto(
         candidates=tuple([_candidate(option, facts) for option in ordered]),
         rejected=(*rejected, *map(scales.too_weak, weak)),
         complexity=scales.prediction.complexity,
-        tolerance=scales.tolerance,
+        tolerance=None if least is None or scales.reference is None else scales.reference - least,
         reference_adequate=scales.reference,
         cheapest_commercial=_cheapest_bought(capable),
     )

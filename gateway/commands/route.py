@@ -108,7 +108,8 @@ def _print_outlooks(told: "Explanation") -> None:
         typer.echo("\nmeasured outcomes, not used: there is no measured baseline model to compare them with")
     else:
         typer.echo(
-            f"\nto keep {told.quality_floor:.0%} of the baseline model's quality a model may lose {told.tolerance:.3f}"
+            f"\nat a minimum quality of {told.quality_floor:.0%} one more good answer may cost up to {_money(told.willing_usd)}, "
+            f"so this prompt asks for a chance of {told.reference_adequate - (told.tolerance or 0.0):.3f} or more"
         )
     rows = [
         [
