@@ -16,7 +16,7 @@ from providers.target import Capability, Deployment, Target
 from proxy.affinity import Sticky, TurnChoice
 from proxy.considered import compared
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable, error_reply
-from proxy.policy import Candidate, Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
+from proxy.policy import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
 from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
 from proxy.tool_loop import ToolLoop
 
@@ -521,15 +521,14 @@ def test_the_first_has_the_greatest_net_benefit_and_the_others_are_no_worse(
     least = outlooks[names(found)[0]].adequate
     assert all(outlooks[name].adequate >= least for name in names(found))
     assert all(each.adequate is not None and each.adequate < least for each in found.rejected)
-    first = found.candidates[0]
-    for each in (*found.candidates, *found.rejected):
-        assert first.expected_nanousd is not None
-        assert each.expected_nanousd is not None
-        name = each.target.target_id if isinstance(each, Candidate) else each.target_id
-        weights = {one.target_id: one.routing_weight for one in fleet}
-        gain = 1e8 * willing * (outlooks[name].adequate - least)
-        price_of = each.expected_nanousd / weights[name] - first.expected_nanousd / first.target.routing_weight
-        assert gain <= price_of + 1e-3
+    costs = {each.target.target_id: each.expected_nanousd for each in found.candidates}
+    costs |= {each.target_id: each.expected_nanousd for each in found.rejected}
+    benefit = {
+        each.target_id: 1e8 * willing * outlooks[each.target_id].adequate
+        - (costs[each.target_id] or 0) / each.routing_weight
+        for each in fleet
+    }
+    assert benefit[names(found)[0]] >= max(benefit.values()) - 1e-3
 
 
 EMBEDS: frozenset[Capability] = frozenset({"embeddings"})
@@ -677,7 +676,8 @@ def test_with_room_an_answer_may_cost_what_keeps_the_floor_with_room() -> None:
         wait_s: plan(asked, prediction, policy, everything, fleet, rooms=with_wait(wait_s)) for wait_s in (0.0, 2.0)
     }
     assert (found[0.0].tolerance, names(found[0.0])) == (0.0, ["gpt-4o"])
-    assert (found[2.0].tolerance, names(found[2.0])) == (pytest.approx(0.1), ["mini", "gpt-4o"])
+    assert names(found[2.0]) == ["mini", "gpt-4o"]
+    assert found[2.0].tolerance == pytest.approx(0.1)
     vision = msgspec.structs.replace(OWN, capabilities=frozenset())
     blind = Catalog(targets={each.target_id: each for each in (GPT, vision, MINI)})
     needs = msgspec.structs.replace(asked, needs=frozenset({"vision"}))
