@@ -32,8 +32,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     expected_output_tokens: int
     quality_floor: float
-    tolerance: float
-    """The most by which the chosen target's P(adequate) may fall below the reference's."""
+    tolerance: float | None
+    """The most by which a target's P(adequate) may fall below the reference's for this prompt; None when declared capability
+    decided.
+    """
+    willing_usd: str
+    """What one more adequate answer may cost, with room on our own GPUs."""
     reference_adequate: float | None
     """The reference's P(adequate); None when declared capability decided."""
     outlooks: tuple[dict[str, Any], ...] = ()
@@ -85,7 +89,7 @@ class DryRun:
         return msgspec.structs.replace(found, evidence=evidence_for_auto(self._policy, self._catalog))
 
     def _facts(self, request: ChatRequest, weighed: Prompt, tier: Tier, floor: float) -> Facts:
-        tolerance = self._tolerances.of(floor, None)
+        willing = self._tolerances.of(floor, None)
         tokens = input_tokens(request, weighed)
         loop = read_loop(request.messages, self._policy.loops)
         stays = self._policy.stay_in_turn and loop.steps
@@ -95,8 +99,8 @@ class DryRun:
             needs=needs(request),
             input_tokens=tokens,
             max_output_tokens=request.max_output_tokens,
-            tolerance=tolerance.by_average,
-            tolerance_with_room=tolerance.with_room,
+            willing_nanousd=willing.by_average,
+            willing_with_room_nanousd=willing.with_room,
             loop=loop,
             opening_tokens=opening_tokens(request, weighed, tokens) if stays else None,
         )
@@ -151,7 +155,8 @@ def _explanation(
         input_tokens=facts.input_tokens,
         expected_output_tokens=prediction.expected_output_tokens,
         quality_floor=floor,
-        tolerance=round(facts.tolerance if route.tolerance is None else route.tolerance, 4),
+        tolerance=None if route.tolerance is None else round(route.tolerance, 4),
+        willing_usd=_dollars(round(facts.willing_with_room_nanousd or facts.willing_nanousd)) or "",
         reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
         stand_in=route.stand_in,
         outlooks=_outlooks(prediction, route.reference_adequate),

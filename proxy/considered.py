@@ -43,7 +43,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A decision: its targets, those that could be asked first and in their order."""
 
     tolerance: float | None
-    """The most by which a chance may fall below the reference's."""
+    """The most by which a chance may fall below the reference's for this prompt; below 0 it must be higher."""
     reference_adequate: float | None
     """The reference's chance; None where declared capability decided."""
     targets: tuple[ConsideredTarget, ...]

@@ -49,7 +49,7 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
         "reference_usd_per_1000_requests": _dollars(preview.reference_cost_nanousd),
         "current": {
             "quality_floor": preview.current_floor,
-            "tolerance": round(preview.current_tolerance, 6),
+            "willing_usd": _dollars(round(preview.current_willing_nanousd) if preview.offers else None),
         },
         "anchored": any(month is not None for month in months),
         "offers": [
@@ -85,14 +85,14 @@ def _pool(pool: PoolSize) -> dict[str, Any]:
 def _offer(offer: FloorResult, pools: Iterable[PoolSize]) -> dict[str, Any]:
     return {
         "quality_floor": offer.floor,
-        "tolerance": round(offer.tolerance, 6),
+        "willing_usd": _dollars(round(offer.willing_nanousd)),
         "reached": offer.reached,
         "quality_kept": round(offer.kept, 4),
         "quality_kept_error": round(offer.kept_error, 4),
         "usd_per_1000_requests": _dollars(offer.cost_nanousd),
         "margin_usd_per_1000_requests": _dollars(offer.margin_nanousd),
         "without_room": {
-            "tolerance": round(offer.full_tolerance, 6),
+            "willing_usd": _dollars(round(offer.full_willing_nanousd)),
             "usd_per_1000_requests": _dollars(offer.full_nanousd),
         },
         "saving_share": None if offer.saving is None else round(offer.saving, 4) + 0.0,  # Never -0.

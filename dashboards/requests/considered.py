@@ -102,7 +102,6 @@ def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: f
         if complexity is None or chosen.capability is None:
             return f"{chosen.target_id} was good enough."
         return f"{chosen.target_id} is declared capable up to {chosen.capability:.2f}; the prompt was classified at {complexity:.2f}."
-    tolerance = considered.tolerance or 0.0
     beside = (
         "the best known model, as nothing is known of the baseline model,"
         if considered.stand_in
@@ -110,7 +109,7 @@ def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: f
     )
     return (
         f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, {beside} "
-        f"{considered.reference_adequate:.1%}: it may be {tolerance * 100:.1f} points below and is {lost * 100:.1f}."
+        f"{considered.reference_adequate:.1%}: what is more likely to be good costs more than that is worth."
     )
 
 

@@ -107,7 +107,7 @@ def _print(found: dict[str, Any]) -> None:
             [
                 "",
                 "minimum",
-                "tolerance",
+                "pays up to",
                 "kept",
                 *billed,
                 "cost of 1,000",
@@ -141,7 +141,7 @@ def _row(same: list[dict[str, Any]], names: list[str]) -> list[str]:
     return [
         "now" if any(each["current"] for each in same) else "",
         (last if len(same) == 1 else f"{first} to {last}") + ("" if offer["reached"] else " not reached"),
-        f"{offer['tolerance']:.3f}",
+        f"${float(offer['willing_usd']):.4f}",
         f"{offer['quality_kept']:.1%} ±{offer['quality_kept_error']:.1%}",
         *(() if month is None else _month(month)),
         f"${float(offer['usd_per_1000_requests']):.4f}",

@@ -109,7 +109,8 @@ def _print_outlooks(told: "Explanation") -> None:
         if told.stand_in:
             typer.echo("\nnothing is known of the baseline model, so models are compared with the best known one")
         typer.echo(
-            f"\nto keep {told.quality_floor:.0%} of the baseline model's quality a model may lose {told.tolerance:.3f}"
+            f"\nat a minimum quality of {told.quality_floor:.0%} one more good answer may cost up to {_money(told.willing_usd)}, "
+            f"so this prompt asks for a chance of {told.reference_adequate - (told.tolerance or 0.0):.3f} or more"
         )
     rows = [
         [

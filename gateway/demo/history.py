@@ -267,7 +267,7 @@ class _HistoryWriter:
             max_output_tokens=None,
             allowed_models=caller.allowed_models,
             most_input_tokens=tokens * 2,
-            tolerance=self._tolerances.of(caller.settings.quality_floor, caller.allowed_models).by_average,
+            willing_nanousd=self._tolerances.of(caller.settings.quality_floor, caller.allowed_models).by_average,
         )
 
     def _sticky(self, team: SampleTeam, facts: Facts) -> Sticky | None:

@@ -50,13 +50,17 @@ def test_it_tells_each_measured_targets_chance_and_what_it_would_lose(config: Ga
     assert found.quality_floor == 0.9
 
 
-def test_a_floor_decides_and_a_stricter_one_tolerates_less(config: GatewayConfig) -> None:
-    """The chosen target follows from the loss and the tolerance of the floor."""
+def test_a_floor_decides_and_a_stricter_one_pays_more(config: GatewayConfig) -> None:
+    """The chosen target follows from what a good answer may cost at the floor."""
+    worth = []
     for floor in (0.5, 0.7, 0.9, 1.0):
         found = explained(config, floor)
         small = found.outlooks[1]
+        assert found.tolerance is not None
         assert found.candidates[0]["target"] == ("small" if small["loss"] <= found.tolerance else "big")
-    assert explained(config, 1.0).tolerance < explained(config, 0.5).tolerance
+        worth.append(float(found.willing_usd))
+    assert worth == sorted(worth)
+    assert worth[0] < worth[-1]
 
 
 def test_a_declared_target_is_told_by_its_complexity(config: GatewayConfig) -> None:
@@ -70,7 +74,7 @@ def test_what_is_printed_says_it_all(config: GatewayConfig, capsys: pytest.Captu
     """The chance, its interval, the loss and the tolerance."""
     _print_explanation(explained(config))
     shown = capsys.readouterr().out
-    assert "to keep 90% of the baseline model's quality a model may lose" in shown
+    assert "at a minimum quality of 90% one more good answer may cost up to $" in shown
     assert "0.953  0.903 to 1.000" in shown
 
 

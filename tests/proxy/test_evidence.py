@@ -24,7 +24,7 @@ from proxy.evidence import (
     trust_order,
 )
 from proxy.policy import Policy, RoutePlan, held_out, plan
-from proxy.shadow_price import Room, Rooms
+from proxy.shadow_price import NO_ROOMS, Room, Rooms
 from proxy.tool_loop import ToolLoop
 from tests.proxy.test_policy import facts, outlook, price, target
 
@@ -35,6 +35,8 @@ CHANCES: Final[Mapping[str, tuple[float, float]]] = {
     "flagship": (0.95, 0.90),
     "mini": (0.94, 0.50),
 }
+WILLING: Final = 2e7
+"""Two cents for one more adequate answer: worth the flagship's price for the hard prompt, and not for the easy one."""
 BEST_KNOWN: Final = (0.96, 0.92)
 
 FLAGSHIP = target("flagship", price=price(5, 5), capability=None)
@@ -63,7 +65,7 @@ def planned(
     *targets: Target,
     reference: str | None = None,
     by_rule: bool = False,
-    rooms: Rooms | None = None,
+    rooms: Rooms = NO_ROOMS,
     turn: TurnChoice | None = None,
     policy: Policy | None = None,
     **changes: Any,
@@ -77,7 +79,9 @@ def planned(
     )
     rules = msgspec.structs.replace(policy or Policy(), reference=reference)
     more = () if rooms is None else (rooms,)
-    return plan(facts(**{"tolerance": 0.03, **changes}), prediction, rules, catalog, fleet, None, *more, turn=turn)
+    return plan(
+        facts(**{"willing_nanousd": WILLING, **changes}), prediction, rules, catalog, fleet, rooms=rooms, turn=turn
+    )
 
 
 def first(found: RoutePlan) -> tuple[str, str]:
@@ -174,16 +178,12 @@ def test_an_unknown_baseline_follows_those_that_are_good_enough() -> None:
 
 def test_an_allowed_part_of_the_models_is_judged_by_the_same_baseline() -> None:
     """A team or an alias that leaves out the baseline model does not make an unknown one known."""
-    narrowed = {"allowed_models": frozenset({"mini", "acme-large"}), "tolerance": 0.03}
-    assert first(planned(HARD, FLAGSHIP, MINI, ACME_LARGE, reference="flagship", **narrowed)) == (
-        "mini",
-        "most-capable",
-    )
-    only = {"allowed_models": frozenset({"acme-large", "acme-small"})}
-    assert first(planned(HARD, FLAGSHIP, ACME_SMALL, ACME_LARGE, reference="flagship", **only)) == (
-        "acme-large",
-        "dearest",
-    )
+    narrowed = frozenset({"mini", "acme-large"})
+    found = planned(HARD, FLAGSHIP, MINI, ACME_LARGE, reference="flagship", allowed_models=narrowed)
+    assert first(found)[0] == "mini"
+    unknown = frozenset({"acme-large", "acme-small"})
+    found = planned(HARD, FLAGSHIP, ACME_SMALL, ACME_LARGE, reference="flagship", allowed_models=unknown)
+    assert first(found) == ("acme-large", "dearest")
 
 
 def test_degrading_asks_the_unknown_last() -> None:
@@ -226,7 +226,7 @@ def test_the_experiment_asks_the_baseline_whatever_is_known_of_it() -> None:
     fleet = {each.target_id: each.deployments for each in (MINI, ACME_LARGE)}
     policy = Policy(reference="acme-large")
     prediction = msgspec.structs.replace(predicted(EASY), outlooks={"mini": outlook(0.94)})
-    found = plan(facts(tolerance=0.03), prediction, policy, catalog, fleet)
+    found = plan(facts(willing_nanousd=WILLING), prediction, policy, catalog, fleet)
     drawn = held_out(found, facts(), prediction, policy, catalog, fleet)
     assert drawn is not None
     assert [each.target.target_id for each in drawn.candidates] == ["acme-large", "mini"]
@@ -241,13 +241,13 @@ def test_the_cheapest_that_was_good_enough_is_one_that_is_known() -> None:
 
 def test_what_is_judged_is_judged_by_its_row_before_its_word() -> None:
     """A declared capability counts where there is no row, and nothing counts where there is neither."""
-    yardstick = Yardstick(complexity=0.8, reference=0.9, tolerance=0.03)
+    yardstick = Yardstick(complexity=0.8, reference=0.9, least=0.87)
     assert yardstick.judge(0.88, 0.1) == Judged("good-enough", 0.88)
     assert yardstick.judge(0.86, 1.0) == Judged("too-weak", 0.86)
     assert yardstick.judge(None, 0.8).standing == "good-enough"
     assert yardstick.judge(None, 0.7).standing == "too-weak"
     assert yardstick.judge(None, None).standing == "unknown"
-    assert Yardstick(complexity=0.0, reference=None, tolerance=1.0).judge(None, None).standing == "unknown"
+    assert Yardstick(complexity=0.0, reference=None, least=None).judge(None, None).standing == "unknown"
 
 
 def test_the_unknown_stand_below_all_that_is_known() -> None:

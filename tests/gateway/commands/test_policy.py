@@ -67,7 +67,7 @@ def test_without_outcomes_the_preview_says_that_a_floor_changes_nothing() -> Non
     assert found.exit_code == 0, found.output
     shown = json.loads(found.stdout)
     assert (shown["basis"], shown["offers"]) == ("none", [])
-    assert shown["current"] == {"quality_floor": 0.93, "tolerance": 0.07}
+    assert shown["current"] == {"quality_floor": 0.93, "willing_usd": None}
     assert "a minimum changes nothing" in preview().stdout
 
 
