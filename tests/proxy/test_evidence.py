@@ -78,7 +78,6 @@ def planned(
         prediction, outlooks=known, best_known=prediction.best_known if known else None
     )
     rules = msgspec.structs.replace(policy or Policy(), reference=reference)
-    more = () if rooms is None else (rooms,)
     return plan(
         facts(**{"willing_nanousd": WILLING, **changes}), prediction, rules, catalog, fleet, rooms=rooms, turn=turn
     )
