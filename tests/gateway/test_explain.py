@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> GatewayConfig:
     """A measured pair, and a target that is taken at its word."""
     path = tmp_path / "gateway.yaml"
     models = [
-        model("big", SCRIPTED, prices=DEAR_PRICES, ability="big-row"),
+        model("big", SCRIPTED, prices=DEAR_PRICES),
         model("small", SCRIPTED, prices=CHEAP_PRICES, capability=0.3),
         model("declared", SCRIPTED, prices=DEAR_PRICES, capability=0.2),
     ]
@@ -97,12 +97,12 @@ def test_a_pools_target_is_taken_for_healthy_like_every_other(tmp_path: Path) ->
 def test_targets_that_were_never_measured_are_said_to_be_so(
     config: GatewayConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the trained model, and with the command that measures one; the plain rule has nothing to measure for."""
+    """With the command that measures one; what has outcomes is measured."""
     found = explain(config, "Why is the sky blue?")
-    assert found.unmeasured == ("big", "small", "declared")
+    assert found.evidence == dict.fromkeys(("big", "small", "declared"), "declared")
     _print_explanation(found)
     assert "weighbridge classifier measure big" in capsys.readouterr().out
-    assert explained(config).unmeasured == ()
+    assert explained(config).evidence == {"big": "measured", "small": "measured", "declared": "declared"}
 
 
 def test_a_tool_loop_is_told_with_its_struggle(config: GatewayConfig, capsys: pytest.CaptureFixture[str]) -> None:
