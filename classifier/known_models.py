@@ -76,6 +76,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aliases: tuple[str, ...] = ()
     efforts: tuple[str, ...] = ()
     default: str = ""
+    thinks: bool = False
     outcomes: str = ""
 
     def row(self, effort: str) -> str:
@@ -107,17 +108,20 @@ def known_model(names: Iterable[str], effort: str = "") -> KnownModel | None:
 
     An empty effort is the provider's default. None where no name is known, or the model that ships has no row for it.
     """
-    for name in names:
-        found = listed(name)
-        if found is not None:
-            model, fixed = found
-            at = model.at(fixed or effort)
-            row = model.row(at)
-            shipped = _shipped_rows().get(row)
-            if shipped is not None:
-                told = "" if model.outcomes else at
-                return KnownModel(model.name, row, told, shipped.basis, shipped.extrapolated)
-    return None
+    return next((found for name in names if (found := _known(name, effort)) is not None), None)
+
+
+@functools.lru_cache(_MAX_CACHED)
+def _known(name: str, effort: str) -> KnownModel | None:
+    found = listed(name)
+    if found is None:
+        return None
+    model, fixed = found
+    at = model.at(fixed or effort)
+    shipped = _shipped_rows().get(model.row(at))
+    if shipped is None:
+        return None
+    return KnownModel(model.name, model.row(at), "" if model.outcomes else at, shipped.basis, shipped.extrapolated)
 
 
 def efforts_of(name: str) -> tuple[str, ...]:
@@ -196,8 +200,10 @@ def _forms(text: str) -> Iterator[str]:
         if shorter == form:
             shorter = next((cut for each in _TAKEN_OFF if (cut := _cut(each, form)) != form), form)
         if shorter == form:
-            return
+            break
         form = shorter
+    # Ollama's names without a tag, which no other host has.
+    yield f"{form}:latest"
 
 
 def _cut(pattern: re.Pattern[str], form: str) -> str:

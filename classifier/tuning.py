@@ -57,3 +57,5 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Abilities that the calibration set gave, by target id. A refit starts from them as from those that ship, so they are
     kept beside what verdicts have made of them since.
     """
+    lengths: dict[str, float] = {}
+    """`log_length` by target id, of targets whose own answers tell it; it takes precedence over that of their row."""

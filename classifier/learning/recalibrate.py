@@ -5,6 +5,7 @@ level, some hundred its slope, and only many its direction. The reported measure
 which that fit did not see; the proposed rows are then fitted to everything.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
@@ -41,6 +42,8 @@ _POOLED_STRENGTH: Final = 0.3
 _INFORMATION: Final = 0.2
 """Fisher information of a label about a logit, p · (1 - p), where p is neither near 0 nor near 1."""
 
+_SAME_LENGTH: Final = 0.02
+"""Difference of log lengths that is not worth a new version."""
 _MAX_STEPS: Final = 50
 _MAX_HALVINGS: Final = 20
 _SMALL_STEP: Final = 1e-8
@@ -100,11 +103,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Number of groups in the proposal, by team."""
     team_id: str | None
     """The team, when only its groups were learned and no target's row."""
+    lengths: list[str] = []
+    """Targets whose answers' length is that of own traffic, and was another one before."""
 
     @property
     def improves(self) -> bool:
-        """True when any target became better, so that there is something to accept."""
-        return any(target.verdict == "better" for target in self.targets)
+        """True when any target became better or has another length, so that there is something to accept."""
+        return bool(self.lengths) or any(target.verdict == "better" for target in self.targets)
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,9 +120,17 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recalibrate(
-    outcomes: Iterable[Outcome], known: Known, *, version: int, team_id: str | None = None, seed: int = 0
+    outcomes: Iterable[Outcome],
+    known: Known,
+    *,
+    version: int,
+    team_id: str | None = None,
+    seed: int = 0,
+    lengths: Mapping[str, float] = {},
 ) -> Proposal:
-    """Proposes a tuning. Raises TooFewLabels.
+    """Proposes a tuning. Raises TooFewLabels, where there are no own `lengths` either.
+
+    `lengths` are log ratios of own answers, by target; they need no verdicts.
 
     With `team_id` only that team's rows are used and only its groups are learned: one team's verdicts must not move the
     rows that every team's prompts are scored by.
@@ -127,7 +140,7 @@ def recalibrate(
         labels = labels.where(labels.teams == team_id)
     counts = _counts(labels)
     refitted = [target_id for target_id, count in counts.items() if count >= MIN_LABELS]
-    if not refitted:
+    if not refitted and not lengths:
         raise TooFewLabels(counts, dropped)
     old = known.tuning if known.tuning is not None and known.tuning.artifact == known.artifact else None
     start = _starting_rows(known, old, counts)
@@ -136,7 +149,8 @@ def recalibrate(
     work = _Refit(known, old, start, refitted if team_id is None else [], team_id, seed)
     judged = _judge(work, usable, test, refitted)
     better = [target_id for target_id, change in judged.items() if change.after.log_loss < change.before.log_loss]
-    tuning = work.fitted(usable, version, better)
+    before = old.lengths if old is not None else {}
+    tuning = msgspec.structs.replace(work.fitted(usable, version, better), lengths={**before, **lengths})
     report = Report(
         labels=len(labels),
         requests=len(one_a_request(labels)),
@@ -155,6 +169,7 @@ def recalibrate(
         ],
         groups={team: len(groups) for team, groups in tuning.groups.items()},
         team_id=team_id,
+        lengths=sorted(name for name, ratio in lengths.items() if abs(ratio - before.get(name, 0.0)) > _SAME_LENGTH),
     )
     return Proposal(tuning=tuning, report=report)
 
@@ -338,6 +353,8 @@ def fit_ability(labels: Labels, prior: Ability, *, strength: float = 1.0) -> Abi
         bias=float(found[0] - centre @ weights),
         log_length=prior.log_length,
         verdicts=len(labels),
+        # The level is as unsure as it was before the labels, less what they tell of it.
+        reach=prior.reach * math.sqrt(_LEVEL_LABELS * strength / (_LEVEL_LABELS * strength + len(labels))),
     )
 
 

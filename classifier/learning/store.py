@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from classifier.learning.lengths import MOST, AnswerLength
 from classifier.learning.tables import TuningRow, VerdictRow, WeighingRow
 from classifier.tuning import Tuning
 
@@ -60,6 +61,8 @@ class ClassifiedRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=Tr
     request_digest: str = ""
     prompt: str | None = None
     """JSON of a `Prompt`, cut to a limit; None unless the team's learning is `prompts`."""
+    usual_tokens: int = 0
+    """The answer's expected length before any target was chosen."""
 
     def __repr__(self) -> str:
         # Prompts that a team allowed us to keep must not reach logs.
@@ -189,6 +192,21 @@ class LearningStore:
             query = query.order_by(*_NEWEST_FIRST)
         async with self._engine.connect() as connection:
             return [JudgedAnswer(**_fields(row)) for row in await connection.execute(query.limit(limit))]
+
+    async def lengths(self, artifact: str) -> list[AnswerLength]:
+        """The newest answers to prompts that this artifact scored, of every target, with their lengths."""
+        place = func.row_number().over(
+            partition_by=col(WeighingRow.target_id),
+            order_by=(col(WeighingRow.at_us).desc(), col(WeighingRow.team_id), col(WeighingRow.request_id)),
+        )
+        ranked = (
+            select(*(getattr(WeighingRow, name) for name in AnswerLength._fields), place.label("place"))
+            .where(col(WeighingRow.artifact) == artifact, col(WeighingRow.usual_tokens) > 0)
+            .subquery()
+        )
+        query = select(*(ranked.c[name] for name in AnswerLength._fields)).where(ranked.c.place <= MOST)
+        async with self._engine.connect() as connection:
+            return [AnswerLength(*row) for row in await connection.execute(query)]
 
     async def counts(self, team_id: str | None = None) -> list[VerdictCount]:
         """Verdicts by team, target, source and signal: of one team, or of all."""

@@ -57,6 +57,8 @@ class WeighingRow(SQLModel, table=True):
     request_digest: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
     prompt: str | None = Field(sa_column=Column(Text, nullable=True))
     """JSON of a `Prompt` cut to a limit; null unless the team's learning is `prompts`."""
+    usual_tokens: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """Median length of gpt-4o's answer to such a prompt, as it was told; 0 of rows that are older than this column."""
 
 
 class VerdictRow(SQLModel, table=True):

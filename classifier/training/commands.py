@@ -18,6 +18,7 @@ from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.training.data import Corpus, Floats, Integers, load
 from classifier.training.evaluate import FEWEST_ROWS, AllTargets, Evaluation, Scored, Target, Timing, evaluated
 from classifier.training.measures import Platt, brier, ece, platt
+from classifier.training.published import SCORES_FILE, TABLE_FILE, write_table
 from classifier.training.shipped import weighed
 from classifier.training.splits import SPLITS, Hashes, Split, read_stems, stem_hashes, unseen, write_stems
 from classifier.tuning import Ability
@@ -78,9 +79,11 @@ def _trained(data: Path, out: Path, seed: int, say: Say, *, measure: bool) -> Ar
 
     known = training.everyday(learned_from(data), corpus.texts, say)
     ten_folds: list[Scored] = []
-    artifact = training.train(corpus, known, seed, say, judge=ten_folds.append if measure else None)
+    artifact = training.train(corpus, known, seed, say, judge=ten_folds.append if measure else None, scores=data)
     write_artifact(out, artifact)
     write_stems(out, stem_hashes(corpus.texts))
+    if (data / SCORES_FILE).is_file():
+        write_table(data, out / TABLE_FILE)
     say(f"wrote {len(artifact.model)} bytes of model, its tables and its manifest to {out}")
     if not measure:
         return artifact

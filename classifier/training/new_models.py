@@ -27,7 +27,9 @@ from classifier.measuring.ability_row import (
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.training.calibration_set import COUNTS
 from classifier.training.data import Corpus, load
+from classifier.training.left_out import LeftOut
 from classifier.training.measures import apgr
+from classifier.training.published import SCORES_FILE, Board, board_of, source_means
 from classifier.tuning import Ability
 
 Integers = NDArray[np.int64]
@@ -38,6 +40,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "gemini and gemma": ("gemini", "gemma"),
     "claude and mistral": ("claude", "mixtral", "mistral", "mathstral"),
 }
+NOT_ASKED: Final = -1
+"""Number of questions of a row that is made of published scores."""
 SIZES: Final = (25, 50, 100, 200, 400, 0)
 """Numbers of questions; 0 stands for as many as there are."""
 PAIRS: Final = (
@@ -73,7 +77,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     questions: int
     value: float
     spread: float
-    """Standard deviation over the draws, of their mean over models."""
+    """Standard deviation over the draws, of their mean over models; of published scores the standard error over them."""
 
 
 def unseen_parts(corpus: Corpus, say: Say) -> Iterator[Unseen]:
@@ -182,6 +186,34 @@ Note = Callable[[str, str, int, int, float], None]
 Run = tuple[str, int, int]
 
 
+def placed_figures(corpus: Corpus, parts: Iterable[Unseen], board: Board, say: Say) -> list[Figure]:
+    """The same of rows that are made of published scores, beside what else is known before anything was asked."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for unseen in parts:
+        exam = _Exam(corpus, unseen)
+        left_out = LeftOut(
+            board,
+            unseen.models,
+            unseen.abilities,
+            unseen.loads,
+            exam.sources,
+            asked=exam.is_asked,
+            answers=exam.answers,
+        )
+        left_out.judge(lambda what, prior, value: found.setdefault((what, prior), []).append(value))
+        say(f"{unseen.family}: {len(left_out.scored)} models judged by published scores alone")
+    return [
+        Figure(
+            what=what,
+            prior=prior,
+            questions=NOT_ASKED,
+            value=float(np.mean(values)),
+            spread=float(np.std(values) / np.sqrt(len(values))),
+        )
+        for (what, prior), values in found.items()
+    ]
+
+
 def _judge_means(exam: _Exam, unseen: Unseen, prior: Prior, run: Run, note: Note) -> None:
     for model in unseen.models:
         rows = exam.judged(model)
@@ -218,7 +250,13 @@ def study(data: Path, out: Path, say: Say) -> list[Figure]:
     """Runs the study; writes its figures as JSON and as a picture."""
     out.mkdir(parents=True, exist_ok=True)
     corpus = load(data)
-    found = figures(corpus, unseen_parts(corpus, say), say)
+    # Each part is a network; it is trained once and judged in both ways.
+    parts = list(unseen_parts(corpus, say))
+    found = []
+    if (data / SCORES_FILE).is_file():
+        board = board_of(data, source_means(corpus.models, corpus.outcomes, corpus.sources))
+        found += placed_figures(corpus, parts, board, say)
+    found += figures(corpus, parts, say)
     (out / "new-models.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     draw(found, out / "new-models.svg")
     return found
@@ -231,6 +269,7 @@ def draw(found: Sequence[Figure], path: Path) -> None:
     picture = Picture(figsize=(9, 3.6), layout="constrained")
     left, right = picture.subplots(1, 2)
     most = 1_000
+    found = [each for each in found if each.questions != NOT_ASKED]
     for what in sorted({each.what for each in found}):
         if what == "interval holds":
             continue

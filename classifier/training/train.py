@@ -6,7 +6,8 @@ prompts that the answering network had not seen, neither them nor another wordin
 
 import hashlib
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -31,7 +32,9 @@ from classifier.training.difficulty import Difficulty, gists_of, lessons
 from classifier.training.evaluate import Scored
 from classifier.training.factors import LEAST_OUTCOMES, Basis, equal_sources, source_levels, taught_loads
 from classifier.training.graph import Whole, blend_rows, tables_of, to_onnx, trust_of
+from classifier.training.lengths import published_ratios, told_over_actual, usual_lengths
 from classifier.training.network import Fitted, Rows, asks_of, fit, idf_of, predict, rows_of
+from classifier.training.published import SCORES_FILE, Published, board_of, grounds_of, published, source_means
 from classifier.training.references import REFERENCE_PROMPTS
 from classifier.training.splits import Split
 from classifier.training.task_kind import TaskKinds
@@ -55,7 +58,6 @@ LIBRARIES: Final = ("numpy", "scipy", "scikit-learn", "wordllama", "onnx", "onnx
 EASY_TIER: Final = 1
 SPREAD: Final = Spread(known=0.05, other=0.15)
 """Judgement, for there is no better classifier to measure it by."""
-_LENGTH_ROUNDS: Final = 20
 _FEWEST_MODELS: Final = 2
 
 
@@ -98,19 +100,23 @@ class Table(msgspec.Struct, frozen=True):
     kinds: list[str]
     kind_of: Integers
     tokens: Floats
-    """Usual length of an answer to each prompt, in tokens; NaN where no length is known."""
+    """Tokens of gpt-4o's usual answer to each prompt; NaN where no length is known."""
     log_lengths: Floats
-    """(models,): logarithm of the ratio of each model's answers to the usual length."""
+    """(models,): logarithm of the ratio of each model's answers to gpt-4o's."""
 
 
-def table_of(corpus: Corpus, known: Everyday) -> Table:
-    """A corpus as arrays. Raises BadData where fewer than two models have LEAST_OUTCOMES."""
+def table_of(corpus: Corpus, known: Everyday, ratios: Mapping[str, float] | None = None) -> Table:
+    """A corpus as arrays. Raises BadData where fewer than two models have LEAST_OUTCOMES.
+
+    `ratios` are published log ratios of answers' lengths, by model.
+    """
     enough = np.flatnonzero(np.count_nonzero(~np.isnan(corpus.outcomes), axis=0) >= LEAST_OUTCOMES)
     if len(enough) < _FEWEST_MODELS:
         what = f"{len(enough)} of {len(corpus.models)} models have {LEAST_OUTCOMES} outcomes or more"
         raise BadData([Problem(f"{what}; training needs two such models", [])])
     kinds, kind_of = kinds_in(corpus)
-    tokens, lengths = answer_lengths(corpus.output_tokens[:, enough])
+    models = [corpus.models[at] for at in enough]
+    tokens, lengths = usual_lengths(corpus.output_tokens[:, enough], corpus.sources, models, ratios)
     rows, gists = rows_of(corpus.features), gists_of(corpus.features, known.table)
     complexity = known.difficulty.complexity(asks_of(corpus.features), gists)
     return Table(
@@ -118,7 +124,7 @@ def table_of(corpus: Corpus, known: Everyday) -> Table:
         rows=rows,
         sides=domain.Sides(rows, known.difficulty.gist.standardised(gists), complexity),
         everyday=known,
-        models=[corpus.models[at] for at in enough],
+        models=models,
         outcomes=corpus.outcomes[:, enough],
         kinds=kinds,
         kind_of=kind_of,
@@ -140,21 +146,6 @@ def kinds_in(corpus: Corpus) -> tuple[list[str], Integers]:
                 break
     kinds, kind_of = np.unique([kind[name] for name in corpus.sources.tolist()], return_inverse=True)
     return kinds.tolist(), kind_of.astype(np.int64)
-
-
-def answer_lengths(tokens: Floats) -> tuple[Floats, Floats]:
-    """Log length = usual log length of the prompt's answers + habit of the model; returns exp of the first, and the
-    second.
-    """
-    logs = np.log(np.maximum(tokens, 1.0))
-    known = ~np.isnan(logs)
-    habit = np.zeros(tokens.shape[1])
-    usual = np.zeros(len(tokens))
-    for _ in range(_LENGTH_ROUNDS):
-        usual = np.nansum(np.where(known, logs - habit, 0.0), axis=1) / np.maximum(known.sum(axis=1), 1)
-        habit = np.nansum(np.where(known, logs - usual[:, None], 0.0), axis=0) / np.maximum(known.sum(axis=0), 1)
-        habit -= habit[known.any(axis=0)].mean() if known.any() else 0.0
-    return np.where(known.any(axis=1), np.exp(usual), np.nan), habit
 
 
 class Taught(msgspec.Struct, frozen=True):
@@ -371,18 +362,22 @@ def train(
     say: Say = lambda _line: None,
     *,
     judge: Callable[[Scored], None] | None = None,
+    scores: Path | None = None,
 ) -> Artifact:
     """The artifact for a corpus; the same corpus and seed give the same bytes on one machine.
 
-    `judge` is called with the ten folds' held-out scores. Raises BadData.
+    `judge` is called with the ten folds' held-out scores. `scores` is the folder of published scores and lengths, if there is
+    one: models without outcomes are placed by it. Raises BadData.
     """
-    table = table_of(corpus, known)
+    ratios = published_ratios(scores) if scores is not None else {}
+    table = table_of(corpus, known, ratios)
     found = answers(table, "10-fold", seed, say)
     say("fitting the network that ships")
     learned = taught(table, np.arange(len(corpus.texts)), known.difficulty.idf)
     judging = np.flatnonzero(found.fold_of >= 0)
     say("fitting abilities")
     made = joined(table, judging, learned.basis, found)
+    others = _published(table, judging, made, scores, ratios, say)
     parts = (learned.network, known.difficulty, known.table, learned.domain, known.task_kinds, made.blend)
     whole = Whole(*parts)
     network, tables = to_onnx(whole), write_tables(tables_of(whole))
@@ -401,7 +396,7 @@ def train(
         libraries={name: importlib.metadata.version(name) for name in LIBRARIES},
         kinds=known.task_kinds.names,
         loads=made.loads.shape[1],
-        abilities=made.abilities,
+        abilities={**made.abilities, **others.abilities},
         trust=trust_of(whole),
         blend=blend_rows(made.blend),
         spread=SPREAD,
@@ -409,7 +404,7 @@ def train(
         lengths=Lengths(known_p90=_p90(log_error), other_p90=P90_FACTOR),
         references=[],
         metrics={},
-        training=_training_facts(table, judging, found, log_error),
+        training={**_training_facts(table, judging, found, log_error), "placed": others.means},
     )
     artifact = Artifact(network, tables, manifest, sample)
     if judge is not None:
@@ -417,6 +412,19 @@ def train(
     return msgspec.structs.replace(
         artifact, manifest=msgspec.structs.replace(manifest, references=_references(artifact))
     )
+
+
+def _published(
+    table: Table, rows: Integers, made: Joined, scores: Path | None, ratios: Mapping[str, float], say: Say
+) -> Published:
+    """Rows of models without outcomes; none where no scores are given."""
+    if scores is None or not (scores / SCORES_FILE).is_file():
+        return Published({}, {})
+    corpus = table.corpus
+    board = board_of(scores, source_means(corpus.models, corpus.outcomes, corpus.sources))
+    found = published(board, grounds_of(made.loads, corpus.sources[rows], made.abilities), ratios)
+    say(f"{len(found.abilities)} rows placed by published scores")
+    return found
 
 
 def _log_tokens(table: Table, rows: Integers, found: Answers) -> Floats:
@@ -443,6 +451,15 @@ def _training_facts(table: Table, rows: Integers, found: Answers, log_error: Flo
             str(source): round(float(np.median(trust[sources == source])), 3) for source in np.unique(sources)
         },
         "kind_told_right": round(float((found.kinds[rows].argmax(axis=1) == table.kind_of[rows]).mean()), 4),
+        "answer_lengths": msgspec.to_builtins(
+            told_over_actual(
+                _log_tokens(table, rows, found),
+                table.corpus.output_tokens[rows][:, [table.corpus.models.index(name) for name in table.models]],
+                sources,
+                table.models,
+                table.log_lengths,
+            )
+        ),
         "answer_length_median_error_percent": round(float(np.median(off)), 1) if len(off) else None,
     }
 

@@ -149,7 +149,13 @@ def study_new_models(
         from gateway.table import print_table
 
         rows = [
-            [each.what, each.prior, str(each.questions or "all"), f"{each.value:.4f}", f"{each.spread:.4f}"]
+            [
+                each.what,
+                each.prior,
+                {0: "all", -1: "none"}.get(each.questions, str(each.questions)),
+                f"{each.value:.4f}",
+                f"{each.spread:.4f}",
+            ]
             for each in found
         ]
         print_table(["measure", "prior", "questions", "mean", "± between draws"], rows, right=(2, 3, 4))

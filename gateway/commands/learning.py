@@ -153,6 +153,8 @@ def print_report(report: "Report", version: int | None) -> None:
     if report.groups:
         groups = ", ".join(f"{team_id} {count}" for team_id, count in sorted(report.groups.items()))
         typer.echo(f"\ngroups of similar prompts: {groups}")
+    if report.lengths:
+        typer.echo(f"\nanswer lengths from own traffic: {', '.join(report.lengths)}")
     for reason, count in sorted(report.dropped.items()):
         typer.echo(f"left out: {count} ({reason})", err=True)
     typer.echo("")

@@ -539,7 +539,8 @@ def yardstick_of(classifier: TrainedClassifier, target_id: str) -> Yardstick:
         before = float(chances @ sample.weights / sample.weights.sum())
     shipped = classifier.abilities.get(target_id)
     return Yardstick(
-        known=classifier.manifest.abilities,
+        # What was placed by published scores is no measure for a measurement.
+        known={name: row for name, row in classifier.manifest.abilities.items() if row.basis == "outcomes"},
         before=before,
         log_length=0.0 if shipped is None else shipped.log_length,
         loads=sample.vectors[:, : classifier.loads].astype(np.float64),

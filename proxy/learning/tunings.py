@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.labels import MAX_LABELS
+from classifier.learning.lengths import own_ratios
 from classifier.learning.recalibrate import MIN_LABELS, Known, Proposal, Report, recalibrate, without_shifts
 from classifier.learning.silence import MAX_SILENT, silent_answers
 from classifier.learning.store import LearningError, LearningStore, TuningRecord
@@ -98,7 +99,11 @@ async def propose(
     since_us = min((outcome.at_us for outcome in spoken), default=0)
     silent = await silent_answers(engine, known.artifact, since_us=since_us, team_id=team_id) if spoken_of else []
     outcomes = [*spoken, *(outcome for outcome in silent if outcome.target_id in spoken_of)]
-    return recalibrate(outcomes, known, version=(active.version if active is not None else 0) + 1, team_id=team_id)
+    version = (active.version if active is not None else 0) + 1
+    # One team's answers must not tell every team's lengths.
+    answers = await store.lengths(known.artifact) if team_id is None else []
+    lengths = own_ratios(answer for answer in answers if answer.target_id in catalog.targets)
+    return recalibrate(outcomes, known, version=version, team_id=team_id, lengths=lengths)
 
 
 async def accept(store: LearningStore, proposal: Proposal) -> int:

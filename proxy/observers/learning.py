@@ -172,6 +172,7 @@ class LearningLog:
             conversation=self._digest(outcome.conversation),
             request_digest=self._digest(outcome.request_digest),
             prompt=text,
+            usual_tokens=prediction.expected_output_tokens,
         )
 
     def _digest(self, key: Hashable) -> str:

@@ -1,5 +1,7 @@
 """Names of models, as their providers, hosts and engines write them."""
 
+from pathlib import Path
+
 import pytest
 
 from classifier.known_models import EFFORTS, efforts_of, known_model, known_models, listed, nearest_names
@@ -46,6 +48,7 @@ from classifier.known_models import EFFORTS, efforts_of, known_model, known_mode
         ("llama3.3:70b", "llama-3.3-70b-instruct"),
         ("llama3.3:70b-instruct-q4_K_M", "llama-3.3-70b-instruct"),
         ("ollama/llama3.2", "llama-3.2-3b-instruct"),
+        ("llama3.2", "llama-3.2-3b-instruct"),
         ("gemma3:27b-it-qat", "gemma-3-27b-it"),
         ("databricks/databricks-meta-llama-3-3-70b-instruct", "llama-3.3-70b-instruct"),
     ],
@@ -161,3 +164,20 @@ def test_a_misspelt_name_is_told_its_neighbours() -> None:
     assert nearest_names("nonsense") == ()
     assert efforts_of("gpt-5-mni") == ()
     assert efforts_of("o3") == ("low", "medium", "high")
+
+
+MOST_USED = Path(__file__).with_name("most_used_models.txt").read_text().split()
+"""By the names that their providers, OpenRouter, Azure, Bedrock, Vertex, Groq, Together, Fireworks and Ollama have for them."""
+
+
+@pytest.mark.parametrize("name", MOST_USED)
+def test_the_most_used_models_have_a_row(name: str) -> None:
+    """Nobody has to configure a word for a model that people use, at any effort that it takes."""
+    for effort in ("", *efforts_of(name)):
+        found = known_model([name], effort)
+        assert found is not None, effort
+
+
+def test_a_hundred_models_are_looked_for() -> None:
+    """The list above is of a hundred different models at least."""
+    assert len({found[0].name for name in MOST_USED if (found := listed(name))}) >= 100

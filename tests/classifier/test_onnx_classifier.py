@@ -307,6 +307,17 @@ def test_what_was_learned_stands_before_what_was_trained(made_up: OnnxClassifier
     assert "unheard" not in made_up.classify(LEARNED).outlooks
 
 
+def test_a_published_row_is_less_sure_and_own_lengths_go_first(made_up: OnnxClassifier) -> None:
+    """A row's own reach is added on either side of its chance, and a tuning's length replaces that of the row."""
+    even = Ability(weights=[0.0] * made_up.loads, bias=0.0, log_length=0.5, verdicts=40)
+    placed = msgspec.structs.replace(even, basis="published", reach=0.1)
+    made_up.tune(tuning(made_up, abilities={"small": even, "big": placed}, lengths={"big": 0.5 + float(np.log(3))}))
+    found = made_up.classify(LEARNED).outlooks
+    assert found["big"].low == pytest.approx(found["small"].low - 0.1)
+    assert found["big"].high == pytest.approx(found["small"].high + 0.1)
+    assert found["big"].output_tokens == pytest.approx(3 * found["small"].output_tokens, abs=2)
+
+
 def test_a_rollback_is_an_older_tuning(made_up: OnnxClassifier) -> None:
     """Tuning again leaves nothing of the one before."""
     even = Ability(weights=[0.0] * made_up.loads, bias=0.0)

@@ -26,7 +26,6 @@ from classifier.training.train import (
     Everyday,
     Table,
     abilities_of,
-    answer_lengths,
     chances,
     cross_validated,
     kinds_in,
@@ -291,25 +290,10 @@ def test_a_chain_of_sources_is_one_kind(tmp_path: Path) -> None:
 
 
 def test_lengths_are_the_prompts_and_the_models(made_up_artifact: Artifact) -> None:
-    """An answer's length is the prompt's usual one times the model's habit; what is unknown stays so."""
-    usual, habit = np.array([10.0, 100.0, 1000.0, 50.0]), np.array([1.0, 2.0, 4.0])
-    tokens = usual[:, None] * habit
-    tokens[0, 0] = tokens[2, 1] = np.nan
-    tokens[3] = np.nan
-    found, habits = answer_lengths(tokens)
-    assert np.exp(np.diff(habits)) == pytest.approx([2.0, 2.0], rel=1e-3)
-    assert habits.sum() == pytest.approx(0.0, abs=1e-9)
-    assert found[:3] == pytest.approx(2 * usual[:3], rel=1e-3)
-    assert np.isnan(found[3])
+    """The artifact's ratios are those of the models' answers to the same prompts."""
     table = made_up_artifact.manifest.abilities
-    assert np.exp(table[SONNET].log_length - table[GPT_4O].log_length) == pytest.approx(2.0, rel=0.01)
-
-
-def test_no_lengths_at_all_are_no_error() -> None:
-    """Data without answers' lengths give habits of 0."""
-    found, habits = answer_lengths(np.full((4, 2), np.nan))
-    assert np.isnan(found).all()
-    assert habits.tolist() == [0.0, 0.0]
+    assert np.exp(table[SONNET].log_length - table[GPT_4O].log_length) == pytest.approx(2.0, rel=0.05)
+    assert table[GPT_4O].log_length == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_blends_rows_go_from_what_all_can_do_to_what_only_the_strong_can(table: Table) -> None:

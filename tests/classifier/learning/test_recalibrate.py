@@ -104,6 +104,28 @@ def test_too_few_labels_are_refused_by_name() -> None:
         recalibrate([], known(), version=1)
 
 
+def test_own_lengths_need_no_verdicts() -> None:
+    """What a target's answers say of their length is proposed without any verdict, and only where it is another one."""
+    before = Tuning(version=1, artifact="a1", lengths={"cheap": 0.5, "gone": 0.1})
+    found = recalibrate(
+        [], msgspec.structs.replace(known(), tuning=before), version=2, lengths={"cheap": 0.51, "dear": 1.2}
+    )
+    assert found.tuning.lengths == {"cheap": 0.51, "dear": 1.2, "gone": 0.1}
+    assert found.report.lengths == ["dear"]
+    assert found.report.improves
+    same = recalibrate([], msgspec.structs.replace(known(), tuning=before), version=2, lengths={"cheap": 0.5})
+    assert not same.report.improves
+
+
+def test_a_published_row_is_surer_with_every_verdict() -> None:
+    """The interval that a row had before any verdict shrinks, and is that of outcomes in the end."""
+    placed = {name: msgspec.structs.replace(row, basis="published", reach=0.1) for name, row in SHIPPED.items()}
+    found = recalibrate(traffic(SHIPPED, 1_000), msgspec.structs.replace(known(), abilities=placed), version=1)
+    for row in found.tuning.abilities.values():
+        assert 0 < row.reach < 0.03
+        assert row.basis == "outcomes"
+
+
 def test_a_target_with_few_labels_stays_beside_one_with_many() -> None:
     """It is told apart as too few and keeps its row."""
     rows = [each for each in traffic(SHIPPED, 400) if each.target_id == "cheap" or each.at_us < 40]
