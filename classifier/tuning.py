@@ -7,7 +7,7 @@ The trained network computes a prompt's loads; a target's ability is a row of we
 so a new target needs one row, and refitting never touches the network.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -21,8 +21,14 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
     weights: list[float]
     bias: float
     log_length: float = 0.0
-    """Natural logarithm of the ratio of its answers' length to the usual length."""
+    """Natural logarithm of its billed answer tokens over gpt-4o's, for the same prompt in the same form."""
     verdicts: int = 0
+    basis: Literal["outcomes", "published"] = "outcomes"
+    """Whether it was fitted to outcomes, or placed by scores that others published."""
+    reach: float = 0.0
+    """What the half-width of the 90 % interval of P(adequate) gains, as a row placed by published scores is less sure."""
+    extrapolated: bool = False
+    """True where the model's published scores are above those of all models with outcomes."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

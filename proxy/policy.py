@@ -4,14 +4,14 @@ Filter what cannot serve the request, then order what can by what one more reque
 bought, the shadow price of our own GPUs (`proxy/shadow_price.py`). Every target ends up either as a candidate with a
 reason or as a rejection with a reason.
 
-Of the targets whose outcomes were measured the one of the greatest net benefit sets what a prompt asks for (the rule is that of
-`classifier/frontier.py`): whatever is as likely to be adequate is capable of it, and whatever is less likely is not. Any other
-target is capable of what its declared capability covers.
+Of the targets with a row the one of the greatest net benefit sets what a prompt asks for (the rule is that of
+`classifier/frontier.py`). Which targets are good enough then, and what becomes of those that nothing is known of,
+`proxy/evidence.py` says.
 """
 
 import math
 import operator
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -34,6 +34,16 @@ from proxy.errors import (
     TargetsUnavailable,
     UnpricedModel,
 )
+from proxy.evidence import (
+    NO_EVIDENCE,
+    TRUSTED,
+    Evidence,
+    Judged,
+    Yardstick,
+    measuring_hint,
+    trust_baseline,
+    trust_order,
+)
 from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin, resting_nanousd
 from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
@@ -43,8 +53,6 @@ DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
 DEFAULT_FLOOR = 0.97
-NO_LIMIT_NANOUSD: Final = 1e15
-"""A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
 
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
@@ -53,6 +61,8 @@ Reason = Literal[
     "cheapest-capable",
     "prompt-cache",
     "most-capable",
+    "baseline",
+    "dearest",
     "named",
     "alias",
     "fallback",
@@ -86,6 +96,7 @@ Obstacle = Literal[
     "weight-zero",
     "unavailable",
     "too-hard",
+    "unknown",
 ]
 
 
@@ -116,7 +127,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Names, fallbacks and strictness that planning follows.
 
     `capability_shift` is added to every declared capability: below 0 the gateway is stricter and
-    sends more to the dear targets, above 0 it saves more. Measured targets follow the willingness to pay instead.
+    sends more to the dear targets, above 0 it saves more. Targets with a row follow the willingness to pay instead.
     """
 
     auto_targets: tuple[str, ...] | None = None
@@ -138,6 +149,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of targets on our own GPUs, beside those that are marked as own."""
     pools: tuple[OwnPool, ...] = ()
     """Our own pools whose hours `cost.pools` bills."""
+    evidence: Mapping[str, Evidence] = NO_EVIDENCE
+    """By target id how it is known how good it is."""
+    grounds: Mapping[str, Evidence] = NO_EVIDENCE
+    """By target id what a choice of it rests on, the baseline model counted in."""
     degrade: bool = False
     """True to try less capable targets, best first, after all capable ones."""
     max_candidates: int = 4
@@ -162,10 +177,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """An upper bound of `input_tokens` for hard budgets; 0 where nothing is reserved."""
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
-    willing_nanousd: float = NO_LIMIT_NANOUSD
-    """The willingness to pay: what one more adequate answer may cost, in nano-dollars."""
+    willing_nanousd: float | None = None
+    """The willingness to pay: what one more adequate answer may cost, in nano-dollars; None where no curve tells."""
     willing_with_room_nanousd: float | None = None
     """The same while our own GPUs have room, and so come first; None when it is no other."""
+    may_lose: float = 1 - DEFAULT_FLOOR
+    """The most by which P(adequate) may fall below the reference's where no curve tells what that is worth."""
     loop: ToolLoop = NO_LOOP
     """What the messages after the last user message show, for `auto`."""
     service_tier: ServiceTier | None = None
@@ -176,6 +193,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What it uses beside tokens, how much of it, and how much at most, in thousandths, as in `ChatRequest`."""
     units_milli: int = 0
     most_units_milli: int = 0
+    spares: bool = False
+    """True where a spent budget lets the gateway choose: what is cheapest comes first among the unknown."""
     bounded: bool = False
     """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
     dialect: Dialect | None = None
@@ -201,7 +220,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     margin_nanousd: int | None = None
     margin_why: MarginWhy = ""
     adequate: float | None = None
-    """The predicted P(adequate) of its answer, where the target was measured."""
+    """The predicted P(adequate) of its answer, where the target has a row."""
+    strength: float = 0.0
+    """How good it is for this prompt in comparison with the plan's other candidates, where the gateway chose."""
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
     """The expected answer tokens of all choices together."""
     waited_s: float = 0.0
@@ -232,10 +253,14 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The complexity that declared capability was held against; None where the caller named a model."""
     tolerance: float | None = None
     """The most by which a target's P(adequate) may fall below the reference's for this prompt, below 0 where it must be higher;
-    None where the caller named a model or declared capability decided.
+    None where the caller named a model.
     """
     reference_adequate: float | None = None
-    """P(adequate) of the reference that measured targets were compared with; None when declared capability decided."""
+    """P(adequate) of the reference that targets with rows were compared with; None when declared capability decided."""
+    stand_in: bool = False
+    """True where the reference has no row, and the best of all known models stood for it."""
+    grounds: Mapping[str, Evidence] = NO_EVIDENCE
+    """By target id what a choice of it rests on; empty where the caller named a model."""
     cheapest_commercial: Target | None = None
     """The paid target of least expected cost among those capable of this prompt."""
     paced_s: float | None = None
@@ -289,7 +314,9 @@ def plan(
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts) if prediction.outlooks else None
-        scales = _TargetComparison(facts, prediction, policy, reference)
+        stand_in = reference is None and prediction.best_known is not None
+        best = prediction.best_known if stand_in else reference
+        scales = _TargetComparison(facts, prediction, policy, best, stand_in)
         return _auto(eligible, rejected, scales, sticky, rooms, turn)
     first = eligible[0]
     candidates = _in_order(_limited(eligible, policy, _itself), facts, prediction, sticky, kind=kind)
@@ -308,6 +335,7 @@ def why_too_weak(
     adequate: float | None,
     reference: float | None,
     tolerance: float | None,
+    stand_in: bool = False,
 ) -> str:
     """Returns in words why a target was too weak: by its declared `capability`, or by its predicted chance. Empty where too
     little is known.
@@ -316,8 +344,9 @@ def why_too_weak(
         return f"complexity {complexity:.2f} is above its {capability:.2f}"
     if adequate is None or reference is None or tolerance is None:
         return ""
+    compared = "the best known model, as nothing is known of the baseline model," if stand_in else "the baseline model"
     return (
-        f"adequate with {adequate:.3f}, the baseline model with {reference:.3f}: "
+        f"adequate with {adequate:.3f}, {compared} with {reference:.3f}: "
         f"up to {reference - tolerance:.3f} a better answer is worth its price"
     )
 
@@ -356,41 +385,30 @@ def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) 
     return [target for target in targets if target.price is not None and target.routing_weight > 0 and target.chats]
 
 
-def unmeasured(
-    measured: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None = None
-) -> tuple[str, ...]:
-    """Returns the ids of the targets that `auto` could choose by their declared capability alone."""
-    return tuple(each.target_id for each in choosable(policy, catalog, allowed) if each.target_id not in measured)
-
-
-def measuring_hint(target_ids: Collection[str]) -> str:
-    """Returns the sentence that says what to do about targets that were never measured."""
-    names = ", ".join(target_ids)
-    return (
-        f"Never measured, so chosen by declared capability alone: {names}. "
-        f"`weighbridge classifier measure {next(iter(target_ids))}` weighs one in minutes."
-    )
+def evidence_for_auto(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None = None) -> dict[str, Evidence]:
+    """Returns how it is known how good each of the targets is that `auto` could choose, by target id."""
+    return {each.target_id: policy.evidence.get(each.target_id, "none") for each in choosable(policy, catalog, allowed)}
 
 
 def yardstick(
-    measured: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
+    known: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
 ) -> tuple[str, ...]:
-    """Returns the ids of the targets whose best P(adequate) is the reference; empty when declared capability must
-    decide.
+    """Returns the ids of the targets whose best P(adequate) is the reference, of those with rows; empty where none may stand
+    for it.
 
     It is the reference, also where the reference itself cannot serve the request: the floor is a promise about its
-    quality, and what one target may have must not hang on the health of another. Where the reference was not measured
-    the best of the measured targets stands for it. But a small model that happens to be the only measured one must not
-    be its own yardstick: where another is declared more capable than all measured ones, every target is as declared.
+    quality, and what one target may have must not hang on the health of another. Where none is configured the best of the
+    targets with rows stands for it, unless one without a row is declared more capable than all of them: a small model that
+    happens to be the only known one must not be its own yardstick.
     """
-    if policy.reference is not None and policy.reference in measured:
-        return (policy.reference,)
+    if policy.reference is not None:
+        return (policy.reference,) if policy.reference in known else ()
     pool = choosable(policy, catalog, allowed)
-    known = [target for target in pool if target.target_id in measured]
-    best_declared = max((target.capability for target in pool), default=0.0)
-    if not any(target.capability >= best_declared for target in known):
+    ours = [target for target in pool if target.target_id in known]
+    declared = max((each.capability or 0.0 for each in pool if each.target_id not in known), default=0.0)
+    if declared > 0 and all((target.capability or 0.0) < declared for target in ours):
         return ()
-    return tuple(target.target_id for target in known)
+    return tuple(target.target_id for target in ours)
 
 
 def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: Facts) -> float | None:
@@ -577,6 +595,11 @@ def _nobody_runs(tools: Mapping[str, str], where: str) -> BadRequest:
     )
 
 
+def _nowhere(_target_id: str) -> bool:
+    """Room on none of our own GPUs."""
+    return False
+
+
 class _Option(msgspec.Struct, eq=False):
     """One eligible target as a request sees it. Costs are nano-dollars, None without a price."""
 
@@ -587,8 +610,7 @@ class _Option(msgspec.Struct, eq=False):
     expected: int | None
     compared: int | None
     """What it is compared by: within a tool loop the expected cost of the turn's first request."""
-    capable: bool = True
-    """True when it is good enough for this prompt."""
+    judged: Judged = TRUSTED
     reason: Reason = "fallback"
     margin_nanousd: int | None = None
     margin_why: MarginWhy = ""
@@ -600,11 +622,6 @@ class _Option(msgspec.Struct, eq=False):
 _rank: Final = operator.attrgetter("rank")
 
 
-def _nowhere(_target_id: str) -> bool:
-    """Room on none of our own GPUs."""
-    return False
-
-
 class _TargetComparison(msgspec.Struct, eq=False):
     """Compares targets for one prompt."""
 
@@ -613,6 +630,8 @@ class _TargetComparison(msgspec.Struct, eq=False):
     policy: Policy
     reference: float | None
     """P(adequate) of the yardstick; None when there is none."""
+    stand_in: bool
+    """True where the best known model stands for the reference."""
 
     def option(self, target: Target, sticky: Sticky | None) -> _Option:
         """The target with what one more request costs by its price, and the rank that follows from it and the routing weight:
@@ -625,86 +644,75 @@ class _TargetComparison(msgspec.Struct, eq=False):
         compared = expected
         if facts.opening_tokens is not None:
             _, compared = _expected(target, facts, facts.opening_tokens, predicted, sticky)
-        # Of a measured one `judge` decides, which has to see all of them.
-        capable = self.declared(outlook) and prediction.complexity <= target.capability + policy.capability_shift
         if compared is None:
-            return _Option(target, outlook, output, expected, None, capable, rank=(math.inf, False, target_id))
+            return _Option(target, outlook, output, expected, None, rank=(math.inf, False, target_id))
         return _Option(
             target,
             outlook,
             output,
             expected,
             compared,
-            capable,
             margin_nanousd=compared,
             margin_why="average" if is_own(target, policy.pooled) else "bought",
             rank=(compared / target.routing_weight, False, target_id),
         )
 
-    def declared(self, outlook: TargetPrediction | None) -> bool:
-        """True where declared capability decides."""
-        return self.reference is None or outlook is None
+    def judge(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> float:
+        """Marks which options are good enough, and returns the most by which P(adequate) may fall below the reference's.
 
-    def judge(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> float | None:
-        """Marks the measured options that are good enough, and returns the chance that the prompt asks for: that of the option
-        of the greatest net benefit; None where no measured one decides.
-
-        Whatever is better costs more than that is worth, or comes first for its price; what is worse saves too little. What
-        the turn began with stays good enough where it was so with room or without: each keeps the minimum, and the room may
-        have changed since.
+        What the turn began with stays good enough where it was so with room or without: each keeps the minimum, and the room
+        may have changed since.
         """
         facts = self.facts
-        roomy, full = facts.willing_with_room_nanousd, facts.willing_nanousd
+        full, roomy = facts.willing_nanousd, facts.willing_with_room_nanousd
         if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
-            least = self._chance_at(options, roomy, rooms.has_room)
+            tolerance = self._tolerance(options, roomy, rooms.has_room)
         else:
-            least = self._chance_at(options, full, _nowhere)
-        if least is None:
-            return None
+            tolerance = self._tolerance(options, full, _nowhere)
+        yardstick = Yardstick(self.prediction.complexity, self.reference, tolerance, self.policy.capability_shift)
         for option in options:
-            if option.outlook is None:
-                continue
-            option.capable = option.outlook.adequate >= least
-            if kept is not None and kept.target_id == option.target.target_id and not option.capable:
-                option.capable = option.outlook.adequate >= min(
-                    self._chance_at(options, full, _nowhere) or 0.0,
-                    self._chance_at(options, full if roomy is None else roomy, rooms.by_target.__contains__) or 0.0,
-                )
-        return least
+            outlook, target = option.outlook, option.target
+            judging = yardstick
+            if kept is not None and kept.target_id == target.target_id:
+                without = self._tolerance(options, full, _nowhere)
+                with_room = self._tolerance(options, full if roomy is None else roomy, rooms.by_target.__contains__)
+                judging = msgspec.structs.replace(yardstick, tolerance=max(tolerance, without, with_room))
+            option.judged = judging.judge(None if outlook is None else outlook.adequate, target.capability)
+        return tolerance
 
-    def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
-        best, chance = -math.inf, None
+    def _tolerance(self, options: Iterable[_Option], willing: float | None, has_room: Callable[[str], bool]) -> float:
+        """Returns what this prompt may lose against the reference: what the target of the greatest net benefit loses, by the
+        rule of `classifier/frontier.py`; below 0 where that one is better. What is better still costs more than it is worth, or
+        comes first for its price; what is worse saves too little.
+        """
+        facts, reference = self.facts, self.reference
+        if willing is None or reference is None or self.stand_in:
+            return facts.may_lose
+        most, tolerance = -math.inf, facts.may_lose
         for option in options:
-            if option.compared is None or option.outlook is None or self.reference is None:
+            target, cost, outlook = option.target, option.compared, option.outlook
+            if cost is None or outlook is None:
                 continue
-            target, cost = option.target, option.compared
             if has_room(target.target_id):
                 cost = resting_nanousd(cost, None)
-            benefit = willing * option.outlook.adequate - cost / target.routing_weight
-            if benefit > best:
-                best, chance = benefit, option.outlook.adequate
-        return chance
-
-    def better(self, option: _Option, than: _Option) -> bool:
-        if self.reference is None or option.outlook is None or than.outlook is None:
-            return is_more_capable(option.target, None, than.target, None)
-        return is_more_capable(option.target, option.outlook.adequate, than.target, than.outlook.adequate)
-
-    def strength(self, option: _Option) -> float:
-        if self.reference is None or option.outlook is None:
-            return option.target.capability
-        return option.outlook.adequate
+            benefit = willing * outlook.adequate - cost / target.routing_weight
+            if benefit > most:
+                most, tolerance = benefit, reference - outlook.adequate
+        return tolerance
 
     def too_weak(self, option: _Option) -> Rejection:
-        is_declared = self.declared(option.outlook)
+        target, outlook, policy = option.target, option.outlook, self.policy
+        is_unknown = option.judged.standing == "unknown"
+        by_row = outlook is not None and self.reference is not None
         return Rejection(
-            target_id=option.target.target_id,
-            obstacle="too-hard",
-            capability=option.target.capability + self.policy.capability_shift if is_declared else None,
+            target_id=target.target_id,
+            obstacle="unknown" if is_unknown else "too-hard",
+            detail=f"nothing is known of how good it is; {measuring_hint(target.target_id)}" if is_unknown else "",
+            capability=None if by_row or target.capability is None else target.capability + policy.capability_shift,
             expected_nanousd=option.expected,
             margin_nanousd=option.margin_nanousd,
             margin_why=option.margin_why,
-            adequate=None if option.outlook is None else option.outlook.adequate,
+            adequate=None if outlook is None else outlook.adequate,
         )
 
 
@@ -716,46 +724,83 @@ def _auto(
     rooms: Rooms,
     turn: TurnChoice | None,
 ) -> RoutePlan:
-    """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most capable one
+    """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most trusted one
     first. Within a tool loop the turn's target stays first, or a better one when the loop struggles.
     """
     facts, policy = scales.facts, scales.policy
     kept = turn.at(facts.loop.raises) if turn is not None and facts.loop.steps else None
     options = [scales.option(target, sticky) for target in eligible]
-    least = scales.judge(options, rooms, kept)
-    capable = [option for option in options if option.capable]
-    weak = [option for option in options if not option.capable]
+    tolerance = scales.judge(options, rooms, kept)
+    capable = [option for option in options if option.judged.standing == "good-enough"]
+    others = [option for option in options if option.judged.standing != "good-enough"]
     if rooms is not NO_ROOMS:
         _price_rooms(capable, rooms)
-        _price_rooms(weak, rooms)
-    if len(weak) > 1:
-        weak.sort(key=lambda option: (-scales.strength(option), option.rank))
+        _price_rooms(others, rooms)
+    if others:
+        others = _by_trust(others, capable, facts, policy)
     if capable:
         capable.sort(key=_rank)
         capable[0].reason = _first_reason(capable, scales, sticky, rooms)
+        cheapest = _cheapest_bought(capable)
+        if others and others[0].judged is TRUSTED:
+            capable.append(others.pop(0))
     else:
-        capable.append(weak.pop(0))
-        capable[0].reason = "most-capable"
+        # Of what nothing is known, nobody can say that it is the weaker one.
+        all_unknown = others[0].judged.standing == others[-1].judged.standing == "unknown"
+        capable, others = (others, []) if all_unknown else ([others[0]], others[1:])
+        capable[0].reason = _reason_without_any(capable[0], policy)
+        cheapest = _cheapest_bought(capable[:1])
     ordered = capable
     if facts.loop is not NO_LOOP:
         by_cache = capable[0].reason == "prompt-cache"
         cold = _first_without_cache(capable, scales, rooms) if by_cache else capable[0]
         ordered = _within_turn(capable, cold, kept, scales)
-    if policy.degrade and weak:
-        for option in weak:
+    if policy.degrade and others:
+        for option in others:
             option.reason = "degraded"
-        ordered = [*ordered, *weak]
-        weak = []
+        ordered = [*ordered, *others]
+        others = []
     if len(ordered) > policy.max_candidates:
         ordered = _limited(ordered, policy, lambda each: each.target)
     return RoutePlan(
         candidates=tuple([_candidate(option, facts) for option in ordered]),
-        rejected=(*rejected, *map(scales.too_weak, weak)),
+        rejected=(*rejected, *map(scales.too_weak, others)),
         complexity=scales.prediction.complexity,
-        tolerance=None if least is None or scales.reference is None else scales.reference - least,
+        tolerance=tolerance,
         reference_adequate=scales.reference,
-        cheapest_commercial=_cheapest_bought(capable),
+        stand_in=scales.stand_in,
+        grounds=policy.grounds,
+        cheapest_commercial=cheapest,
     )
+
+
+def _by_trust(others: list[_Option], capable: list[_Option], facts: Facts, policy: Policy) -> list[_Option]:
+    """Returns what is not good enough, or unknown, the most trusted first. The reference is told apart here."""
+    unknown = [option for option in others if option.judged.standing == "unknown"]
+    baseline = next((option for option in unknown if option.target.target_id == policy.reference), None)
+    if baseline is not None and not facts.spares:
+        known = [_price_of(option) for option in (*capable, *others) if option.judged.standing != "unknown"]
+        if trust_baseline(known, _price_of(baseline)):
+            baseline.judged = TRUSTED
+    # Prices tell of strength, what is paid anyway does not.
+    return sorted(
+        others,
+        key=lambda each: (
+            *trust_order(each.judged, _price_of(each) if each in unknown else each.rank[0], spares=facts.spares),
+            each.rank,
+        ),
+    )
+
+
+def _price_of(option: _Option) -> int:
+    return option.compared or 0
+
+
+def _reason_without_any(option: _Option, policy: Policy) -> Reason:
+    """Returns the reason of the first candidate where no target is known to be good enough."""
+    if option.judged.standing != "unknown":
+        return "most-capable"
+    return "baseline" if option.target.target_id == policy.reference else "dearest"
 
 
 def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scales: _TargetComparison) -> list[_Option]:
@@ -772,10 +817,10 @@ def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scale
     raises = scales.facts.loop.raises
     present = cold if begun is None else begun
     for _ in range(raises if begun is None or kept is None else raises - kept.raises):
-        present = next((option for option in ordered if scales.better(option, present)), present)
-    if begun is None and not (raises and scales.better(present, first)):
+        present = next((option for option in ordered if _is_better(option, present)), present)
+    if begun is None and not (raises and _is_better(present, first)):
         return ordered
-    if raises and scales.better(present, first if begun is None else cold):
+    if raises and _is_better(present, first if begun is None else cold):
         reason = "struggle"
     elif present is not first:
         reason = "same-turn"
@@ -785,19 +830,16 @@ def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scale
     return [*front.values(), *(option for option in ordered if option.target.target_id not in front)]
 
 
+def _is_better(option: _Option, than: _Option) -> bool:
+    return option.judged.strength > than.judged.strength
+
+
 def _begun_with(ordered: list[_Option], kept: Kept | None) -> _Option | None:
     """The target that the turn began with, when it may go on there."""
     for option in ordered if kept is not None else ():
         if kept is not None and kept.target_id == option.target.target_id and not option.overflows:
             return option
     return None
-
-
-def is_more_capable(target: Target, adequate: float | None, than: Target, than_adequate: float | None) -> bool:
-    """Compares measured P(adequate) of this prompt where both have it, else declared capability."""
-    if adequate is not None and than_adequate is not None:
-        return adequate > than_adequate
-    return target.capability > than.capability
 
 
 def _price_rooms(options: list[_Option], rooms: Rooms) -> None:
@@ -921,7 +963,8 @@ def _option(
     if facts.unit:
         # Billed by what was asked for: it costs what it may cost.
         expected = likely_most_nanousd(target, facts)
-    return _Option(target, outlook, output, expected, None, reason=reason)
+    judged = TRUSTED if outlook is None else Judged("good-enough", outlook.adequate)
+    return _Option(target, outlook, output, expected, None, judged, reason)
 
 
 def _candidate(option: _Option, facts: Facts) -> Candidate:
@@ -933,6 +976,7 @@ def _candidate(option: _Option, facts: Facts) -> Candidate:
         margin_nanousd=option.margin_nanousd,
         margin_why=option.margin_why,
         adequate=None if option.outlook is None else option.outlook.adequate,
+        strength=option.judged.strength,
         output_tokens=option.output_tokens,
     )
 

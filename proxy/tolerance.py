@@ -20,7 +20,8 @@ from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Target
-from proxy.policy import NO_LIMIT_NANOUSD, OwnPool, Policy, choosable, is_own, yardstick
+from proxy.evidence import Evidence
+from proxy.policy import OwnPool, Policy, choosable, evidence_for_auto, is_own, yardstick
 from proxy.shadow_price import RESTING_PARTS
 
 Key = TypeVar("Key")
@@ -38,8 +39,8 @@ class Willingness(NamedTuple):
     model.
     """
 
-    by_average: float
-    with_room: float
+    by_average: float | None
+    with_room: float | None
 
 
 RequestedFloor = tuple[float, frozenset[str] | None, str]
@@ -131,7 +132,7 @@ class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """Floors side by side. Without a curve `offers` is empty, and each prompt goes to the most capable target."""
+    """Floors side by side. Without a curve `offers` is empty, and each prompt may lose 1 - floor."""
 
     basis: Basis
     requests: int
@@ -139,14 +140,18 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """The target that others are compared with; several where the best of them is taken."""
     reference_cost_nanousd: int | None
     unmeasured: tuple[str, ...]
-    """Targets that `auto` may choose by declared capability; no figure here includes them."""
+    """Targets that `auto` may choose and that have no row; no figure here includes them."""
     current_floor: float
-    current_willing_nanousd: float
+    current_willing_nanousd: float | None
     offers: tuple[FloorResult, ...]
     pools: tuple[PoolSize, ...] = ()
     """Our own pools that serve the targets of these figures."""
     own: frozenset[str] = frozenset()
     """The targets on our own GPUs."""
+    evidence: dict[str, Evidence] = {}
+    """How it is known how good each target is that `auto` may choose, by target id."""
+    trained: bool = False
+    """True where a trained classifier predicts."""
 
 
 class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +311,8 @@ class Tolerances:
             if ground.reference_cost is None
             else round(ground.reference_cost * PREVIEWED_REQUESTS),
             unmeasured=self._unmeasured(allowed),
+            evidence=evidence_for_auto(self._policy, self._catalog, allowed),
+            trained=True,
             current_floor=floor,
             current_willing_nanousd=points[floor].willingness,
             offers=tuple(
@@ -342,6 +349,8 @@ class Tolerances:
             reference=(),
             reference_cost_nanousd=None,
             unmeasured=self._unmeasured(allowed),
+            evidence=evidence_for_auto(self._policy, self._catalog, allowed),
+            trained=self._measured is not None,
             current_floor=floor,
             current_willing_nanousd=NO_CURVE.by_average,
             offers=(),
@@ -463,8 +472,8 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: i
         cache.popitem(last=False)
 
 
-NO_CURVE: Final = Willingness(NO_LIMIT_NANOUSD, NO_LIMIT_NANOUSD)
-"""Where no curve is known nothing says what a floor comes to, so quality comes first."""
+NO_CURVE: Final = Willingness(None, None)
+"""Without a sample, or without a row of the reference, nothing tells what an answer is worth."""
 
 
 def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:

@@ -32,6 +32,7 @@ from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
+from proxy.evidence import evidence_notes
 from proxy.policy import choosable
 from proxy.tolerance import FloorResult, Present, Preview, Tolerances
 
@@ -248,6 +249,7 @@ async def _page(
         notice=notice,
         may_change=view.may("team.change"),
         outlook=found,
+        evidence_notes=list(evidence_notes(found.preview.evidence, trained=found.preview.trained)),
         then=then,
         table=table,
         days=DAYS,

@@ -75,16 +75,15 @@ async def _load_tolerances(
     from cost.reports.scope import ReadScope
     from cost.times import wall_us
     from dashboards.policy.traffic import auto_traffic
-    from gateway.wiring.policy import build_policy
-    from providers.catalog import build_catalog
+    from gateway.explain import catalog_of
+    from gateway.wiring.policy import build_policy, informed
     from proxy.learning.tunings import TuningWatch
     from proxy.tolerance import Tolerances
 
-    # No call is made, so no secret is looked up.
-    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
-    policy = build_policy(settings.policy, settings.cost)
+    catalog = catalog_of(settings)
     async with open_engine() as engine:
         await TuningWatch(LearningStore(engine), classifier).refresh()
+        policy = informed(build_policy(settings.policy, settings.cost), catalog, classifier)
         tolerances = Tolerances(catalog=catalog, policy=policy, classifier=classifier)
         if team_id is None:
             return None, None, tolerances, None

@@ -43,6 +43,7 @@ def line(**changes: Any) -> Line:
         "target_id": "small",
         "pool": "",
         "origin": "caller",
+        "ground": "measured",
         "served": 200,
         "attempts": 200,
         "cost_nanousd": 300 * CENT,
