@@ -52,7 +52,7 @@ AUTO: Final = "auto"
 DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
-DEFAULT_FLOOR = 0.97
+DEFAULT_FLOOR: Final = 0.98
 
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
