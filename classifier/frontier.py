@@ -36,7 +36,7 @@ NO_LEAD: Final = 0.012
 LEAST_LEAD it is held at ever more, so that a slightly other sample changes little.
 """
 _ROUNDING: Final = 1e-9
-"""Slack of comparisons with a floor: sums over thousands of prompts differ in the last digits."""
+"""Slack of comparisons: sums over thousands of prompts, and slopes, differ in the last digits."""
 _BEYOND: Final = 1.001
 """Where a choice changes both sides are equal; a willingness is told by so much above."""
 
@@ -168,8 +168,8 @@ def curve(choices: Choices) -> Curve:
     row, old, new, at = _joined(steps)
     order = at.argsort(kind="stable")
     willingness = np.concatenate(([0.0], at[order]))
-    # Of steps at the same willingness only the last one's sums are true.
-    last = np.flatnonzero(np.append(np.diff(willingness) > 0, True))
+    # Of steps at the same willingness only the last one's sums are true; slopes are rounded, so nearly the same is the same.
+    last = np.flatnonzero(np.append(np.diff(willingness) > _ROUNDING * willingness[1:], True))
 
     def sums(value: Floats) -> Floats:
         start = choices.share @ value[rows, first]
