@@ -32,10 +32,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     expected_output_tokens: int
     quality_floor: float
-    tolerance: float
-    """The most by which a target's P(adequate) may fall below the reference's for this prompt."""
-    willing_usd: str | None
-    """What one more adequate answer may cost, with room on our own GPUs; None where no curve tells."""
+    tolerance: float | None
+    """The most by which a target's P(adequate) may fall below the reference's for this prompt; None when declared capability
+    decided.
+    """
+    willing_usd: str
+    """What one more adequate answer may cost, with room on our own GPUs."""
     reference_adequate: float | None
     """The reference's P(adequate); None when declared capability decided."""
     outlooks: tuple[dict[str, Any], ...] = ()
@@ -99,7 +101,6 @@ class DryRun:
             max_output_tokens=request.max_output_tokens,
             willing_nanousd=willing.by_average,
             willing_with_room_nanousd=willing.with_room,
-            may_lose=1 - floor,
             loop=loop,
             opening_tokens=opening_tokens(request, weighed, tokens) if stays else None,
         )
@@ -154,10 +155,8 @@ def _explanation(
         input_tokens=facts.input_tokens,
         expected_output_tokens=prediction.expected_output_tokens,
         quality_floor=floor,
-        tolerance=round(facts.may_lose if route.tolerance is None else route.tolerance, 4),
-        willing_usd=_dollars(
-            None if facts.willing_nanousd is None else round(facts.willing_with_room_nanousd or facts.willing_nanousd)
-        ),
+        tolerance=None if route.tolerance is None else round(route.tolerance, 4),
+        willing_usd=_dollars(round(facts.willing_with_room_nanousd or facts.willing_nanousd)) or "",
         reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
         stand_in=route.stand_in,
         outlooks=_outlooks(prediction, route.reference_adequate),

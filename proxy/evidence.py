@@ -40,6 +40,10 @@ NO_EVIDENCE: Final[Mapping[str, Evidence]] = {}
 
 Standing = Literal["good-enough", "too-weak", "unknown"]
 """What a target is for one prompt."""
+_STAND_IN_LOSS: Final = 0.03
+"""As much as the usual minimum quality of 0.97 lets be lost, for each prompt: without the baseline model's row nobody can say what
+it comes to on average.
+"""
 _UNKNOWN: Final = -1.0
 """The strength of what is unknown: below all that is known."""
 
@@ -129,8 +133,8 @@ class Yardstick(msgspec.Struct, frozen=True):
     complexity: float
     reference: float | None
     """P(adequate) of the baseline model or of what stands for it; None where no target has a row."""
-    tolerance: float
-    """The most by which P(adequate) may fall below it."""
+    least: float | None
+    """The P(adequate) that the prompt asks for; None where no target has a row."""
     shift: float = 0.0
     """What is added to every declared capability."""
 
@@ -139,14 +143,21 @@ class Yardstick(msgspec.Struct, frozen=True):
 
         What is declared capable of the prompt loses nothing against the baseline model, by its operator's word.
         """
-        reference = self.reference
-        if adequate is not None and reference is not None:
-            return Judged("good-enough" if reference - adequate <= self.tolerance else "too-weak", adequate)
+        reference, least = self.reference, self.least
+        if adequate is not None and least is not None:
+            return Judged("good-enough" if adequate >= least else "too-weak", adequate)
         if declared is None:
             return _UNJUDGED
         if self.complexity <= declared + self.shift:
             return Judged("good-enough", declared if reference is None else reference)
         return Judged("too-weak", declared if reference is None else min(declared, reference))
+
+
+def stand_in_asks(best_known: float) -> float:
+    """Returns the P(adequate) that a prompt asks for where the baseline model has no row: it is taken to be as good as the best of
+    all known models, and no prompt may lose more than a little against that.
+    """
+    return best_known - _STAND_IN_LOSS
 
 
 def trust_baseline(costs_of_known: Iterable[float], cost: float) -> bool:

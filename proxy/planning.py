@@ -31,7 +31,6 @@ def facts_of(
     if (rules := policy.autos.get(request.alias)) is not None:
         floor = floor if rules.quality_floor is None else rules.quality_floor
         allowed = _narrowed(allowed, rules.targets)
-    floor = policy.quality_floor if floor is None else floor
     willing = NO_CURVE if config.tolerances is None else config.tolerances.of(floor, allowed, caller.team_id)
     # The bytes that came, whichever way.
     size = len(parsed.body) + (0 if request.upload is None else request.upload.size)
@@ -52,7 +51,6 @@ def facts_of(
         bounded=bounded,
         willing_nanousd=willing.by_average,
         willing_with_room_nanousd=willing.with_room,
-        may_lose=1 - floor,
         loop=loop,
     )
     if downgraded:

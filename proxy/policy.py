@@ -5,7 +5,7 @@ bought, the shadow price of our own GPUs (`proxy/shadow_price.py`). Every target
 reason or as a rejection with a reason.
 
 Of the targets with a row the one of the greatest net benefit sets what a prompt asks for (the rule is that of
-`classifier/frontier.py`). Which targets are good enough then, and what becomes of those that nothing is known of,
+`classifier/frontier.py`). Which targets are good enough beside it, and what becomes of those that nothing is known of,
 `proxy/evidence.py` says.
 """
 
@@ -41,6 +41,7 @@ from proxy.evidence import (
     Judged,
     Yardstick,
     measuring_hint,
+    stand_in_asks,
     trust_baseline,
     trust_order,
 )
@@ -53,6 +54,8 @@ DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
 DEFAULT_FLOOR: Final = 0.98
+NO_LIMIT_NANOUSD: Final = 1e15
+"""A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
 
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
@@ -177,12 +180,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """An upper bound of `input_tokens` for hard budgets; 0 where nothing is reserved."""
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
-    willing_nanousd: float | None = None
-    """The willingness to pay: what one more adequate answer may cost, in nano-dollars; None where no curve tells."""
+    willing_nanousd: float = NO_LIMIT_NANOUSD
+    """The willingness to pay: what one more adequate answer may cost, in nano-dollars."""
     willing_with_room_nanousd: float | None = None
     """The same while our own GPUs have room, and so come first; None when it is no other."""
-    may_lose: float = 1 - DEFAULT_FLOOR
-    """The most by which P(adequate) may fall below the reference's where no curve tells what that is worth."""
     loop: ToolLoop = NO_LOOP
     """What the messages after the last user message show, for `auto`."""
     service_tier: ServiceTier | None = None
@@ -253,7 +254,7 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The complexity that declared capability was held against; None where the caller named a model."""
     tolerance: float | None = None
     """The most by which a target's P(adequate) may fall below the reference's for this prompt, below 0 where it must be higher;
-    None where the caller named a model.
+    None where the caller named a model or declared capability decided.
     """
     reference_adequate: float | None = None
     """P(adequate) of the reference that targets with rows were compared with; None when declared capability decided."""
@@ -595,11 +596,6 @@ def _nobody_runs(tools: Mapping[str, str], where: str) -> BadRequest:
     )
 
 
-def _nowhere(_target_id: str) -> bool:
-    """Room on none of our own GPUs."""
-    return False
-
-
 class _Option(msgspec.Struct, eq=False):
     """One eligible target as a request sees it. Costs are nano-dollars, None without a price."""
 
@@ -620,6 +616,11 @@ class _Option(msgspec.Struct, eq=False):
 
 
 _rank: Final = operator.attrgetter("rank")
+
+
+def _nowhere(_target_id: str) -> bool:
+    """Room on none of our own GPUs."""
+    return False
 
 
 class _TargetComparison(msgspec.Struct, eq=False):
@@ -657,48 +658,56 @@ class _TargetComparison(msgspec.Struct, eq=False):
             rank=(compared / target.routing_weight, False, target_id),
         )
 
-    def judge(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> float:
-        """Marks which options are good enough, and returns the most by which P(adequate) may fall below the reference's.
+    def judge(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> float | None:
+        """Marks which options are good enough, and returns the chance that the prompt asks for: that of the option of the
+        greatest net benefit; None where no row decides.
 
-        What the turn began with stays good enough where it was so with room or without: each keeps the minimum, and the room
-        may have changed since.
+        Whatever is better costs more than that is worth, or comes first for its price; what is worse saves too little. What
+        the turn began with stays good enough where it was so with room or without: each keeps the minimum, and the room may
+        have changed since.
         """
-        facts = self.facts
-        full, roomy = facts.willing_nanousd, facts.willing_with_room_nanousd
-        if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
-            tolerance = self._tolerance(options, roomy, rooms.has_room)
-        else:
-            tolerance = self._tolerance(options, full, _nowhere)
-        yardstick = Yardstick(self.prediction.complexity, self.reference, tolerance, self.policy.capability_shift)
+        least, at_turn = self._asked(options, rooms, kept)
+        prediction, shift = self.prediction, self.policy.capability_shift
+        yardstick = Yardstick(prediction.complexity, self.reference, least, shift)
         for option in options:
             outlook, target = option.outlook, option.target
             judging = yardstick
-            if kept is not None and kept.target_id == target.target_id:
-                without = self._tolerance(options, full, _nowhere)
-                with_room = self._tolerance(options, full if roomy is None else roomy, rooms.by_target.__contains__)
-                judging = msgspec.structs.replace(yardstick, tolerance=max(tolerance, without, with_room))
+            if kept is not None and kept.target_id == target.target_id and at_turn is not None:
+                judging = Yardstick(prediction.complexity, self.reference, at_turn, shift)
             option.judged = judging.judge(None if outlook is None else outlook.adequate, target.capability)
-        return tolerance
+        return least
 
-    def _tolerance(self, options: Iterable[_Option], willing: float | None, has_room: Callable[[str], bool]) -> float:
-        """Returns what this prompt may lose against the reference: what the target of the greatest net benefit loses, by the
-        rule of `classifier/frontier.py`; below 0 where that one is better. What is better still costs more than it is worth, or
-        comes first for its price; what is worse saves too little.
-        """
-        facts, reference = self.facts, self.reference
-        if willing is None or reference is None or self.stand_in:
-            return facts.may_lose
-        most, tolerance = -math.inf, facts.may_lose
+    def _asked(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> tuple[float | None, float | None]:
+        """The chance that the prompt asks for now, and the least that it asked for when the turn may have begun."""
+        if self.reference is None:
+            return None, None
+        if self.stand_in:
+            asked = stand_in_asks(self.reference)
+            return asked, asked
+        facts = self.facts
+        roomy, full = facts.willing_with_room_nanousd, facts.willing_nanousd
+        if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
+            least = self._chance_at(options, roomy, rooms.has_room)
+        else:
+            least = self._chance_at(options, full, _nowhere)
+        if least is None or kept is None:
+            return least, least
+        without = self._chance_at(options, full, _nowhere) or 0.0
+        with_room = self._chance_at(options, full if roomy is None else roomy, rooms.by_target.__contains__) or 0.0
+        return least, min(least, without, with_room)
+
+    def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
+        best, chance = -math.inf, None
         for option in options:
-            target, cost, outlook = option.target, option.compared, option.outlook
-            if cost is None or outlook is None:
+            if option.compared is None or option.outlook is None:
                 continue
+            target, cost = option.target, option.compared
             if has_room(target.target_id):
                 cost = resting_nanousd(cost, None)
-            benefit = willing * outlook.adequate - cost / target.routing_weight
-            if benefit > most:
-                most, tolerance = benefit, reference - outlook.adequate
-        return tolerance
+            benefit = willing * option.outlook.adequate - cost / target.routing_weight
+            if benefit > best:
+                best, chance = benefit, option.outlook.adequate
+        return chance
 
     def too_weak(self, option: _Option) -> Rejection:
         target, outlook, policy = option.target, option.outlook, self.policy
@@ -730,7 +739,7 @@ def _auto(
     facts, policy = scales.facts, scales.policy
     kept = turn.at(facts.loop.raises) if turn is not None and facts.loop.steps else None
     options = [scales.option(target, sticky) for target in eligible]
-    tolerance = scales.judge(options, rooms, kept)
+    least = scales.judge(options, rooms, kept)
     capable = [option for option in options if option.judged.standing == "good-enough"]
     others = [option for option in options if option.judged.standing != "good-enough"]
     if rooms is not NO_ROOMS:
@@ -766,7 +775,7 @@ def _auto(
         candidates=tuple([_candidate(option, facts) for option in ordered]),
         rejected=(*rejected, *map(scales.too_weak, others)),
         complexity=scales.prediction.complexity,
-        tolerance=tolerance,
+        tolerance=None if least is None or scales.reference is None else scales.reference - least,
         reference_adequate=scales.reference,
         stand_in=scales.stand_in,
         grounds=policy.grounds,

@@ -21,7 +21,7 @@ from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Target
 from proxy.evidence import Evidence
-from proxy.policy import OwnPool, Policy, choosable, evidence_for_auto, is_own, yardstick
+from proxy.policy import NO_LIMIT_NANOUSD, OwnPool, Policy, choosable, evidence_for_auto, is_own, yardstick
 from proxy.shadow_price import RESTING_PARTS
 
 Key = TypeVar("Key")
@@ -39,8 +39,8 @@ class Willingness(NamedTuple):
     model.
     """
 
-    by_average: float | None
-    with_room: float | None
+    by_average: float
+    with_room: float
 
 
 RequestedFloor = tuple[float, frozenset[str] | None, str]
@@ -132,7 +132,7 @@ class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """Floors side by side. Without a curve `offers` is empty, and each prompt may lose 1 - floor."""
+    """Floors side by side. Without a curve `offers` is empty, and each prompt goes to the most capable target."""
 
     basis: Basis
     requests: int
@@ -142,7 +142,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     unmeasured: tuple[str, ...]
     """Targets that `auto` may choose and that have no row; no figure here includes them."""
     current_floor: float
-    current_willing_nanousd: float | None
+    current_willing_nanousd: float
     offers: tuple[FloorResult, ...]
     pools: tuple[PoolSize, ...] = ()
     """Our own pools that serve the targets of these figures."""
@@ -472,8 +472,8 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: i
         cache.popitem(last=False)
 
 
-NO_CURVE: Final = Willingness(None, None)
-"""Without a sample, or without a row of the reference, nothing tells what an answer is worth."""
+NO_CURVE: Final = Willingness(NO_LIMIT_NANOUSD, NO_LIMIT_NANOUSD)
+"""Where no curve is known nothing says what a floor comes to, so quality comes first."""
 
 
 def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:

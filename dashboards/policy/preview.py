@@ -49,9 +49,7 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
         "reference_usd_per_1000_requests": _dollars(preview.reference_cost_nanousd),
         "current": {
             "quality_floor": preview.current_floor,
-            "willing_usd": _dollars(
-                None if preview.current_willing_nanousd is None else round(preview.current_willing_nanousd)
-            ),
+            "willing_usd": _dollars(round(preview.current_willing_nanousd) if preview.offers else None),
         },
         "anchored": any(month is not None for month in months),
         "offers": [

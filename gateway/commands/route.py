@@ -108,12 +108,9 @@ def _print_outlooks(told: "Explanation") -> None:
     else:
         if told.stand_in:
             typer.echo("\nnothing is known of the baseline model, so models are compared with the best known one")
-        worth = (
-            "" if told.willing_usd is None else f" one more good answer may cost up to {_money(told.willing_usd)}, so"
-        )
         typer.echo(
-            f"\nat a minimum quality of {told.quality_floor:.0%}{worth} this prompt asks for a chance of "
-            f"{told.reference_adequate - told.tolerance:.3f} or more"
+            f"\nat a minimum quality of {told.quality_floor:.0%} one more good answer may cost up to {_money(told.willing_usd)}, "
+            f"so this prompt asks for a chance of {told.reference_adequate - (told.tolerance or 0.0):.3f} or more"
         )
     rows = [
         [

@@ -56,8 +56,8 @@ def test_a_floor_decides_and_a_stricter_one_pays_more(config: GatewayConfig) -> 
     for floor in (0.5, 0.7, 0.9, 1.0):
         found = explained(config, floor)
         small = found.outlooks[1]
+        assert found.tolerance is not None
         assert found.candidates[0]["target"] == ("small" if small["loss"] <= found.tolerance else "big")
-        assert found.willing_usd is not None
         worth.append(float(found.willing_usd))
     assert worth == sorted(worth)
     assert worth[0] < worth[-1]

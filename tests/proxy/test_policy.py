@@ -378,15 +378,14 @@ def test_a_measured_target_is_capable_while_a_better_one_is_not_worth_its_price(
 
 def test_a_target_better_than_the_reference_comes_first_whatever_it_costs_less() -> None:
     """What gains and is cheaper needs no willingness, and the weaker reference is no substitute."""
-    found = measured(facts(willing_nanousd=1e15), {"gpt-4o": outlook(0.7), "mini": outlook(0.71)}, GPT, MINI)
+    found = measured(facts(), {"gpt-4o": outlook(0.7), "mini": outlook(0.71)}, GPT, MINI)
     assert names(found) == ["mini"]
     assert found.tolerance == pytest.approx(-0.01)
 
 
 def test_of_equal_chances_the_cheaper_comes_first_and_the_other_stands_behind() -> None:
     """However much a good answer may cost."""
-    outlooks = {"gpt-4o": outlook(0.7), "mini": outlook(0.7)}
-    assert names(measured(facts(willing_nanousd=1e15), outlooks, GPT, MINI)) == ["mini", "gpt-4o"]
+    assert names(measured(facts(), {"gpt-4o": outlook(0.7), "mini": outlook(0.7)}, GPT, MINI)) == ["mini", "gpt-4o"]
 
 
 def test_outcomes_stand_before_the_declared_capability_and_only_for_measured_targets() -> None:
@@ -433,7 +432,7 @@ def test_where_the_reference_cannot_serve_the_others_are_weighed_alike() -> None
 def test_of_equally_weak_targets_the_cheapest_leads() -> None:
     """Nothing is gained by paying more for the same chance."""
     outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.5), "mini": outlook(0.5)}
-    found = measured(facts(willing_nanousd=1e15), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
+    found = measured(facts(), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
     assert names(found) == ["mini", "llama-3-70b"]
 
 
