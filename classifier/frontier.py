@@ -31,8 +31,12 @@ minimum is held at the point where it gains so much: below, a fixed mixture woul
 The gain that happens is a little smaller than the one that is expected: on held-out folds .0195 for .02, and .01 or more in
 94 of 100 samples of 1,272 prompts.
 """
+NO_LEAD: Final = 0.012
+"""Where routing gains no more than this at its best, a low minimum is not held anywhere; between this and a little more than
+LEAST_LEAD it is held at ever more, so that a slightly other sample changes little.
+"""
 _ROUNDING: Final = 1e-9
-"""Slack of comparisons with a floor: sums over thousands of prompts differ in the last digits."""
+"""Slack of comparisons: sums over thousands of prompts, and slopes, differ in the last digits."""
 _BEYOND: Final = 1.001
 """Where a choice changes both sides are equal; a willingness is told by so much above."""
 
@@ -164,8 +168,8 @@ def curve(choices: Choices) -> Curve:
     row, old, new, at = _joined(steps)
     order = at.argsort(kind="stable")
     willingness = np.concatenate(([0.0], at[order]))
-    # Of steps at the same willingness only the last one's sums are true.
-    last = np.flatnonzero(np.append(np.diff(willingness) > 0, True))
+    # Of steps at the same willingness only the last one's sums are true; slopes are rounded, so nearly the same is the same.
+    last = np.flatnonzero(np.append(np.diff(willingness) > _ROUNDING * willingness[1:], True))
 
     def sums(value: Floats) -> Floats:
         start = choices.share @ value[rows, first]
@@ -231,7 +235,7 @@ def attainable(choices: Choices) -> float:
 
 def willingness_for(choices: Choices, floor: float, whole: float | None = None) -> Point:
     """The point of the least willingness that reaches `floor` of the attainable quality, and at which routing leads by
-    LEAST_LEAD over a mixture of single targets wherever it does so at all.
+    LEAST_LEAD over a mixture of single targets, where it can.
 
     A floor of 1 is the best there is, whatever it costs; so is one that nothing reaches (the reference is not among the
     columns). `whole` is the attainable quality, where it is known already.
@@ -240,9 +244,10 @@ def willingness_for(choices: Choices, floor: float, whole: float | None = None) 
     goal = floor * (attainable(choices) if whole is None else whole)
     most = float(found.quality.max())
     at = int(np.argmax(found.quality >= (most if floor >= 1 else min(goal, most)) - _ROUNDING))
-    leading = np.flatnonzero(_lead(choices) >= LEAST_LEAD)
-    if len(leading):
-        at = max(at, int(leading[0]))
+    lead = _lead(choices)
+    wanted = min(LEAST_LEAD, 2 * (float(lead.max()) - NO_LEAD))
+    if wanted > 0:
+        at = max(at, int(np.argmax(lead >= wanted)))
     return point_at(choices, found.just_above(at))
 
 

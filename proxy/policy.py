@@ -53,7 +53,7 @@ AUTO: Final = "auto"
 DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
-DEFAULT_FLOOR = 0.97
+DEFAULT_FLOOR: Final = 0.98
 NO_LIMIT_NANOUSD: Final = 1e15
 """A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
 

@@ -33,7 +33,7 @@ from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from proxy.evidence import evidence_notes
-from proxy.policy import choosable
+from proxy.policy import DEFAULT_FLOOR, choosable
 from proxy.tolerance import FloorResult, Present, Preview, Tolerances
 
 router: Final = APIRouter(include_in_schema=False)
@@ -296,7 +296,7 @@ def _values(team: TeamRecord) -> dict[str, Any]:
     """Form values of the current policy."""
     settings = team.settings
     own = settings.quality_floor
-    nearest = min(STOPS, key=lambda stop: abs(stop - (0.97 if own is None else own)))
+    nearest = min(STOPS, key=lambda stop: abs(stop - (DEFAULT_FLOOR if own is None else own)))
     return {
         "floor_mode": "gateway" if own is None else "own" if _on_slider(own) else "keep",
         "floor": _percent(nearest),

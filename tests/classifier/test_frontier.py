@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from classifier.frontier import (
     LEAST_LEAD,
+    NO_LEAD,
     Choices,
     area,
     attainable,
@@ -103,7 +104,7 @@ def test_nothing_beats_the_curve_for_its_money(seed: int) -> None:
         assert willingness * found.quality[at] - found.cost[at] >= willingness * other[0] - other[1] - 1e-9
 
 
-@given(seeds, st.floats(0.3, 1.0))
+@given(seeds, st.floats(0.3, 0.99))
 def test_a_minimum_becomes_the_least_willingness_that_reaches_it(seed: int, floor: float) -> None:
     """It keeps the share of the attainable quality, and of the reference's all the more; less money would not, or would leave
     routing without its lead.
@@ -117,6 +118,18 @@ def test_a_minimum_becomes_the_least_willingness_that_reaches_it(seed: int, floo
         other = point_at(choices, float(at))
         lead = other.quality - random_mix(cost, quality, np.array([max(other.cost, cost.min())]))[0]
         assert other.quality < goal or lead < LEAST_LEAD or other.cost >= found.cost - 1e-9
+
+
+def test_where_nothing_can_be_told_a_low_minimum_goes_to_the_cheapest() -> None:
+    """Chances that say the same of every prompt gain nothing, and then nothing is spent on a lead."""
+    size = 1_000
+    adequate = np.column_stack([np.full(size, 0.95), np.full(size, 0.9)])
+    cost = np.column_stack([np.full(size, 10.0), np.ones(size)])
+    choices = Choices(
+        adequate=adequate, cost=cost, reference=adequate[:, 0], weights=np.ones(size), reference_cost=10.0
+    )
+    assert willingness_for(choices, 0.9).shares == pytest.approx((0.0, 1.0))
+    assert NO_LEAD < LEAST_LEAD
 
 
 def test_a_minimum_is_a_share_of_what_the_references_money_buys() -> None:
