@@ -236,11 +236,11 @@ class OnnxClassifier:
         for name, log_length in lengths.items():
             if name in rows and math.isfinite(log_length):
                 rows[name] = msgspec.structs.replace(rows[name], log_length=log_length)
-        learned = {name: row for name, row in rows.items() if name in fitting or name in lengths}
+        changed = {name: row for name, row in rows.items() if name in fitting or name in lengths}
         best = {BEST_KNOWN: self._best} if rows and self._best is not None else {}
         table = AbilityTable({**best, **rows})
         by_effort = {
-            effort: AbilityTable({**best, **rows, **_at_effort(abilities, learned, theirs)})
+            effort: AbilityTable({**best, **rows, **_at_effort(abilities, changed, theirs)})
             for effort, theirs in efforts.items()
         }
         groups = GroupTable(tuning.groups) if tuning is not None and tuning.groups else None
