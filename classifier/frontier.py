@@ -35,6 +35,10 @@ NO_LEAD: Final = 0.012
 """Where routing gains no more than this at its best, a low minimum is not held anywhere; between this and a little more than
 LEAST_LEAD it is held at ever more, so that a slightly other sample changes little.
 """
+LOSS_BOUND: Final = 3.0
+"""What one prompt may be expected to lose against the reference, as a multiple of what a minimum lets be lost on average. An average
+alone lets all that is hard be lost where most is easy.
+"""
 _ROUNDING: Final = 1e-9
 """Slack of comparisons: sums over thousands of prompts, and slopes, differ in the last digits."""
 _BEYOND: Final = 1.001
@@ -191,6 +195,23 @@ def _joined(steps: Sequence[tuple[Columns, Columns, Columns, Floats]]) -> tuple[
         return none, none, none, np.zeros(0)
     row, old, new, at = (np.concatenate(parts) for parts in zip(*steps, strict=True))
     return row, old, new, at
+
+
+def most_lost(floor: float) -> float:
+    """Returns the most that one prompt may be expected to lose against the reference at a floor, as a difference of chances."""
+    return LOSS_BOUND * max(0.0, 1.0 - floor)
+
+
+def bounded(adequate: Floats, reference: Floats, most: float) -> Floats:
+    """Returns `adequate` without the targets that would lose more than `most` of a prompt; the best of a prompt always stays."""
+    least = np.minimum(reference - most, adequate.max(axis=1))
+    return np.asarray(np.where(adequate >= least[:, None] - _ROUNDING, adequate, -np.inf))
+
+
+def bounded_point(choices: Choices, floor: float, willingness: float) -> Point:
+    """Quality, cost and shares at one willingness, where no prompt may lose more than the floor lets it."""
+    adequate = bounded(choices.adequate, choices.reference, most_lost(floor))
+    return point_at(msgspec.structs.replace(choices, adequate=adequate), willingness)
 
 
 def point_at(choices: Choices, willingness: float) -> Point:

@@ -101,6 +101,7 @@ class DryRun:
             max_output_tokens=request.max_output_tokens,
             willing_nanousd=willing.by_average,
             willing_with_room_nanousd=willing.with_room,
+            most_lost=willing.most_lost,
             loop=loop,
             opening_tokens=opening_tokens(request, weighed, tokens) if stays else None,
         )

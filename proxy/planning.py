@@ -51,6 +51,7 @@ def facts_of(
         bounded=bounded,
         willing_nanousd=willing.by_average,
         willing_with_room_nanousd=willing.with_room,
+        most_lost=willing.most_lost,
         loop=loop,
     )
     if downgraded:

@@ -184,6 +184,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The willingness to pay: what one more adequate answer may cost, in nano-dollars."""
     willing_with_room_nanousd: float | None = None
     """The same while our own GPUs have room, and so come first; None when it is no other."""
+    most_lost: float = 1.0
+    """The most that the prompt may be expected to lose against the reference, as a difference of chances."""
     loop: ToolLoop = NO_LOOP
     """What the messages after the last user message show, for `auto`."""
     service_tier: ServiceTier | None = None
@@ -348,7 +350,7 @@ def why_too_weak(
     compared = "the best known model, as nothing is known of the baseline model," if stand_in else "the baseline model"
     return (
         f"adequate with {adequate:.3f}, {compared} with {reference:.3f}: "
-        f"up to {reference - tolerance:.3f} a better answer is worth its price"
+        f"this prompt asks for {reference - tolerance:.3f}"
     )
 
 
@@ -696,10 +698,14 @@ class _TargetComparison(msgspec.Struct, eq=False):
         with_room = self._chance_at(options, full if roomy is None else roomy, rooms.by_target.__contains__) or 0.0
         return least, min(least, without, with_room)
 
+    def _best_chance(self, options: Iterable[_Option]) -> float:
+        return max((each.outlook.adequate for each in options if each.outlook is not None), default=0.0)
+
     def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
+        bar = min((self.reference or 0.0) - self.facts.most_lost, self._best_chance(options))
         best, chance = -math.inf, None
         for option in options:
-            if option.compared is None or option.outlook is None:
+            if option.compared is None or option.outlook is None or option.outlook.adequate < bar:
                 continue
             target, cost = option.target, option.compared
             if has_room(target.target_id):

@@ -14,7 +14,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.frontier import Choices, Floats, Point, attainable, choose, willingness_for
+from classifier.frontier import (
+    Choices,
+    Floats,
+    Point,
+    attainable,
+    bounded,
+    bounded_point,
+    choose,
+    most_lost,
+    willingness_for,
+)
 from classifier.moves import Choice, Move, moves
 from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
@@ -41,6 +51,8 @@ class Willingness(NamedTuple):
 
     by_average: float
     with_room: float
+    most_lost: float = 1.0
+    """The most that one prompt may be expected to lose against the reference, as a difference of chances."""
 
 
 RequestedFloor = tuple[float, frozenset[str] | None, str]
@@ -175,14 +187,16 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_floor(self, floor: float, *, full: bool = False) -> Point:
         """The point of a floor; with `full`, where our own pools have no room."""
-        return willingness_for(self.by_average if full else self.choices, floor, self.whole)
-
-    def at(self, willingness: float, *, full: bool = False) -> Choice:
-        """What is chosen at a willingness; with `full`, where our own pools have no room."""
         choices = self.by_average if full else self.choices
+        return bounded_point(choices, floor, willingness_for(choices, floor, self.whole).willingness)
+
+    def at(self, floor: float, willingness: float, *, full: bool = False) -> Choice:
+        """What is chosen at a floor and its willingness; with `full`, where our own pools have no room."""
+        choices = self.by_average if full else self.choices
+        adequate = bounded(choices.adequate, choices.reference, most_lost(floor))
         return Choice(
             names=self.columns,
-            chosen=choose(choices.adequate, choices.order, willingness),
+            chosen=choose(adequate, choices.order, willingness),
             cost=choices.cost,
             compared=choices.compared,
             weights=choices.weights,
@@ -300,7 +314,7 @@ class Tolerances:
         if sample is None or ground is None:
             return self._plain_preview(floor, allowed)
         points = {each: ground.for_floor(each) for each in sorted({*floors, floor})}
-        now = ground.at(points[floor].willingness)
+        now = ground.at(floor, points[floor].willingness)
         if present is not None and present != Present(current, allowed):
             now = self._chosen_now(sample, present, empty) or now
         return Preview(
@@ -328,7 +342,7 @@ class Tolerances:
         if ground is None:
             return None
         floor = self._policy.quality_floor if present.floor is None else present.floor
-        return ground.at(ground.for_floor(floor).willingness)
+        return ground.at(floor, ground.for_floor(floor).willingness)
 
     def _sizes(self, names: frozenset[str], up: Mapping[str, int]) -> tuple[PoolSize, ...]:
         return tuple(
@@ -460,8 +474,8 @@ def _willingness(ground: _ChoiceTable | None, floor: float) -> Willingness:
         return NO_CURVE
     by_average = ground.for_floor(floor, full=True).willingness
     if ground.choices is ground.by_average:
-        return Willingness(by_average, by_average)
-    return Willingness(by_average, ground.for_floor(floor).willingness)
+        return Willingness(by_average, by_average, most_lost(floor))
+    return Willingness(by_average, ground.for_floor(floor).willingness, most_lost(floor))
 
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:
@@ -505,5 +519,5 @@ def _floor_result(
         own_share=sum(share for name, share in shares.items() if name in ground.own),
         replica_s=replica_s,
         current=current,
-        moves=moves(now, ground.at(point.willingness), ground.at(full.willingness, full=True)),
+        moves=moves(now, ground.at(floor, point.willingness), ground.at(floor, full.willingness, full=True)),
     )

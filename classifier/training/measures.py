@@ -12,7 +12,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.frontier import Choices, area, choose, random_mix, singles, willingness_for
+from classifier.frontier import (
+    Choices,
+    area,
+    bounded,
+    bounded_point,
+    choose,
+    most_lost,
+    random_mix,
+    singles,
+    willingness_for,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -394,8 +404,11 @@ def promises(
         foretold = answers[drawn].choices(reference, np.ones(len(drawn)))
         for at, floor in enumerate(floors):
             point = willingness_for(foretold, floor)
-            willing[at, number], promised[at, number] = point.willingness, point.kept
-            picked[at, own] = choose(answers.adequate[own], answers.foretold[own], point.willingness)
+            kept = bounded_point(foretold, floor, point.willingness).kept
+            willing[at, number], promised[at, number] = point.willingness, kept
+            chances = answers.adequate[own]
+            open_to = bounded(chances, chances[:, answers.names.index(reference)], most_lost(floor))
+            picked[at, own] = choose(open_to, answers.foretold[own], point.willingness)
     draws = [np.bincount(chance.integers(0, size, size), minlength=size) / size for _ in range(BOOTSTRAPS)]
     happened = [np.ones(size) / size, *draws]
     found = []

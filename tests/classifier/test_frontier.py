@@ -9,10 +9,13 @@ from classifier.frontier import (
     LEAST_LEAD,
     NO_LEAD,
     Choices,
+    Floats,
     area,
     attainable,
+    bounded,
     choose,
     curve,
+    most_lost,
     point_at,
     random_mix,
     singles,
@@ -273,3 +276,29 @@ def test_single_targets_get_every_prompt() -> None:
 def test_the_area_is_the_mean_quality_that_money_buys(cost: list[float], quality: list[float], expected: float) -> None:
     """Straight between points, flat after the dearest, nothing before the cheapest, and more money never buys less."""
     assert area(np.array(cost), np.array(quality), 1.0, 3.0) == pytest.approx(expected, abs=1e-12)
+
+
+def test_no_prompt_loses_more_than_the_bound_of_its_minimum() -> None:
+    """The average may be kept by what is easy; what is hard keeps its own bound, and the best of a prompt always stays."""
+    adequate = np.array([[0.95, 0.94], [0.90, 0.50], [0.30, 0.20]])
+    reference = np.array([0.95, 0.90, 0.60])
+    assert most_lost(1.0) == 0.0
+    assert most_lost(0.9) > most_lost(0.99) > 0
+    open_to = np.isfinite(bounded(adequate, reference, most_lost(0.98)))
+    assert open_to.tolist() == [[True, True], [True, False], [True, False]]
+    assert np.isfinite(bounded(adequate, reference, 1.0)).all()
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e9), st.integers(0, 1_000))
+def test_a_higher_minimum_never_chooses_a_lesser_chance(one: float, two: float, willingness: float, seed: int) -> None:
+    """At the same willingness: the bound only shuts out."""
+    chances = np.random.default_rng(seed)
+    adequate, rank = chances.random((20, 3)), chances.random((20, 3)) * 1e8
+    reference = adequate[:, 0]
+
+    def chance(floor: float) -> Floats:
+        open_to = bounded(adequate, reference, most_lost(floor))
+        return np.asarray(adequate[np.arange(20), choose(open_to, rank, willingness)])
+
+    low, high = sorted((one, two))
+    assert (chance(high) >= chance(low) - 1e-9).all()

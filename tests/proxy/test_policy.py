@@ -404,8 +404,7 @@ def test_a_rejection_tells_the_probabilities() -> None:
     assert rejection.obstacle == "too-hard"
     told = compared(found)
     assert (
-        told.note(told.targets[-1])
-        == "adequate with 0.600, the baseline model with 0.900: up to 0.900 a better answer is worth its price"
+        told.note(told.targets[-1]) == "adequate with 0.600, the baseline model with 0.900: this prompt asks for 0.900"
     )
     assert found.candidates[0].adequate == 0.9
     assert found.reference_adequate == 0.9

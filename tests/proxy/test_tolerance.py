@@ -63,6 +63,7 @@ def test_planning_at_the_willingness_keeps_what_the_preview_says(floor: float) -
             input_tokens=int(sample.input_tokens[row]),
             max_output_tokens=None,
             willing_nanousd=offer.willing_nanousd,
+            most_lost=counted.of(floor, None).most_lost,
         )
         first = plan(facts, prediction, POLICY, everything, fleet).candidates[0]
         assert first.expected_nanousd is not None
@@ -232,6 +233,7 @@ def test_either_order_keeps_the_floor_by_itself(floor: float, wait_s: float) -> 
             max_output_tokens=None,
             willing_nanousd=willing.by_average,
             willing_with_room_nanousd=willing.with_room,
+            most_lost=willing.most_lost,
         )
         prediction = weighs.predicted(sample.vectors[row], int(sample.output_tokens[row]))
         rooms = Rooms({"middle": Room(wait_s, 1.0)}, 0.0)
