@@ -35,7 +35,7 @@ from proxy.policy import Facts, Policy, plan
 from proxy.tool_loop import LoopRules, ToolLoop, read_loop
 
 SEED: Final = 20261123
-_TOLERANCE: Final = 0.05
+_WILLING_NANOUSD: Final = 200_000_000.0
 _MAX_STEPS: Final = 40
 _SYSTEM_TOKENS: Final = 3_000
 """Instructions and the definitions of tools."""
@@ -237,7 +237,7 @@ class _Agent:
             needs=frozenset({"tools"}),
             input_tokens=conversation.tokens,
             max_output_tokens=None,
-            tolerance=_TOLERANCE,
+            willing_nanousd=_WILLING_NANOUSD,
             loop=loop if rule.stays else ToolLoop(),
             opening_tokens=opening if rule.stays and loop.steps else None,
         )

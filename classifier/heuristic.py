@@ -90,7 +90,7 @@ class HeuristicClassifier:
         self.fallbacks = 0
         """Prompts that got a complexity of 0.5 because the rule itself failed."""
 
-    def adopt(self, abilities: Mapping[str, str]) -> None:
+    def adopt(self, abilities: Mapping[str, str], efforts: Mapping[str, Mapping[str, str]] = {}) -> None:
         """Does nothing: the rule knows no abilities."""
 
     def tune(self, tuning: Tuning | None) -> None:

@@ -15,12 +15,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from classifier.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, ArtifactError, read_limited
+from classifier.shipped_rows import shipped_rows
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Reasoning efforts, rising. `none` is without thinking."""
 LIST: Final = Path(__file__).with_name("known_models.toml")
-SHIPPED: Final = Path(__file__).parent / "artifacts"
 
 _MAX_NAME: Final = 200
 _MAX_CACHED: Final = 4_096
@@ -104,15 +103,6 @@ class _List(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fixed: dict[str, str]
 
 
-class _ShippedRow(msgspec.Struct, frozen=True):
-    basis: Literal["outcomes", "published"] = "outcomes"
-    extrapolated: bool = False
-
-
-class _ShippedRows(msgspec.Struct, frozen=True):
-    abilities: dict[str, _ShippedRow]
-
-
 def known_model(names: Iterable[str], effort: str = "") -> KnownModel | None:
     """The first of the names that is a known model's, at the given reasoning effort or the one next to it.
 
@@ -191,14 +181,7 @@ def _keys() -> dict[str, tuple[Listed, str]]:
     return found
 
 
-@functools.cache
-def _shipped_rows() -> dict[str, _ShippedRow]:
-    try:
-        content = read_limited(SHIPPED / MANIFEST_FILE, MAX_MANIFEST_BYTES)
-        return msgspec.json.decode(content, type=_ShippedRows).abilities
-    except (ArtifactError, msgspec.DecodeError):
-        # The classifier reports it, and judges by its rule.
-        return {}
+_shipped_rows: Final = functools.cache(shipped_rows)
 
 
 def _key(name: str) -> str:

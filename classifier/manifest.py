@@ -12,16 +12,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from classifier.features import STRUCTURE, feature_hash
 from classifier.prediction import Prompt
+from classifier.shipped_rows import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from classifier.tuning import Ability
 
 FORMAT: Final = 4
 MODEL_FILE: Final = "model.onnx"
 TABLES_FILE: Final = "tables.npz"
-MANIFEST_FILE: Final = "manifest.json"
 SAMPLE_FILE: Final = "sample.npz"
 MAX_MODEL_BYTES: Final = 4 * 2**20
 MAX_TABLES_BYTES: Final = 16 * 2**20
-MAX_MANIFEST_BYTES: Final = 2**20
 MAX_SAMPLE_BYTES: Final = 4 * 2**20
 _FEWEST_KNOTS: Final = 2
 

@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 
 NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
+BEST_KNOWN: Final = ""
+"""The name of the best of all known rows in a table of targets' rows: no target has it."""
 _ARTIFACT_CHARS: Final = 12
 _MAX_LOG_TOKENS: Final = 30.0
 
@@ -43,7 +45,7 @@ class AbilityTable:
         self.lengths = [math.exp(min(_MAX_LOG_TOKENS, each.log_length)) for each in abilities.values()]
         """Factors of the usual length."""
         self.reaches = [each.reach for each in abilities.values()]
-        """What the intervals of P(adequate) gain on either side."""
+        """What is added to either side of an interval."""
 
     def logits(self, loads: Floats) -> Floats:
         """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
@@ -79,7 +81,10 @@ class OnnxClassifier:
 
     fallback_reason: None = None
 
-    def __init__(self, artifact: Artifact, abilities: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, artifact: Artifact, abilities: Mapping[str, str] = {}, efforts: Mapping[str, Mapping[str, str]] = {}
+    ) -> None:
+        """`abilities` and `efforts` are as in `adopt`."""
         self.manifest: Manifest = artifact.manifest
         self.artifact = artifact.manifest.model_sha256[:_ARTIFACT_CHARS]
         self.loads = artifact.manifest.loads
@@ -91,9 +96,13 @@ class OnnxClassifier:
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths
         self._log_p90 = math.log(lengths.known_p90), math.log(lengths.other_p90)
+        self._best = _best_of(artifact.manifest.abilities, self._sample, self.loads)
         self._tuning: Tuning | None = None
         self.abilities: dict[str, Ability] = {}
-        self.adopt(abilities)
+        """Each target's row as shipped, without any tuning."""
+        self.rows: Mapping[str, Ability] = {}
+        """Each target's row in use, shipped or learned; the others have no prediction."""
+        self.adopt(abilities, efforts)
 
     def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
         """The prediction for a prompt, with the shifts of the team's groups. Its `vector` is empty where nothing is learned
@@ -101,28 +110,37 @@ class OnnxClassifier:
         """
         try:
             inputs = self.look_up(prompt)
-            return self._prediction(inputs, self.placed(inputs), team_id, learns=learns)
+            table = self._by_effort.get(prompt.effort, self._table) if prompt.effort else self._table
+            return self._prediction(inputs, self.placed(inputs), table, team_id, learns=learns)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             return self._rule.classify(prompt)
 
-    def adopt(self, abilities: Mapping[str, str]) -> None:
-        """Sets the targets, with the name of each one's ability. A target of an unknown ability gets no prediction."""
+    def adopt(self, abilities: Mapping[str, str], efforts: Mapping[str, Mapping[str, str]] = {}) -> None:
+        """Sets the targets, with the name of each one's row, and by target the names of its rows at other reasoning efforts than
+        its usual one. A target of an unknown row gets no prediction.
+        """
         known = self.manifest.abilities
         named = {target_id: known[name] for target_id, name in abilities.items() if name in known}
-        self._rebuild(named, self._tuning)
+        by_effort: dict[str, dict[str, Ability]] = {}
+        for target_id, rows in efforts.items():
+            for effort, name in rows.items():
+                if name in known and target_id in named:
+                    by_effort.setdefault(effort, {})[target_id] = known[name]
+        self._rebuild(named, by_effort, self._tuning)
 
     def tune(self, tuning: Tuning | None) -> None:
         """Puts a tuning in use, or none. A tuning of another artifact counts as none.
 
         Raises ValueError for one that does not fit; then the present one stays.
         """
-        self._rebuild(self.abilities, tuning if tuning is not None and tuning.artifact == self.artifact else None)
+        fits = tuning is not None and tuning.artifact == self.artifact
+        self._rebuild(self.abilities, self._efforts, tuning if fits else None)
 
     @property
     def measured(self) -> frozenset[str]:
-        """Targets with a row, shipped or learned; the others go by their declared capability."""
-        return frozenset(self._table.names)
+        """Targets with a row, shipped or learned."""
+        return frozenset(self.rows)
 
     def sample(self) -> Sample:
         """Held-out prompts of the training data, as numbers."""
@@ -158,7 +176,9 @@ class OnnxClassifier:
         self.scores()
         return self._desk.place(inputs.tools)
 
-    def _prediction(self, inputs: Inputs, placed: PlacedPrompt, team_id: str, *, learns: bool) -> Prediction:
+    def _prediction(
+        self, inputs: Inputs, placed: PlacedPrompt, table: AbilityTable, team_id: str, *, learns: bool
+    ) -> Prediction:
         group = self._groups.assign(team_id, inputs.sketch) if self._groups is not None else None
         log_tokens = placed.log_tokens
         # Lengths are mixed as factors.
@@ -168,34 +188,37 @@ class OnnxClassifier:
         if asked is not None:
             log_tokens = math.log(asked)
         tokens, p90 = _tokens(log_tokens), _tokens(log_tokens + longer)
+        best, outlooks = self._outlooks(table, placed, tokens, p90, group)
         return Prediction(
             complexity=placed.complexity,
             source="onnx",
             kind=self.manifest.kinds[placed.kind],
             expected_output_tokens=bounded_tokens(tokens),
             output_tokens_p90=bounded_tokens(p90),
-            outlooks=self._outlooks(placed, tokens, p90, group),
+            outlooks=outlooks,
+            best_known=best,
             vector=self._desk.vector(placed.loads) if learns else b"",
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )
 
     def _outlooks(
-        self, placed: PlacedPrompt, tokens: float, p90: float, group: Group | None
-    ) -> dict[str, TargetPrediction]:
-        table = self._table
+        self, table: AbilityTable, placed: PlacedPrompt, tokens: float, p90: float, group: Group | None
+    ) -> tuple[float | None, dict[str, TargetPrediction]]:
+        """The best known model's chance, and each target's prediction."""
         if not table.names:
-            return {}
+            return None, {}
         logits = table.logits(placed.loads).tolist()
+        best = logistic(logits[0])
         if group is not None:
             logits = [logit + group.shift.get(name, 0.0) for logit, name in zip(logits, table.names, strict=True)]
         spread = self.manifest.spread
         # Half of a difference's uncertainty lies on either target.
         reach = NINE_IN_TEN * (placed.trust * spread.known + (1 - placed.trust) * spread.other) / 2
         found = {}
-        for name, logit, length, own in zip(table.names, logits, table.lengths, table.reaches, strict=True):
+        for name, logit, length, wider in zip(table.names, logits, table.lengths, table.reaches, strict=True):
             chance = logistic(logit)
-            low, high = chance - reach - own, chance + reach + own
+            low, high = chance - reach - wider, chance + reach + wider
             found[name] = TargetPrediction(
                 adequate=chance,
                 # Comparisons cost a third of what calls of max and min do, and here are most of them.
@@ -204,10 +227,15 @@ class OnnxClassifier:
                 output_tokens=bounded_tokens(tokens * length),
                 output_tokens_p90=bounded_tokens(p90 * length),
             )
-        return found
+        del found[BEST_KNOWN]
+        return best, found
 
-    def _rebuild(self, abilities: dict[str, Ability], tuning: Tuning | None) -> None:
-        """Replaces table and groups together; everything is built first, so a failure changes nothing."""
+    def _rebuild(
+        self, abilities: dict[str, Ability], efforts: Mapping[str, Mapping[str, Ability]], tuning: Tuning | None
+    ) -> None:
+        """Replaces tables and groups together; everything is built first, so a failure changes nothing. `efforts` has rows by
+        effort and target.
+        """
         learned = tuning.abilities if tuning is not None else {}
         fitting = {name: row for name, row in learned.items() if len(row.weights) == self.loads and _is_finite(row)}
         # Learned rows are of targets; one that is configured no more is left out by whoever plans.
@@ -216,9 +244,47 @@ class OnnxClassifier:
         for name, log_length in lengths.items():
             if name in rows and math.isfinite(log_length):
                 rows[name] = msgspec.structs.replace(rows[name], log_length=log_length)
-        table = AbilityTable(rows)
+        changed = {name: row for name, row in rows.items() if name in fitting or name in lengths}
+        best = {BEST_KNOWN: self._best} if rows and self._best is not None else {}
+        table = AbilityTable({**best, **rows})
+        by_effort = {
+            effort: AbilityTable({**best, **rows, **_at_effort(abilities, changed, theirs)})
+            for effort, theirs in efforts.items()
+        }
         groups = GroupTable(tuning.groups) if tuning is not None and tuning.groups else None
-        self.abilities, self._tuning, self._table, self._groups = abilities, tuning, table, groups
+        self.abilities, self._efforts, self._tuning, self.rows = abilities, efforts, tuning, rows
+        self._table, self._by_effort, self._groups = table, by_effort, groups
+
+
+def _best_of(abilities: Mapping[str, Ability], sample: Sample, loads: int) -> Ability | None:
+    """The row of the model that does best over the sample."""
+    if not abilities:
+        return None
+    table = AbilityTable(abilities)
+    means = probability(table.logits(sample.vectors[:, :loads].astype(np.float64))).T @ sample.weights
+    return abilities[table.names[int(np.argmax(means))]]
+
+
+def _at_effort(
+    shipped: Mapping[str, Ability], learned: Mapping[str, Ability], at_effort: Mapping[str, Ability]
+) -> dict[str, Ability]:
+    """The rows of targets at an effort that is not their usual one. What was learned of a target was learned at its usual
+    effort: what it adds to the shipped row there it adds here.
+    """
+    return {
+        target_id: row if target_id not in learned else _moved(learned[target_id], shipped[target_id], row)
+        for target_id, row in at_effort.items()
+    }
+
+
+def _moved(row: Ability, since: Ability, to: Ability) -> Ability:
+    """The row with what leads from `since` to `to` added."""
+    return msgspec.structs.replace(
+        row,
+        weights=[mine + new - old for mine, old, new in zip(row.weights, since.weights, to.weights, strict=True)],
+        bias=row.bias + to.bias - since.bias,
+        log_length=row.log_length + to.log_length - since.log_length,
+    )
 
 
 def _is_finite(ability: Ability) -> bool:
@@ -242,21 +308,23 @@ def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
     return classifier
 
 
-def open_classifier(folder: Path | None = None, abilities: Mapping[str, str] = {}) -> OnnxClassifier:
+def open_classifier(
+    folder: Path | None = None, abilities: Mapping[str, str] = {}, efforts: Mapping[str, Mapping[str, str]] = {}
+) -> OnnxClassifier:
     """The classifier from `folder`, or the packaged one. Raises ArtifactError."""
     if folder is not None:
-        return warmed(OnnxClassifier(read_artifact(folder), abilities))
+        return warmed(OnnxClassifier(read_artifact(folder), abilities, efforts))
     with importlib.resources.as_file(importlib.resources.files("classifier") / "artifacts") as packaged:
-        return open_classifier(packaged, abilities)
+        return open_classifier(packaged, abilities, efforts)
 
 
 def load_classifier(
-    section: ClassifierSection, abilities: Mapping[str, str] = {}
+    section: ClassifierSection, abilities: Mapping[str, str] = {}, efforts: Mapping[str, Mapping[str, str]] = {}
 ) -> OnnxClassifier | HeuristicClassifier:
     """The trained classifier, or the heuristic with the reason in its `fallback_reason`."""
     if not section.enabled:
         return HeuristicClassifier("disabled by configuration")
     try:
-        return open_classifier(section.artifact_dir, abilities)
+        return open_classifier(section.artifact_dir, abilities, efforts)
     except ArtifactError as error:
         return HeuristicClassifier(f"{type(error).__name__}: {error}")

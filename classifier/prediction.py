@@ -26,6 +26,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     tools: int = 0
     images: int = 0
     json_mode: bool = False
+    effort: str = ""
+    """The reasoning effort that the request asks for, as one of `known_models.EFFORTS`; empty for the provider's default."""
 
 
 class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,7 +61,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_p90: int = 0
     """90th percentile of the answer's length."""
     outlooks: Mapping[str, TargetPrediction] = {}
-    """Prediction by target id. Targets without a measured ability have none; the heuristic gives none at all."""
+    """Prediction by target id. Targets without a row have none; the heuristic gives none at all."""
+    best_known: float | None = None
+    """P(adequate) of the best of all models that the classifier has rows of; None where it has none."""
     vector: bytes = b""
     """Loads, then the sketch, as little-endian float16. Abilities are refitted from it, so no text need be kept."""
     artifact: str = ""

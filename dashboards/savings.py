@@ -9,16 +9,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.learning.store import LearningStore
 from cost.claim.reading import ARMS_WITHIN_S, ClaimBooks, ClaimReader
 from cost.claim.report import Claim, claim, claim_as_json
+from cost.claim.savings import Ground
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
+from proxy.evidence import PUBLISHED, UNMEASURED, Evidence
 
 
 class Claims:
     """Reads the claims of a scope. `section` returns the current configuration; `operator` is the organisation that
-    pays for the gateway.
+    pays for the gateway; `evidence` tells of a target id what a choice of it rests on, the baseline model counted in.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Claims:
         now_us: Callable[[], int],
         *,
         operator: str,
+        evidence: Callable[[str], Evidence],
         arms_within_s: float = ARMS_WITHIN_S,
     ) -> None:
         self._section = section
@@ -36,7 +39,14 @@ class Claims:
         self._learning = LearningStore(engine)
         self.fleet = FleetBooks(engine, LedgerStore(engine))
         self.rounds = TrueUpRounds(self.fleet, lambda: section().pools, now_us)
-        self._reader = ClaimReader(engine, self.fleet, arms_within_s=arms_within_s)
+        self._evidence = evidence
+        self._reader = ClaimReader(engine, self.fleet, ground_of=self._ground, arms_within_s=arms_within_s)
+
+    def _ground(self, target_id: str) -> Ground:
+        if target_id == self._section().reference_target:
+            return "measured"
+        evidence = self._evidence(target_id)
+        return "unmeasured" if evidence in UNMEASURED else "published" if evidence in PUBLISHED else "measured"
 
     @property
     def pools(self) -> Sequence[PoolSection]:

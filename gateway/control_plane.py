@@ -122,7 +122,9 @@ class ControlPlane:
             drain = await open_drain(engine, config, metrics, wall_us, stack, spare)
             opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
             boot_id = opened.ledger.boot_id
-            claims = Claims(engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator)
+            claims = Claims(
+                engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator, evidence=live.evidence
+            )
             published = Bulletin()
             probing = await open_prober(engine, config, boot_id, metrics, _Published(self.hub, published), stack)
             self._hear_of_fleet(probing)

@@ -10,12 +10,13 @@ from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
 from cost.prices import usd
 from gateway.configuration.settings import GatewayConfig
-from gateway.wiring.policy import build_policy
-from providers.catalog import build_catalog
+from gateway.wiring.policy import build_policy, informed
+from providers.catalog import Catalog, build_catalog
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
 from proxy.errors import Refused
-from proxy.policy import AUTO, Facts, Rejection, RoutePlan, plan, planned_rooms, unmeasured, why_too_weak
+from proxy.evidence import Evidence
+from proxy.policy import AUTO, Facts, Rejection, RoutePlan, evidence_for_auto, plan, planned_rooms, why_too_weak
 from proxy.request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
 from proxy.tolerance import Tolerances
 from proxy.tool_loop import read_loop
@@ -31,16 +32,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     expected_output_tokens: int
     quality_floor: float
-    tolerance: float
-    """The most by which the chosen target's P(adequate) may fall below the reference's."""
+    tolerance: float | None
+    """The most by which a target's P(adequate) may fall below the reference's for this prompt; None when declared capability
+    decided.
+    """
+    willing_usd: str
+    """What one more adequate answer may cost, with room on our own GPUs."""
     reference_adequate: float | None
     """The reference's P(adequate); None when declared capability decided."""
     outlooks: tuple[dict[str, Any], ...] = ()
     """Each measured target's P(adequate) with its interval and its loss against the reference, best first."""
     candidates: tuple[dict[str, Any], ...] = ()
     rejected: tuple[dict[str, str], ...] = ()
-    unmeasured: tuple[str, ...] = ()
-    """Targets that `auto` may choose by their declared capability alone; empty while the plain rule classifies."""
+    stand_in: bool = False
+    """True where the baseline model has no row, and the best known model stood for it."""
+    evidence: dict[str, Evidence] = {}
+    """How it is known how good each target is that `auto` may choose, by target id."""
     refusal: str | None = None
     loop_steps: int = 0
     """Steps of the tool loop after the last user message."""
@@ -55,12 +62,11 @@ class DryRun:
     """
 
     def __init__(self, config: GatewayConfig, classifier: Classifier | None = None) -> None:
-        # No call is made, so no secret is looked up.
-        self._catalog = build_catalog(
-            config.providers, lambda _reference: "unused", pools=config.selfhosted.pool_of_target()
+        self._catalog = catalog_of(config)
+        self._classifier = classifier or load_classifier(
+            config.classifier, self._catalog.abilities, self._catalog.efforts
         )
-        self._policy = build_policy(config.policy, config.cost)
-        self._classifier = classifier or classifier_of(config)
+        self._policy = informed(build_policy(config.policy, config.cost), self._catalog, self._classifier)
         self._tolerances = Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
         self._fleet = {
             target_id: target.deployments or _some_replica(target)
@@ -80,13 +86,10 @@ class DryRun:
         except Refused as refused:
             nothing = RoutePlan(candidates=(), rejected=())
             found = _explanation(facts, prediction, nothing, kept, refusal=refused.message)
-        if not isinstance(self._classifier, OnnxClassifier):
-            return found
-        never = unmeasured(self._classifier.measured, self._policy, self._catalog)
-        return msgspec.structs.replace(found, unmeasured=never)
+        return msgspec.structs.replace(found, evidence=evidence_for_auto(self._policy, self._catalog))
 
     def _facts(self, request: ChatRequest, weighed: Prompt, tier: Tier, floor: float) -> Facts:
-        tolerance = self._tolerances.of(floor, None)
+        willing = self._tolerances.of(floor, None)
         tokens = input_tokens(request, weighed)
         loop = read_loop(request.messages, self._policy.loops)
         stays = self._policy.stay_in_turn and loop.steps
@@ -96,8 +99,9 @@ class DryRun:
             needs=needs(request),
             input_tokens=tokens,
             max_output_tokens=request.max_output_tokens,
-            tolerance=tolerance.by_average,
-            tolerance_with_room=tolerance.with_room,
+            willing_nanousd=willing.by_average,
+            willing_with_room_nanousd=willing.with_room,
+            most_lost=willing.most_lost,
             loop=loop,
             opening_tokens=opening_tokens(request, weighed, tokens) if stays else None,
         )
@@ -125,10 +129,21 @@ def _some_replica(target: Target) -> tuple[Deployment, ...]:
     return (replica,)
 
 
+def catalog_of(config: GatewayConfig) -> Catalog:
+    """The catalog of a configuration for whoever calls nobody: no secret is looked up."""
+    selfhosted = config.selfhosted
+    return build_catalog(
+        config.providers,
+        lambda _reference: "unused",
+        pools=selfhosted.pool_of_target(),
+        served_as=selfhosted.upstream_models(),
+    )
+
+
 def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:
     """Loads the configured classifier, as the gateway does."""
-    abilities = {model.model_id: model.ability for model in config.providers.models if model.ability is not None}
-    return load_classifier(config.classifier, abilities)
+    catalog = catalog_of(config)
+    return load_classifier(config.classifier, catalog.abilities, catalog.efforts)
 
 
 def _explanation(
@@ -141,14 +156,17 @@ def _explanation(
         input_tokens=facts.input_tokens,
         expected_output_tokens=prediction.expected_output_tokens,
         quality_floor=floor,
-        tolerance=round(facts.tolerance if route.tolerance is None else route.tolerance, 4),
+        tolerance=None if route.tolerance is None else round(route.tolerance, 4),
+        willing_usd=_dollars(round(facts.willing_with_room_nanousd or facts.willing_nanousd)) or "",
         reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
+        stand_in=route.stand_in,
         outlooks=_outlooks(prediction, route.reference_adequate),
         candidates=tuple(
             {
                 "target": candidate.target.target_id,
                 "reason": candidate.reason,
                 "capability": candidate.target.capability,
+                "evidence": route.grounds.get(candidate.target.target_id, "none"),
                 "expected_cost_usd": _dollars(candidate.expected_nanousd),
                 "at_most_usd": _dollars(candidate.bound_nanousd),
                 "margin_usd": _dollars(candidate.margin_nanousd),
@@ -174,6 +192,7 @@ def _detail(rejection: Rejection, route: RoutePlan) -> str:
         adequate=rejection.adequate,
         reference=route.reference_adequate,
         tolerance=route.tolerance,
+        stand_in=route.stand_in,
     )
 
 

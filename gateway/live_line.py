@@ -30,8 +30,10 @@ from gateway.wiring.pipeline import (
     open_upstreams,
     pipeline_config,
     warn_of_classifier,
+    warn_of_evidence,
     warn_of_models,
 )
+from gateway.wiring.policy import choice_evidence
 from gateway.wiring.pool_queues import sized
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
@@ -40,6 +42,7 @@ from proxy.affinity import Affinity
 from proxy.answers import schema_check
 from proxy.background import background, every
 from proxy.dispatch import Dispatcher
+from proxy.evidence import Evidence
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
@@ -89,7 +92,8 @@ class LiveLine:
         self._config_path = config_path
         self._metrics = metrics
         self._pools = config.selfhosted.pool_of_target()
-        """Decided at the start."""
+        self._served_as = config.selfhosted.upstream_models()
+        """Both are decided at the start."""
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
         self.refusals = Refusals(wall_us)
         """What callers were refused; of the control plane's own line nobody reads it."""
@@ -115,7 +119,7 @@ class LiveLine:
         self.learning_log = LearningLog(sources.rows, sources.learning_of, observer=metrics.learning)
         self.learning_log.start()
         stack.push_async_callback(self.learning_log.aclose)
-        self.classifier = load_classifier(config.classifier, catalog.abilities)
+        self.classifier = load_classifier(config.classifier, catalog.abilities, catalog.efforts)
         if not self._serves_callers:
             warn_of_classifier(self.classifier, catalog)
             warn_of_models(config, catalog)
@@ -181,6 +185,9 @@ class LiveLine:
         self._is_open = True
         self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)
         await self.tunings.refresh()
+        if not self._serves_callers:
+            # After the tuning, which may know more.
+            warn_of_evidence(self.line.config.policy, catalog, self.classifier)
         self._keep_current(sources, stack)
 
     def _open_directory(self, process: Process, stack: contextlib.AsyncExitStack) -> Directory:
@@ -265,6 +272,11 @@ class LiveLine:
         scored_by_rule = getattr(self.classifier, "fallbacks", 0)
         return report_of(self._ledger, self.line, self.gate, self.breakers, scored_by_rule)
 
+    def evidence(self, target_id: str) -> Evidence:
+        """What a choice of the target rests on, the baseline model counted in; of one that is configured no more, too."""
+        rules = self.line.config
+        return choice_evidence(target_id, rules.policy, rules.catalog, self.classifier)
+
     def measuring_rules(self) -> MeasuringRules:
         """What a measurement calls targets by, now."""
         rules = self.line.config
@@ -285,7 +297,7 @@ class LiveLine:
 
     def _built(self, config: GatewayConfig, book: PriceBook) -> Catalog:
         """The catalog with the replicas that are known now."""
-        catalog = build_catalog(config.providers, resolve_secret, book, wall_us(), self._pools)
+        catalog = build_catalog(config.providers, resolve_secret, book, wall_us(), self._pools, self._served_as)
         return with_deployments(catalog, self._fleet.deployments())
 
     def fleet_changed(self) -> None:
@@ -318,11 +330,11 @@ class LiveLine:
     def _reloaded_rules(self, config: GatewayConfig, catalog: Catalog) -> PipelineConfig:
         """The classifier's targets come first: what a floor means is computed from their abilities."""
         before = self._catalog
-        self.classifier.adopt(catalog.abilities)
+        self.classifier.adopt(catalog.abilities, catalog.efforts)
         try:
             return pipeline_config(config, catalog, self.classifier)
         except Exception:
-            self.classifier.adopt(before.abilities)
+            self.classifier.adopt(before.abilities, before.efforts)
             raise
 
     def _retuned(self) -> None:

@@ -12,6 +12,7 @@ from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.price_book.price_config import dated_price, price_items
 from cost.prices import SERVICE_TIERS, Price
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
+from providers.known_rows import KnownRow, row_of
 from providers.model_facts import Known, bundled_table, facts_of, names_under
 from providers.parameters import lacking
 from providers.provider_tools import common_dialect, known_tools
@@ -71,7 +72,7 @@ class Wildcard(msgspec.Struct, frozen=True, kw_only=True):
                 for each in self.target.deployments
             ),
         )
-        return _with_facts(bare, self.model, facts_of(self.model, rest))
+        return _with_row(_with_facts(bare, self.model, facts_of(self.model, rest)), row_of(self.model, rest))
 
 
 class Wildcards:
@@ -162,8 +163,13 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abilities(self) -> dict[str, str]:
-        """The classifier's ability name by target id, for the targets that name one."""
+        """The names of rows of the classifier's table by target id, for the targets that have one."""
         return {target.target_id: target.ability for target in self if target.ability is not None}
+
+    @property
+    def efforts(self) -> dict[str, Mapping[str, str]]:
+        """The names of rows by reasoning effort and target id, for the targets that have several."""
+        return {target.target_id: target.efforts for target in self if target.efforts}
 
     @property
     def needs_litellm(self) -> bool:
@@ -177,11 +183,12 @@ def build_catalog(
     book: PriceBook | None = None,
     at_us: int | None = None,
     pools: Mapping[str, str] | None = None,
+    served_as: Mapping[str, str] | None = None,
 ) -> Catalog:
     """Builds the catalog: resolves every secret, and takes the prices in effect at `at_us` (now by default).
 
     `book` stands in for the section's own prices. `pools` maps target ids to the pools that serve them, whose
-    deployments are added later with `with_deployments`. Raises SecretMissing and PriceError.
+    deployments are added later with `with_deployments`; `served_as` has the names that their engines have the models by. Raises SecretMissing and PriceError.
     """
     prices = configured_prices(section) if book is None else book
     moment_us = time.time_ns() // 1_000 if at_us is None else at_us
@@ -193,6 +200,7 @@ def build_catalog(
                 resolve_secret,
                 prices.at(model.model_id, moment_us),
                 pool=(pools or {}).get(model.model_id),
+                served_as=(served_as or {}).get(model.model_id),
                 hedged_tiers=section.hedging.tiers if model.hedging is None else model.hedging,
             ),
         )
@@ -294,6 +302,7 @@ def _target(
     price: Price | None,
     *,
     pool: str | None,
+    served_as: str | None,
     hedged_tiers: frozenset[Tier],
 ) -> Target:
     bare = Target(
@@ -305,7 +314,6 @@ def _target(
         max_output_tokens=ASSUMED_OUTPUT_TOKENS,
         capabilities=CHAT_CAPABILITIES,
         capability=model.capability,
-        ability=model.ability,
         routing_weight=model.routing_weight,
         tokenizer_ppm=None if model.tokenizer_ratio is None else int(model.tokenizer_ratio * 1_000_000),
         deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
@@ -313,7 +321,15 @@ def _target(
         hedged_tiers=hedged_tiers,
     )
     # What a wildcard's name stands for is known when somebody sends it.
-    return _with_facts(bare, model, Known(None) if model.is_wildcard else facts_of(model))
+    if model.is_wildcard:
+        return _with_facts(bare, model, Known(None))
+    return _with_row(_with_facts(bare, model, facts_of(model)), row_of(model, served_as=served_as))
+
+
+def _with_row(target: Target, known: KnownRow | None) -> Target:
+    if known is None or not target.chats:
+        return target
+    return msgspec.structs.replace(target, ability=known.ability, efforts=known.efforts)
 
 
 def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:

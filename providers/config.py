@@ -161,7 +161,8 @@ class ModelConfig(Section):
         default=None,
         max_length=256,
         pattern=r"^\S*$",
-        description="Its name in litellm's table, where provider and `upstream_model` do not tell it; empty to look nothing up.",
+        description="Its name in litellm's table and in the classifier's, where provider and `upstream_model` do not tell it; "
+        "empty to look nothing up in litellm's.",
     )
     provider_tools: frozenset[ProviderTool] | None = Field(
         default=None,
@@ -169,13 +170,17 @@ class ModelConfig(Section):
         description="The tools that its provider runs for it, such as web_search, by the names in docs/wires.md. Left out, "
         "they are those that OpenAI and Anthropic have at their own addresses, and none elsewhere.",
     )
-    capability: Share = Field(default=0.5, description="The highest complexity it is trusted with.")
+    capability: Share | None = Field(
+        default=None,
+        description="The highest complexity that you trust it with, for a model that the classifier has no row of. Left out, "
+        "nothing is said.",
+    )
     ability: str | None = Field(
         default=None,
         pattern=_MODEL_ID,
         max_length=128,
-        description="The row of the classifier's ability table that this model is; its measured outcomes then stand "
-        "before `capability`.",
+        description="The row of the classifier's table that this model is: a row's name, a known model's, or `none` for no row. "
+        "Left out, it is found by `known_as`, the deployments' `upstream_model` and `model_id`. A row stands before `capability`.",
     )
     tokenizer_ratio: Decimal | None = Field(
         default=None,

@@ -1,5 +1,6 @@
 """Targets and their deployments: address, capabilities and price of what can be called."""
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import msgspec
@@ -80,8 +81,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's model with the facts that routing needs.
 
-    `capability` is the highest complexity, in [0, 1], that this target is trusted with. `ability` names this target's
-    row in the classifier's ability table; measured outcomes then take precedence over the declared `capability`.
+    `capability` is the highest complexity, in [0, 1], that its operator trusts it with; None where nobody said. `ability`
+    names this target's row in the classifier's ability table, which takes precedence over the declared `capability`.
     `price` is None when it is unknown; an unpriced target is not eligible for `auto`. `assumed` names the facts that
     nobody gave: the target is then taken to be able to do everything.
     """
@@ -93,8 +94,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     max_context_tokens: int
     max_output_tokens: int
     capabilities: frozenset[Capability]
-    capability: float
+    capability: float | None = None
     ability: str | None = None
+    efforts: Mapping[str, str] = {}
+    """The names of its rows at other reasoning efforts than its usual one, by effort."""
     routing_weight: float
     deployments: tuple[Deployment, ...]
     tokenizer_ppm: int | None = None

@@ -134,6 +134,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of a prompt that came as numbers."""
     as_written: AsWritten | None = None
     """The request in its caller's own dialect, where it has what chat cannot say; `fields` are then for nobody but us."""
+    effort: str = ""
+    """The reasoning effort that is asked for, as one of `classifier.known_models.EFFORTS`; empty for the model's usual one."""
     service_tier: ServiceTier | None = None
     """The provider's service tier that the caller asked for; None for the usual one."""
     upload: Upload | None = None

@@ -1,9 +1,11 @@
 """What one request's targets were compared by, in a few hundred bytes, for those who later ask why it went there."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
 import msgspec
 
+from proxy.evidence import Evidence
 from proxy.policy import Rejection, RoutePlan, why_too_weak
 
 MOST: Final = 12
@@ -33,13 +35,15 @@ class ConsideredTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
     margin_why: str
     detail: str
     """What stood in the way, in words; empty where the numbers tell it."""
+    evidence: Evidence | Literal[""] = ""
+    """How it was known how good it is, the baseline model counted in; empty where that was not written down."""
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A decision: its targets, those that could be asked first and in their order."""
 
     tolerance: float | None
-    """The most by which a chance may fall below the reference's."""
+    """The most by which a chance may fall below the reference's for this prompt; below 0 it must be higher."""
     reference_adequate: float | None
     """The reference's chance; None where declared capability decided."""
     targets: tuple[ConsideredTarget, ...]
@@ -47,6 +51,8 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Targets that did not fit into the record."""
     complexity: float | None = None
     """The complexity that declared capability was held against."""
+    stand_in: bool = False
+    """True where the best known model stood for the reference, which has no row."""
 
     def note(self, target: ConsideredTarget) -> str:
         """What stood in the way of one of its targets, in words; empty for one that could be asked."""
@@ -58,6 +64,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
             adequate=target.adequate,
             reference=self.reference_adequate,
             tolerance=self.tolerance,
+            stand_in=self.stand_in,
         )
 
     @property
@@ -66,7 +73,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return next((each for each in self.targets if each.may_be_asked), None)
 
 
-_Row = tuple[str, str, bool, float | None, float | None, int | None, int | None, str, str]
+_Row = tuple[str, str, bool, float | None, float | None, int | None, int | None, str, str, Evidence | Literal[""]]
 """A `ConsideredTarget` as it is written: its fields in their order. Structs of them would only be made to be encoded."""
 
 _encoder: Final = msgspec.json.Encoder()
@@ -75,7 +82,7 @@ _decoder: Final = msgspec.json.Decoder(Considered)
 
 def written(plan: RoutePlan) -> str:
     """Returns the plan's comparison as it is kept in the ledger: `Considered` as an array."""
-    candidates, rejected = plan.candidates, plan.rejected
+    candidates, rejected, grounds = plan.candidates, plan.rejected, plan.grounds
     targets: list[_Row] = [
         (
             (target := each.target).target_id,
@@ -87,13 +94,21 @@ def written(plan: RoutePlan) -> str:
             each.margin_nanousd,
             each.margin_why,
             "",
+            grounds.get(target.target_id, ""),
         )
         for each in candidates[:MOST]
     ]
     if rejected:
-        targets += [_rejection(each) for each in rejected[: MOST - len(targets)]]
+        targets += [_rejection(each, grounds) for each in rejected[: MOST - len(targets)]]
     left_out = len(candidates) + len(rejected) - len(targets)
-    told = (_rounded(plan.tolerance), _rounded(plan.reference_adequate), targets, left_out, plan.complexity)
+    told = (
+        _rounded(plan.tolerance),
+        _rounded(plan.reference_adequate),
+        targets,
+        left_out,
+        plan.complexity,
+        plan.stand_in,
+    )
     return _encoder.encode(told).decode()
 
 
@@ -112,7 +127,7 @@ def read(text: str) -> Considered | None:
         return None
 
 
-def _rejection(rejection: Rejection) -> _Row:
+def _rejection(rejection: Rejection, grounds: Mapping[str, Evidence]) -> _Row:
     return (
         rejection.target_id,
         rejection.obstacle,
@@ -123,6 +138,7 @@ def _rejection(rejection: Rejection) -> _Row:
         rejection.margin_nanousd,
         rejection.margin_why,
         rejection.detail[:_MOST_DETAIL],
+        grounds.get(rejection.target_id, ""),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Escalation
-from proxy.policy import AUTO, Candidate, RoutePlan, is_more_capable
+from proxy.policy import AUTO, Candidate, RoutePlan
 
 _BURST: Final = 20.0
 """The most escalations that an idle period accumulates."""
@@ -62,17 +62,11 @@ def escalation_candidate(plan: RoutePlan, answered: Candidate, tried: Container[
     better = [
         candidate
         for candidate in plan.candidates
-        if candidate.target.target_id not in tried and _more_capable(candidate, answered, plan)
+        if candidate.target.target_id not in tried and candidate.strength > answered.strength
     ]
     # Candidates come in the order of their margins, except those after the capable ones.
     chosen = min(better, key=_margin, default=None)
     return chosen and msgspec.structs.replace(chosen, reason="escalated")
-
-
-def _more_capable(candidate: Candidate, than: Candidate, plan: RoutePlan) -> bool:
-    if plan.reference_adequate is None:
-        return is_more_capable(candidate.target, None, than.target, None)
-    return is_more_capable(candidate.target, candidate.adequate, than.target, than.adequate)
 
 
 def _margin(candidate: Candidate) -> float:

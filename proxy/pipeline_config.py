@@ -34,7 +34,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     holdout_share: float = 0.0
     """The share of `auto` requests sent to the reference as an experiment; as many others form the control group."""
     tolerances: Tolerances | None = None
-    """The tolerance curves; None means that each prompt may lose 1 - floor."""
+    """What floors come to; None means that the most capable target answers."""
     deadlines: DeadlinesSection = DeadlinesSection()
     cache_marks: CacheMarksConfig = CacheMarksConfig()
 

@@ -16,7 +16,7 @@ from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out
 from proxy.request import decisive_parameters, most_input_tokens, needs, opening_tokens
 from proxy.routed_request import Hold, RoutedRequest
-from proxy.tolerance import plain_tolerance
+from proxy.tolerance import NO_CURVE
 from proxy.tool_loop import NO_LOOP, read_loop
 
 
@@ -31,10 +31,7 @@ def facts_of(
     if (rules := policy.autos.get(request.alias)) is not None:
         floor = floor if rules.quality_floor is None else rules.quality_floor
         allowed = _narrowed(allowed, rules.targets)
-    if config.tolerances is None:
-        tolerance = plain_tolerance(policy.quality_floor if floor is None else floor)
-    else:
-        tolerance = config.tolerances.of(floor, allowed, caller.team_id)
+    willing = NO_CURVE if config.tolerances is None else config.tolerances.of(floor, allowed, caller.team_id)
     # The bytes that came, whichever way.
     size = len(parsed.body) + (0 if request.upload is None else request.upload.size)
     # Who names a model gets it, and a spent budget is not spent further.
@@ -52,10 +49,13 @@ def facts_of(
         service_tier=request.service_tier,
         decisive=decisive_parameters(request),
         bounded=bounded,
-        tolerance=tolerance.by_average,
-        tolerance_with_room=tolerance.with_room,
+        willing_nanousd=willing.by_average,
+        willing_with_room_nanousd=willing.with_room,
+        most_lost=willing.most_lost,
         loop=loop,
     )
+    if downgraded:
+        facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:
         facts = replace(facts, opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens))
     if request.as_written is not None:

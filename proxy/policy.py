@@ -4,14 +4,14 @@ Filter what cannot serve the request, then order what can by what one more reque
 bought, the shadow price of our own GPUs (`proxy/shadow_price.py`). Every target ends up either as a candidate with a
 reason or as a rejection with a reason.
 
-A target whose outcomes were measured is capable of a prompt when its expected loss against the reference, P(reference
-adequate) less P(target adequate), is at most the tolerance. Any other target is capable of what its declared capability
-covers.
+Of the targets with a row the one of the greatest net benefit sets what a prompt asks for (the rule is that of
+`classifier/frontier.py`). Which targets are good enough beside it, and what becomes of those that nothing is known of,
+`proxy/evidence.py` says.
 """
 
 import math
 import operator
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -34,7 +34,18 @@ from proxy.errors import (
     TargetsUnavailable,
     UnpricedModel,
 )
-from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin
+from proxy.evidence import (
+    NO_EVIDENCE,
+    TRUSTED,
+    Evidence,
+    Judged,
+    Yardstick,
+    measuring_hint,
+    stand_in_asks,
+    trust_baseline,
+    trust_order,
+)
+from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin, resting_nanousd
 from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
 AUTO: Final = "auto"
@@ -42,9 +53,9 @@ AUTO: Final = "auto"
 DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
-DEFAULT_FLOOR = 0.97
-DEFAULT_TOLERANCE = 1 - DEFAULT_FLOOR
-"""The default tolerance without a curve: a floor of 97 % lets each prompt lose 3 points."""
+DEFAULT_FLOOR: Final = 0.98
+NO_LIMIT_NANOUSD: Final = 1e15
+"""A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
 
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
@@ -53,6 +64,8 @@ Reason = Literal[
     "cheapest-capable",
     "prompt-cache",
     "most-capable",
+    "baseline",
+    "dearest",
     "named",
     "alias",
     "fallback",
@@ -86,6 +99,7 @@ Obstacle = Literal[
     "weight-zero",
     "unavailable",
     "too-hard",
+    "unknown",
 ]
 
 
@@ -116,7 +130,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Names, fallbacks and strictness that planning follows.
 
     `capability_shift` is added to every declared capability: below 0 the gateway is stricter and
-    sends more to the dear targets, above 0 it saves more. Measured targets follow the tolerance instead.
+    sends more to the dear targets, above 0 it saves more. Targets with a row follow the willingness to pay instead.
     """
 
     auto_targets: tuple[str, ...] | None = None
@@ -130,8 +144,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     reference: str | None = None
     """The target that quality is measured against."""
     quality_floor: float = DEFAULT_FLOOR
-    """The share of the reference's quality to keep, for teams that set none; `Tolerances` converts it into a tolerance.
-    """
+    """The minimum quality of teams that set none; `Tolerances` converts it into a willingness to pay."""
     capability_shift: float = 0.0
     unpriced: Unpriced = "refuse"
     """The treatment of a named model without a price."""
@@ -139,6 +152,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of targets on our own GPUs, beside those that are marked as own."""
     pools: tuple[OwnPool, ...] = ()
     """Our own pools whose hours `cost.pools` bills."""
+    evidence: Mapping[str, Evidence] = NO_EVIDENCE
+    """By target id how it is known how good it is."""
+    grounds: Mapping[str, Evidence] = NO_EVIDENCE
+    """By target id what a choice of it rests on, the baseline model counted in."""
     degrade: bool = False
     """True to try less capable targets, best first, after all capable ones."""
     max_candidates: int = 4
@@ -163,10 +180,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """An upper bound of `input_tokens` for hard budgets; 0 where nothing is reserved."""
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
-    tolerance: float = DEFAULT_TOLERANCE
-    """The most by which a chosen target's P(adequate) may fall below the reference's."""
-    tolerance_with_room: float | None = None
+    willing_nanousd: float = NO_LIMIT_NANOUSD
+    """The willingness to pay: what one more adequate answer may cost, in nano-dollars."""
+    willing_with_room_nanousd: float | None = None
     """The same while our own GPUs have room, and so come first; None when it is no other."""
+    most_lost: float = 1.0
+    """The most that the prompt may be expected to lose against the reference, as a difference of chances."""
     loop: ToolLoop = NO_LOOP
     """What the messages after the last user message show, for `auto`."""
     service_tier: ServiceTier | None = None
@@ -177,6 +196,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What it uses beside tokens, how much of it, and how much at most, in thousandths, as in `ChatRequest`."""
     units_milli: int = 0
     most_units_milli: int = 0
+    spares: bool = False
+    """True where a spent budget lets the gateway choose: what is cheapest comes first among the unknown."""
     bounded: bool = False
     """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
     dialect: Dialect | None = None
@@ -202,7 +223,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     margin_nanousd: int | None = None
     margin_why: MarginWhy = ""
     adequate: float | None = None
-    """The predicted P(adequate) of its answer, where the target was measured."""
+    """The predicted P(adequate) of its answer, where the target has a row."""
+    strength: float = 0.0
+    """How good it is for this prompt in comparison with the plan's other candidates, where the gateway chose."""
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
     """The expected answer tokens of all choices together."""
     waited_s: float = 0.0
@@ -232,9 +255,15 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     complexity: float | None = None
     """The complexity that declared capability was held against; None where the caller named a model."""
     tolerance: float | None = None
-    """The tolerance that measured targets were held against; None where the caller named a model."""
+    """The most by which a target's P(adequate) may fall below the reference's for this prompt, below 0 where it must be higher;
+    None where the caller named a model or declared capability decided.
+    """
     reference_adequate: float | None = None
-    """P(adequate) of the reference that measured targets were compared with; None when declared capability decided."""
+    """P(adequate) of the reference that targets with rows were compared with; None when declared capability decided."""
+    stand_in: bool = False
+    """True where the reference has no row, and the best of all known models stood for it."""
+    grounds: Mapping[str, Evidence] = NO_EVIDENCE
+    """By target id what a choice of it rests on; empty where the caller named a model."""
     cheapest_commercial: Target | None = None
     """The paid target of least expected cost among those capable of this prompt."""
     paced_s: float | None = None
@@ -288,8 +317,9 @@ def plan(
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts) if prediction.outlooks else None
-        tolerance = facts.tolerance if rooms is NO_ROOMS else _tolerance(facts, eligible, rooms)
-        scales = _TargetComparison(facts, prediction, policy, reference, tolerance)
+        stand_in = reference is None and prediction.best_known is not None
+        best = prediction.best_known if stand_in else reference
+        scales = _TargetComparison(facts, prediction, policy, best, stand_in)
         return _auto(eligible, rejected, scales, sticky, rooms, turn)
     first = eligible[0]
     candidates = _in_order(_limited(eligible, policy, _itself), facts, prediction, sticky, kind=kind)
@@ -308,6 +338,7 @@ def why_too_weak(
     adequate: float | None,
     reference: float | None,
     tolerance: float | None,
+    stand_in: bool = False,
 ) -> str:
     """Returns in words why a target was too weak: by its declared `capability`, or by its predicted chance. Empty where too
     little is known.
@@ -316,9 +347,10 @@ def why_too_weak(
         return f"complexity {complexity:.2f} is above its {capability:.2f}"
     if adequate is None or reference is None or tolerance is None:
         return ""
+    compared = "the best known model, as nothing is known of the baseline model," if stand_in else "the baseline model"
     return (
-        f"adequate with {adequate:.3f}, the baseline model with {reference:.3f}: "
-        f"loses {reference - adequate:.3f}, tolerated are {tolerance:.3f}"
+        f"adequate with {adequate:.3f}, {compared} with {reference:.3f}: "
+        f"this prompt asks for {reference - tolerance:.3f}"
     )
 
 
@@ -356,41 +388,30 @@ def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) 
     return [target for target in targets if target.price is not None and target.routing_weight > 0 and target.chats]
 
 
-def unmeasured(
-    measured: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None = None
-) -> tuple[str, ...]:
-    """Returns the ids of the targets that `auto` could choose by their declared capability alone."""
-    return tuple(each.target_id for each in choosable(policy, catalog, allowed) if each.target_id not in measured)
-
-
-def measuring_hint(target_ids: Collection[str]) -> str:
-    """Returns the sentence that says what to do about targets that were never measured."""
-    names = ", ".join(target_ids)
-    return (
-        f"Never measured, so chosen by declared capability alone: {names}. "
-        f"`weighbridge classifier measure {next(iter(target_ids))}` weighs one in minutes."
-    )
+def evidence_for_auto(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None = None) -> dict[str, Evidence]:
+    """Returns how it is known how good each of the targets is that `auto` could choose, by target id."""
+    return {each.target_id: policy.evidence.get(each.target_id, "none") for each in choosable(policy, catalog, allowed)}
 
 
 def yardstick(
-    measured: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
+    known: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
 ) -> tuple[str, ...]:
-    """Returns the ids of the targets whose best P(adequate) is the reference; empty when declared capability must
-    decide.
+    """Returns the ids of the targets whose best P(adequate) is the reference, of those with rows; empty where none may stand
+    for it.
 
     It is the reference, also where the reference itself cannot serve the request: the floor is a promise about its
-    quality, and what one target may have must not hang on the health of another. Where the reference was not measured
-    the best of the measured targets stands for it. But a small model that happens to be the only measured one must not
-    be its own yardstick: where another is declared more capable than all measured ones, every target is as declared.
+    quality, and what one target may have must not hang on the health of another. Where none is configured the best of the
+    targets with rows stands for it, unless one without a row is declared more capable than all of them: a small model that
+    happens to be the only known one must not be its own yardstick.
     """
-    if policy.reference is not None and policy.reference in measured:
-        return (policy.reference,)
+    if policy.reference is not None:
+        return (policy.reference,) if policy.reference in known else ()
     pool = choosable(policy, catalog, allowed)
-    known = [target for target in pool if target.target_id in measured]
-    best_declared = max((target.capability for target in pool), default=0.0)
-    if not any(target.capability >= best_declared for target in known):
+    ours = [target for target in pool if target.target_id in known]
+    declared = max((each.capability or 0.0 for each in pool if each.target_id not in known), default=0.0)
+    if declared > 0 and all((target.capability or 0.0) < declared for target in ours):
         return ()
-    return tuple(target.target_id for target in known)
+    return tuple(target.target_id for target in ours)
 
 
 def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: Facts) -> float | None:
@@ -577,13 +598,6 @@ def _nobody_runs(tools: Mapping[str, str], where: str) -> BadRequest:
     )
 
 
-def _tolerance(facts: Facts, eligible: Iterable[Target], rooms: Rooms) -> float:
-    """Returns what this prompt may lose, by whether one of our own that could serve it has room for it."""
-    if facts.tolerance_with_room is None or not any(rooms.has_room(target.target_id) for target in eligible):
-        return facts.tolerance
-    return facts.tolerance_with_room
-
-
 class _Option(msgspec.Struct, eq=False):
     """One eligible target as a request sees it. Costs are nano-dollars, None without a price."""
 
@@ -594,8 +608,7 @@ class _Option(msgspec.Struct, eq=False):
     expected: int | None
     compared: int | None
     """What it is compared by: within a tool loop the expected cost of the turn's first request."""
-    capable: bool = True
-    """True when it is good enough for this prompt."""
+    judged: Judged = TRUSTED
     reason: Reason = "fallback"
     margin_nanousd: int | None = None
     margin_why: MarginWhy = ""
@@ -607,6 +620,11 @@ class _Option(msgspec.Struct, eq=False):
 _rank: Final = operator.attrgetter("rank")
 
 
+def _nowhere(_target_id: str) -> bool:
+    """Room on none of our own GPUs."""
+    return False
+
+
 class _TargetComparison(msgspec.Struct, eq=False):
     """Compares targets for one prompt."""
 
@@ -615,7 +633,8 @@ class _TargetComparison(msgspec.Struct, eq=False):
     policy: Policy
     reference: float | None
     """P(adequate) of the yardstick; None when there is none."""
-    tolerance: float
+    stand_in: bool
+    """True where the best known model stands for the reference."""
 
     def option(self, target: Target, sticky: Sticky | None) -> _Option:
         """The target with what one more request costs by its price, and the rank that follows from it and the routing weight:
@@ -628,53 +647,87 @@ class _TargetComparison(msgspec.Struct, eq=False):
         compared = expected
         if facts.opening_tokens is not None:
             _, compared = _expected(target, facts, facts.opening_tokens, predicted, sticky)
-        if self.reference is None or outlook is None:
-            capable = prediction.complexity <= target.capability + policy.capability_shift
-        else:
-            capable = self.reference - outlook.adequate <= self.tolerance
         if compared is None:
-            return _Option(target, outlook, output, expected, None, capable, rank=(math.inf, False, target_id))
+            return _Option(target, outlook, output, expected, None, rank=(math.inf, False, target_id))
         return _Option(
             target,
             outlook,
             output,
             expected,
             compared,
-            capable,
             margin_nanousd=compared,
             margin_why="average" if is_own(target, policy.pooled) else "bought",
             rank=(compared / target.routing_weight, False, target_id),
         )
 
-    def may_stay(self, option: _Option) -> bool:
-        """True when the target was good enough for the turn's first request: with room or without, each tolerance keeps the
-        minimum, and the room may have changed since.
+    def judge(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> float | None:
+        """Marks which options are good enough, and returns the chance that the prompt asks for: that of the option of the
+        greatest net benefit; None where no row decides.
+
+        Whatever is better costs more than that is worth, or comes first for its price; what is worse saves too little. What
+        the turn began with stays good enough where it was so with room or without: each keeps the minimum, and the room may
+        have changed since.
         """
-        if self.reference is None or option.outlook is None:
-            return option.capable
-        most = max(self.facts.tolerance, self.facts.tolerance_with_room or 0.0)
-        return self.reference - option.outlook.adequate <= most
+        least, at_turn = self._asked(options, rooms, kept)
+        prediction, shift = self.prediction, self.policy.capability_shift
+        yardstick = Yardstick(prediction.complexity, self.reference, least, shift)
+        for option in options:
+            outlook, target = option.outlook, option.target
+            judging = yardstick
+            if kept is not None and kept.target_id == target.target_id and at_turn is not None:
+                judging = Yardstick(prediction.complexity, self.reference, at_turn, shift)
+            option.judged = judging.judge(None if outlook is None else outlook.adequate, target.capability)
+        return least
 
-    def better(self, option: _Option, than: _Option) -> bool:
-        if self.reference is None or option.outlook is None or than.outlook is None:
-            return is_more_capable(option.target, None, than.target, None)
-        return is_more_capable(option.target, option.outlook.adequate, than.target, than.outlook.adequate)
+    def _asked(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> tuple[float | None, float | None]:
+        """The chance that the prompt asks for now, and the least that it asked for when the turn may have begun."""
+        if self.reference is None:
+            return None, None
+        if self.stand_in:
+            asked = stand_in_asks(self.reference)
+            return asked, asked
+        facts = self.facts
+        roomy, full = facts.willing_with_room_nanousd, facts.willing_nanousd
+        if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
+            least = self._chance_at(options, roomy, rooms.has_room)
+        else:
+            least = self._chance_at(options, full, _nowhere)
+        if least is None or kept is None:
+            return least, least
+        without = self._chance_at(options, full, _nowhere) or 0.0
+        with_room = self._chance_at(options, full if roomy is None else roomy, rooms.by_target.__contains__) or 0.0
+        return least, min(least, without, with_room)
 
-    def strength(self, option: _Option) -> float:
-        if self.reference is None or option.outlook is None:
-            return option.target.capability
-        return option.outlook.adequate
+    def _best_chance(self, options: Iterable[_Option]) -> float:
+        return max((each.outlook.adequate for each in options if each.outlook is not None), default=0.0)
+
+    def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
+        bar = min((self.reference or 0.0) - self.facts.most_lost, self._best_chance(options))
+        best, chance = -math.inf, None
+        for option in options:
+            if option.compared is None or option.outlook is None or option.outlook.adequate < bar:
+                continue
+            target, cost = option.target, option.compared
+            if has_room(target.target_id):
+                cost = resting_nanousd(cost, None)
+            benefit = willing * option.outlook.adequate - cost / target.routing_weight
+            if benefit > best:
+                best, chance = benefit, option.outlook.adequate
+        return chance
 
     def too_weak(self, option: _Option) -> Rejection:
-        is_declared = self.reference is None or option.outlook is None
+        target, outlook, policy = option.target, option.outlook, self.policy
+        is_unknown = option.judged.standing == "unknown"
+        by_row = outlook is not None and self.reference is not None
         return Rejection(
-            target_id=option.target.target_id,
-            obstacle="too-hard",
-            capability=option.target.capability + self.policy.capability_shift if is_declared else None,
+            target_id=target.target_id,
+            obstacle="unknown" if is_unknown else "too-hard",
+            detail=f"nothing is known of how good it is; {measuring_hint(target.target_id)}" if is_unknown else "",
+            capability=None if by_row or target.capability is None else target.capability + policy.capability_shift,
             expected_nanousd=option.expected,
             margin_nanousd=option.margin_nanousd,
             margin_why=option.margin_why,
-            adequate=None if option.outlook is None else option.outlook.adequate,
+            adequate=None if outlook is None else outlook.adequate,
         )
 
 
@@ -686,48 +739,83 @@ def _auto(
     rooms: Rooms,
     turn: TurnChoice | None,
 ) -> RoutePlan:
-    """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most capable one
+    """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most trusted one
     first. Within a tool loop the turn's target stays first, or a better one when the loop struggles.
     """
     facts, policy = scales.facts, scales.policy
     kept = turn.at(facts.loop.raises) if turn is not None and facts.loop.steps else None
-    capable: list[_Option] = []
-    weak: list[_Option] = []
-    for target in eligible:
-        option = scales.option(target, sticky)
-        stays = kept is not None and kept.target_id == target.target_id and scales.may_stay(option)
-        (capable if stays or option.capable else weak).append(option)
+    options = [scales.option(target, sticky) for target in eligible]
+    least = scales.judge(options, rooms, kept)
+    capable = [option for option in options if option.judged.standing == "good-enough"]
+    others = [option for option in options if option.judged.standing != "good-enough"]
     if rooms is not NO_ROOMS:
         _price_rooms(capable, rooms)
-        _price_rooms(weak, rooms)
-    if len(weak) > 1:
-        weak.sort(key=lambda option: (-scales.strength(option), option.rank))
+        _price_rooms(others, rooms)
+    if others:
+        others = _by_trust(others, capable, facts, policy)
     if capable:
         capable.sort(key=_rank)
         capable[0].reason = _first_reason(capable, scales, sticky, rooms)
+        cheapest = _cheapest_bought(capable)
+        if others and others[0].judged is TRUSTED:
+            capable.append(others.pop(0))
     else:
-        capable.append(weak.pop(0))
-        capable[0].reason = "most-capable"
+        # Of what nothing is known, nobody can say that it is the weaker one.
+        all_unknown = others[0].judged.standing == others[-1].judged.standing == "unknown"
+        capable, others = (others, []) if all_unknown else ([others[0]], others[1:])
+        capable[0].reason = _reason_without_any(capable[0], policy)
+        cheapest = _cheapest_bought(capable[:1])
     ordered = capable
     if facts.loop is not NO_LOOP:
         by_cache = capable[0].reason == "prompt-cache"
         cold = _first_without_cache(capable, scales, rooms) if by_cache else capable[0]
         ordered = _within_turn(capable, cold, kept, scales)
-    if policy.degrade and weak:
-        for option in weak:
+    if policy.degrade and others:
+        for option in others:
             option.reason = "degraded"
-        ordered = [*ordered, *weak]
-        weak = []
+        ordered = [*ordered, *others]
+        others = []
     if len(ordered) > policy.max_candidates:
         ordered = _limited(ordered, policy, lambda each: each.target)
     return RoutePlan(
         candidates=tuple([_candidate(option, facts) for option in ordered]),
-        rejected=(*rejected, *map(scales.too_weak, weak)),
+        rejected=(*rejected, *map(scales.too_weak, others)),
         complexity=scales.prediction.complexity,
-        tolerance=scales.tolerance,
+        tolerance=None if least is None or scales.reference is None else scales.reference - least,
         reference_adequate=scales.reference,
-        cheapest_commercial=_cheapest_bought(capable),
+        stand_in=scales.stand_in,
+        grounds=policy.grounds,
+        cheapest_commercial=cheapest,
     )
+
+
+def _by_trust(others: list[_Option], capable: list[_Option], facts: Facts, policy: Policy) -> list[_Option]:
+    """Returns what is not good enough, or unknown, the most trusted first. The reference is told apart here."""
+    unknown = [option for option in others if option.judged.standing == "unknown"]
+    baseline = next((option for option in unknown if option.target.target_id == policy.reference), None)
+    if baseline is not None and not facts.spares:
+        known = [_price_of(option) for option in (*capable, *others) if option.judged.standing != "unknown"]
+        if trust_baseline(known, _price_of(baseline)):
+            baseline.judged = TRUSTED
+    # Prices tell of strength, what is paid anyway does not.
+    return sorted(
+        others,
+        key=lambda each: (
+            *trust_order(each.judged, _price_of(each) if each in unknown else each.rank[0], spares=facts.spares),
+            each.rank,
+        ),
+    )
+
+
+def _price_of(option: _Option) -> int:
+    return option.compared or 0
+
+
+def _reason_without_any(option: _Option, policy: Policy) -> Reason:
+    """Returns the reason of the first candidate where no target is known to be good enough."""
+    if option.judged.standing != "unknown":
+        return "most-capable"
+    return "baseline" if option.target.target_id == policy.reference else "dearest"
 
 
 def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scales: _TargetComparison) -> list[_Option]:
@@ -744,10 +832,10 @@ def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scale
     raises = scales.facts.loop.raises
     present = cold if begun is None else begun
     for _ in range(raises if begun is None or kept is None else raises - kept.raises):
-        present = next((option for option in ordered if scales.better(option, present)), present)
-    if begun is None and not (raises and scales.better(present, first)):
+        present = next((option for option in ordered if _is_better(option, present)), present)
+    if begun is None and not (raises and _is_better(present, first)):
         return ordered
-    if raises and scales.better(present, first if begun is None else cold):
+    if raises and _is_better(present, first if begun is None else cold):
         reason = "struggle"
     elif present is not first:
         reason = "same-turn"
@@ -757,19 +845,16 @@ def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scale
     return [*front.values(), *(option for option in ordered if option.target.target_id not in front)]
 
 
+def _is_better(option: _Option, than: _Option) -> bool:
+    return option.judged.strength > than.judged.strength
+
+
 def _begun_with(ordered: list[_Option], kept: Kept | None) -> _Option | None:
     """The target that the turn began with, when it may go on there."""
     for option in ordered if kept is not None else ():
         if kept is not None and kept.target_id == option.target.target_id and not option.overflows:
             return option
     return None
-
-
-def is_more_capable(target: Target, adequate: float | None, than: Target, than_adequate: float | None) -> bool:
-    """Compares measured P(adequate) of this prompt where both have it, else declared capability."""
-    if adequate is not None and than_adequate is not None:
-        return adequate > than_adequate
-    return target.capability > than.capability
 
 
 def _price_rooms(options: list[_Option], rooms: Rooms) -> None:
@@ -893,7 +978,8 @@ def _option(
     if facts.unit:
         # Billed by what was asked for: it costs what it may cost.
         expected = likely_most_nanousd(target, facts)
-    return _Option(target, outlook, output, expected, None, reason=reason)
+    judged = TRUSTED if outlook is None else Judged("good-enough", outlook.adequate)
+    return _Option(target, outlook, output, expected, None, judged, reason)
 
 
 def _candidate(option: _Option, facts: Facts) -> Candidate:
@@ -905,6 +991,7 @@ def _candidate(option: _Option, facts: Facts) -> Candidate:
         margin_nanousd=option.margin_nanousd,
         margin_why=option.margin_why,
         adequate=None if option.outlook is None else option.outlook.adequate,
+        strength=option.judged.strength,
         output_tokens=option.output_tokens,
     )
 

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from proxy.policy import DEFAULT_FLOOR
 from settings.types import Finite, Section, Share
 
 
@@ -99,11 +100,12 @@ class PolicyConfig(Section):
         default_factory=dict, description="For a target that a caller named: the targets to try after it."
     )
     quality_floor: Finite = Field(
-        default=0.97,
+        default=DEFAULT_FLOOR,
         gt=0,
         le=1,
-        description="The minimum quality: the share of the baseline model's that `auto` keeps where outcomes were measured; a "
-        "team may have its own. `weighbridge policy preview` tells what each one saves.",
+        description="The minimum quality: the share that `auto` keeps of the best answers that the baseline model's money buys, so at "
+        "least of its own; 1 asks for the best whatever it costs. A team may have its own. `weighbridge policy preview` tells what each "
+        "one saves.",
     )
     capability_shift: float = Field(
         default=0.0,

@@ -7,6 +7,7 @@ from typing import Final
 
 from proxy.answers.weak_answer import Weakness
 from proxy.attempt import Attempt
+from proxy.evidence import Evidence
 from proxy.http.reply_head import field_lines
 from proxy.reply import Header
 from proxy.wires.own_fields import dollars
@@ -34,6 +35,7 @@ def decision_lines(
             candidate.reason,
             routed.facts.tier,
             None if prediction is None else prediction.source,
+            routed.plan.grounds.get(candidate.target.target_id),
         ),
         len(attempts),
     )
@@ -58,7 +60,9 @@ def decision_lines(
 
 
 @lru_cache(maxsize=_MOST_WAYS)
-def _lines_of_way(target_id: str, deployment_id: str, reason: str, tier: str, classifier: str | None) -> bytes:
+def _lines_of_way(
+    target_id: str, deployment_id: str, reason: str, tier: str, classifier: str | None, evidence: Evidence | None
+) -> bytes:
     """The headers that are the same for all requests that go one way."""
     headers = [
         (b"x-weighbridge-model-used", target_id.encode()),
@@ -69,6 +73,8 @@ def _lines_of_way(target_id: str, deployment_id: str, reason: str, tier: str, cl
     ]
     if classifier is not None:
         headers.append((b"x-weighbridge-classifier", classifier.encode()))
+    if evidence is not None:
+        headers.append((b"x-weighbridge-evidence", evidence.encode()))
     return field_lines(headers)
 
 

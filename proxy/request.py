@@ -15,6 +15,7 @@ from providers.provider_tools import AsWritten
 from providers.target import Capability, Tier
 from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
+from proxy.reasoning_effort import effort_of_raw
 from proxy.structure import check_fields
 from proxy.tool_loop import turn_start
 
@@ -232,7 +233,8 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
         refuse_steering(fields)
         drop_own_fields(fields)
     tools = len(typed.tools or ()) + len(typed.functions or ())
-    return request_of(fields, typed, typed.messages, headers, tools=tools)
+    more: dict[str, Any] = {"effort": effort} if (effort := effort_of_raw(fields)) else {}
+    return request_of(fields, typed, typed.messages, headers, tools=tools, **more)
 
 
 def drop_own_fields(fields: dict[str, msgspec.Raw]) -> None:
@@ -622,6 +624,7 @@ def prompt_of(request: ChatRequest) -> Prompt:
         tools=request.tools,
         images=request.images,
         json_mode=request.json_mode,
+        effort=request.effort,
     )
 
 

@@ -1,8 +1,8 @@
-"""Tolerances: converts a quality floor into the loss of P(adequate) that planning may accept for one prompt.
+"""Tolerances: converts a quality floor into what planning may pay for one more adequate answer.
 
-A floor of 0.95 says: of what the reference would get right, keep 95 %. The tolerance says what one prompt may lose. The
-curve between them is computed over a sample of weighed prompts, either the one that the trained model brings along or,
-once there are enough, the team's own requests.
+A floor of 0.95 says: of the quality that is to be had for what the reference costs, keep 95 %. The willingness to pay says
+what that comes to for one prompt (`classifier/frontier.py`). The curve between them is computed over a sample of weighed
+prompts, either the one that the trained model brings along or, once there are enough, the team's own requests.
 """
 
 import asyncio
@@ -14,13 +14,24 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.frontier import Choices, Floats, Point, choose, tolerance_for
+from classifier.frontier import (
+    Choices,
+    Floats,
+    Point,
+    attainable,
+    bounded,
+    bounded_point,
+    choose,
+    most_lost,
+    willingness_for,
+)
 from classifier.moves import Choice, Move, moves
 from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Target
-from proxy.policy import OwnPool, Policy, choosable, is_own, yardstick
+from proxy.evidence import Evidence
+from proxy.policy import NO_LIMIT_NANOUSD, OwnPool, Policy, choosable, evidence_for_auto, is_own, yardstick
 from proxy.shadow_price import RESTING_PARTS
 
 Key = TypeVar("Key")
@@ -32,17 +43,20 @@ MAX_GROUNDS: Final = 8
 FLOORS: Final = (0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
 
 
-class Tolerance(NamedTuple):
-    """What one prompt may lose: by the order of average prices, and by that of margins. Either keeps the floor by itself,
-    since our own GPUs get more prompts while they have room, and theirs may be the weaker model.
+class Willingness(NamedTuple):
+    """What one more adequate answer may cost, in nano-dollars: where average prices are compared, and where margins are.
+    Either keeps the floor by itself, since our own GPUs get more prompts while they have room, and theirs may be the weaker
+    model.
     """
 
     by_average: float
     with_room: float
+    most_lost: float = 1.0
+    """The most that one prompt may be expected to lose against the reference, as a difference of chances."""
 
 
 RequestedFloor = tuple[float, frozenset[str] | None, str]
-"""A request for a tolerance: the floor, the allowed models, and the team."""
+"""A request for a willingness: the floor, the allowed models, and the team."""
 Basis = Literal["sample", "own", "none"]
 """The basis of a curve: the trained model's sample, a team's own requests, or nothing."""
 
@@ -81,19 +95,21 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted effect of one floor. Money is for 1,000 requests."""
 
     floor: float
-    tolerance: float
+    willing_nanousd: float
+    """What one more adequate answer may cost."""
     reached: bool
-    """False when no tolerance keeps so much quality; the figures are then the best there is."""
+    """False when nothing keeps so much quality; the figures are then the best there is."""
     kept: float
+    """Quality as a share of the reference's; above 1 where the targets together are better."""
     kept_error: float
     """The standard error of `kept` due to the sample's size."""
     cost_nanousd: int
     """What is booked: our own GPUs at their average price."""
     margin_nanousd: int
     """What the requests add to what is paid anyway, while our own pools have room."""
-    full_tolerance: float
+    full_willing_nanousd: float
     full_nanousd: int
-    """The tolerance and the cost where our own pools have no room, or are compared by their average price."""
+    """The willingness and the cost where our own pools have no room, or are compared by their average price."""
     saving: float | None
     """The share of the all-reference cost that is saved, as booked; None when the reference has no price."""
     shares: dict[str, float]
@@ -128,7 +144,7 @@ class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """Floors side by side. Without a curve `offers` is empty, and each prompt may lose 1 - floor."""
+    """Floors side by side. Without a curve `offers` is empty, and each prompt goes to the most capable target."""
 
     basis: Basis
     requests: int
@@ -136,14 +152,18 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """The target that others are compared with; several where the best of them is taken."""
     reference_cost_nanousd: int | None
     unmeasured: tuple[str, ...]
-    """Targets that `auto` may choose by declared capability; no figure here includes them."""
+    """Targets that `auto` may choose and that have no row; no figure here includes them."""
     current_floor: float
-    current_tolerance: float
+    current_willing_nanousd: float
     offers: tuple[FloorResult, ...]
     pools: tuple[PoolSize, ...] = ()
     """Our own pools that serve the targets of these figures."""
     own: frozenset[str] = frozenset()
     """The targets on our own GPUs."""
+    evidence: dict[str, Evidence] = {}
+    """How it is known how good each target is that `auto` may choose, by target id."""
+    trained: bool = False
+    """True where a trained classifier predicts."""
 
 
 class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,13 +182,21 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
     """The pool of each column that one serves."""
     taken: NDArray[np.bool_]
     """The prompts of the sample that fit somewhere, and that these choices are for."""
+    whole: float
+    """The quality that a floor of 1 asks for, with room or without."""
 
-    def at(self, tolerance: float, *, full: bool = False) -> Choice:
-        """What is chosen at a tolerance; with `full`, where our own pools have no room."""
+    def for_floor(self, floor: float, *, full: bool = False) -> Point:
+        """The point of a floor; with `full`, where our own pools have no room."""
         choices = self.by_average if full else self.choices
+        return bounded_point(choices, floor, willingness_for(choices, floor, self.whole).willingness)
+
+    def at(self, floor: float, willingness: float, *, full: bool = False) -> Choice:
+        """What is chosen at a floor and its willingness; with `full`, where our own pools have no room."""
+        choices = self.by_average if full else self.choices
+        adequate = bounded(choices.adequate, choices.reference, most_lost(floor))
         return Choice(
             names=self.columns,
-            chosen=choose(choices.adequate, choices.order, choices.reference, tolerance),
+            chosen=choose(adequate, choices.order, willingness),
             cost=choices.cost,
             compared=choices.compared,
             weights=choices.weights,
@@ -177,7 +205,7 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tolerances:
-    """The tolerances under one configuration; a reload or a new tuning makes a new instance."""
+    """What floors come to under one configuration; a reload or a new tuning makes a new instance."""
 
     def __init__(self, *, catalog: Catalog, policy: Policy, classifier: Classifier) -> None:
         self._catalog = catalog
@@ -193,8 +221,8 @@ class Tolerances:
         }
         self.artifact = probe.artifact
         self._means: Mapping[str, float] | None = None
-        self._known: OrderedDict[tuple[float, frozenset[str] | None], Tolerance] = OrderedDict()
-        self._requested: OrderedDict[RequestedFloor, Tolerance] = OrderedDict()
+        self._known: OrderedDict[tuple[float, frozenset[str] | None], Willingness] = OrderedDict()
+        self._requested: OrderedDict[RequestedFloor, Willingness] = OrderedDict()
         """What each team asked for, and is given: by the sample, or by its own requests."""
         self._tables: OrderedDict[frozenset[str] | None, _ChoiceTable | None] = OrderedDict()
         # The one that most requests will ask for, so that none of them has to wait for it.
@@ -230,8 +258,8 @@ class Tolerances:
         """The teams that asked recently, latest first."""
         return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._requested) if team_id))
 
-    def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> Tolerance:
-        """Returns the tolerance that keeps `floor` of the reference's quality among the allowed targets.
+    def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> Willingness:
+        """Returns the willingness to pay that keeps `floor` of the quality attainable among the allowed targets.
 
         Takes milliseconds the first time, then a look-up. A floor of None takes the gateway's.
         """
@@ -244,24 +272,24 @@ class Tolerances:
         _remember(self._requested, key, found)
         return found
 
-    def of_own(self, team_id: str, own: Sample | None) -> dict[RequestedFloor, Tolerance | None]:
-        """Computes tolerances from the team's own requests for each floor it asked for. Pure; some milliseconds each."""
+    def of_own(self, team_id: str, own: Sample | None) -> dict[RequestedFloor, Willingness | None]:
+        """Computes what the floors come to from the team's own requests for each floor it asked for. Pure; some milliseconds each."""
         asked = [each for each in tuple(self._requested) if each[2] == team_id]
         if own is None:
             return dict.fromkeys(asked)
-        return {each: _tolerance(self._choice_table(own, each[1]), each[0]) for each in asked}
+        return {each: _willingness(self._choice_table(own, each[1]), each[0]) for each in asked}
 
-    def adopt(self, own: Mapping[RequestedFloor, Tolerance | None]) -> None:
-        """Adopts tolerances computed from own requests; None returns to the sample's."""
+    def adopt(self, own: Mapping[RequestedFloor, Willingness | None]) -> None:
+        """Adopts what was computed from own requests; None returns to the sample's."""
         for key, found in own.items():
             if key in self._requested:
                 self._requested[key] = self._of_sample(key) if found is None else found
 
-    def _of_sample(self, asked: RequestedFloor) -> Tolerance:
+    def _of_sample(self, asked: RequestedFloor) -> Willingness:
         floor, allowed, _ = asked
         found = self._known.get((floor, allowed))
         if found is None:
-            found = _tolerance(self._cached_table(allowed), floor)
+            found = _willingness(self._cached_table(allowed), floor)
         _remember(self._known, (floor, allowed), found)
         return found
 
@@ -285,8 +313,8 @@ class Tolerances:
         ground = self._choice_table(sample, allowed, empty)
         if sample is None or ground is None:
             return self._plain_preview(floor, allowed)
-        points = {each: tolerance_for(ground.choices, each) for each in sorted({*floors, floor})}
-        now = ground.at(points[floor].tolerance)
+        points = {each: ground.for_floor(each) for each in sorted({*floors, floor})}
+        now = ground.at(floor, points[floor].willingness)
         if present is not None and present != Present(current, allowed):
             now = self._chosen_now(sample, present, empty) or now
         return Preview(
@@ -297,10 +325,12 @@ class Tolerances:
             if ground.reference_cost is None
             else round(ground.reference_cost * PREVIEWED_REQUESTS),
             unmeasured=self._unmeasured(allowed),
+            evidence=evidence_for_auto(self._policy, self._catalog, allowed),
+            trained=True,
             current_floor=floor,
-            current_tolerance=points[floor].tolerance,
+            current_willing_nanousd=points[floor].willingness,
             offers=tuple(
-                _floor_result(each, point, tolerance_for(ground.by_average, each), ground, now, current=each == floor)
+                _floor_result(each, point, ground.for_floor(each, full=True), ground, now, current=each == floor)
                 for each, point in points.items()
             ),
             pools=self._sizes(frozenset(ground.pool_of.values()), up or {}),
@@ -312,7 +342,7 @@ class Tolerances:
         if ground is None:
             return None
         floor = self._policy.quality_floor if present.floor is None else present.floor
-        return ground.at(tolerance_for(ground.choices, floor).tolerance)
+        return ground.at(floor, ground.for_floor(floor).willingness)
 
     def _sizes(self, names: frozenset[str], up: Mapping[str, int]) -> tuple[PoolSize, ...]:
         return tuple(
@@ -333,8 +363,10 @@ class Tolerances:
             reference=(),
             reference_cost_nanousd=None,
             unmeasured=self._unmeasured(allowed),
+            evidence=evidence_for_auto(self._policy, self._catalog, allowed),
+            trained=self._measured is not None,
             current_floor=floor,
-            current_tolerance=plain_tolerance(floor).by_average,
+            current_willing_nanousd=NO_CURVE.by_average,
             offers=(),
         )
 
@@ -380,6 +412,7 @@ class Tolerances:
             adequate=adequate[takable],
             cost=cost,
             reference=found[takable, len(columns) :].max(axis=1),
+            reference_cost=self._reference_cost(reference, sample, takable),
             weights=np.asarray(sample.weights, dtype=np.float64)[takable],
             rank=cost / weight,
             work=np.column_stack([self._work(each, pools.get(each.target_id), sample) for each in targets])[takable],
@@ -394,10 +427,11 @@ class Tolerances:
             by_average=by_average,
             columns=columns,
             reference=reference,
-            reference_cost=self._reference_cost(reference, sample, takable),
+            reference_cost=by_average.reference_cost,
             own=frozenset(target.target_id for target in targets if is_own(target, self._policy.pooled)),
             pool_of={name: pool.name for name, pool in pools.items()},
             taken=takable,
+            whole=attainable(by_average),
         )
 
     def _reference_cost(self, reference: tuple[str, ...], sample: Sample, rows: NDArray[np.bool_]) -> float | None:
@@ -428,20 +462,20 @@ class Tolerances:
 async def learn_from_own_requests(
     tolerances: Tolerances, read: Callable[[str], Awaitable[Sample | None]], pause_s: float = 0.05
 ) -> None:
-    """Computes and adopts tolerances from the own requests of teams that asked recently; `read` fetches a team's."""
+    """Computes and adopts what floors come to from the own requests of teams that asked recently; `read` fetches a team's."""
     for team_id in tolerances.teams:
         own = await read(team_id)
         tolerances.adopt(await asyncio.to_thread(tolerances.of_own, team_id, own))
         await asyncio.sleep(pause_s)
 
 
-def _tolerance(ground: _ChoiceTable | None, floor: float) -> Tolerance:
+def _willingness(ground: _ChoiceTable | None, floor: float) -> Willingness:
     if ground is None:
-        return plain_tolerance(floor)
-    by_average = tolerance_for(ground.by_average, floor).tolerance
+        return NO_CURVE
+    by_average = ground.for_floor(floor, full=True).willingness
     if ground.choices is ground.by_average:
-        return Tolerance(by_average, by_average)
-    return Tolerance(by_average, tolerance_for(ground.choices, floor).tolerance)
+        return Willingness(by_average, by_average, most_lost(floor))
+    return Willingness(by_average, ground.for_floor(floor).willingness, most_lost(floor))
 
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:
@@ -452,9 +486,8 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: i
         cache.popitem(last=False)
 
 
-def plain_tolerance(floor: float) -> Tolerance:
-    """The tolerance without a curve: 1 - floor. Most prompts lose less, so it usually keeps more than the floor."""
-    return Tolerance(1.0 - floor, 1.0 - floor)
+NO_CURVE: Final = Willingness(NO_LIMIT_NANOUSD, NO_LIMIT_NANOUSD)
+"""Where no curve is known nothing says what a floor comes to, so quality comes first."""
 
 
 def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
@@ -473,18 +506,18 @@ def _floor_result(
             replica_s[ground.pool_of[name]] += seconds * PREVIEWED_REQUESTS
     return FloorResult(
         floor=floor,
-        tolerance=point.tolerance,
-        reached=point.kept >= floor - 1e-6,
+        willing_nanousd=point.willingness,
+        reached=point.quality >= floor * ground.whole - 1e-6,
         kept=point.kept,
         kept_error=point.kept_error,
         cost_nanousd=round(point.cost * PREVIEWED_REQUESTS),
         margin_nanousd=round(point.margin * PREVIEWED_REQUESTS),
-        full_tolerance=full.tolerance,
+        full_willing_nanousd=full.willingness,
         full_nanousd=round(full.cost * PREVIEWED_REQUESTS),
         saving=1 - point.cost / reference if reference else None,
         shares=shares,
         own_share=sum(share for name, share in shares.items() if name in ground.own),
         replica_s=replica_s,
         current=current,
-        moves=moves(now, ground.at(point.tolerance), ground.at(full.tolerance, full=True)),
+        moves=moves(now, ground.at(floor, point.willingness), ground.at(floor, full.willingness, full=True)),
     )

@@ -696,3 +696,12 @@ class SelfhostedSection(Section):
     def pool_of_target(self) -> dict[str, str]:
         """Name of the pool that serves each target, by target id."""
         return {target: pool.name for pool in self.pools for target in pool.served}
+
+    def upstream_models(self) -> dict[str, str]:
+        """The name by which its pool's engines have each target's model, by target id; adapters are models of their own."""
+        return {
+            target: pool.upstream_model
+            for pool in self.pools
+            if pool.upstream_model is not None
+            for target in pool.targets
+        }

@@ -74,7 +74,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     abilities: Mapping[str, Ability] = {}
     """The artifact's rows, by target id as configured."""
     capabilities: Mapping[str, float] = {}
-    """The declared capability of every configured target, for those without a row."""
+    """The declared capability of the targets that have one, for those without a row."""
     tuning: Tuning | None = None
     """The tuning in use. One that was fitted to another artifact is ignored."""
 
@@ -195,7 +195,7 @@ def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) 
     in_use, priors = {}, {}
     for target_id, count in counts.items():
         others = {name: row for name, row in measured.items() if name != target_id}
-        guess = pooled_ability(others, known.capabilities, known.capabilities.get(target_id, 0.5), known.loads)
+        guess = pooled_ability(others, known.capabilities, known.capabilities.get(target_id), known.loads)
         in_use[target_id] = measured.get(target_id, guess)
         prior = shipped.get(target_id, guess)
         # The rows behind the last tuning are most likely among these, and count once. Where it rests on more
@@ -207,16 +207,18 @@ def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) 
 
 
 def pooled_ability(
-    abilities: Mapping[str, Ability], capabilities: Mapping[str, float], capability: float, loads: int
+    abilities: Mapping[str, Ability], capabilities: Mapping[str, float], capability: float | None, loads: int
 ) -> Ability:
-    """A guess of an unmeasured target's ability, from targets of similar declared capability."""
+    """A guess of the row of a target without one, from targets of similar declared capability, or from all where it has none."""
     near = [
-        (np.exp(-(((capabilities.get(target_id, 0.5) - capability) / _CAPABILITY_WIDTH) ** 2)), ability)
+        (1.0 if capability is None else _nearness(capabilities.get(target_id), capability), ability)
         for target_id, ability in abilities.items()
         if len(ability.weights) == loads
     ]
     total = sum(weight for weight, _ in near)
     if total < np.exp(-4):
+        if capability is None:
+            return Ability(weights=[0.0] * loads, bias=0.0)
         chance = _MIN_CHANCE + (_MAX_CHANCE - _MIN_CHANCE) * min(1.0, max(0.0, capability))
         return Ability(weights=[0.0] * loads, bias=float(np.log(chance / (1 - chance))))
     mean = sum((weight * np.asarray(row.weights) for weight, row in near), np.zeros(loads)) / total
@@ -225,6 +227,11 @@ def pooled_ability(
         bias=float(sum(weight * row.bias for weight, row in near) / total),
         log_length=float(sum(weight * row.log_length for weight, row in near) / total),
     )
+
+
+def _nearness(other: float | None, capability: float) -> float:
+    """The weight of a target in the guess of one with this capability; none without a capability of its own."""
+    return 0.0 if other is None else float(np.exp(-(((other - capability) / _CAPABILITY_WIDTH) ** 2)))
 
 
 class _Refit:

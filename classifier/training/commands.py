@@ -46,6 +46,10 @@ CrossValidated = Callable[[Corpus, Split], Scored]
 PACKAGED: Final = Path(__file__).parent.parent / "artifacts"
 SHIPPED: Final = "shipped"
 _MAX_NAMED: Final = 10
+_FLOOR_FIGURES: Final = (
+    *("floor", "kept", "low", "high", "quality", "cost", "saving"),
+    *("lead", "lead_low", "lead_high", "way", "way_low", "way_high"),
+)
 # Measures of difficulty for which nothing is trained; they come first.
 _UNTRAINED: Final = 4
 
@@ -150,16 +154,14 @@ def _at_once(each: AllTargets) -> dict[str, Any]:
         "split": each.split,
         "targets": found.targets,
         "n": found.n,
+        "oracle": round(found.oracle, 4),
         **areas,
         "best": {
             "target": found.targets[best],
             "quality": round(float(found.single_quality[best]), 4),
             "nanousd": round(float(found.single_cost[best])),
         },
-        "floors": [
-            {name: round(getattr(floor, name), 4) for name in ("floor", "kept", "low", "high", "saving")}
-            for floor in each.promises
-        ],
+        "floors": [{name: round(getattr(floor, name), 4) for name in _FLOOR_FIGURES} for floor in each.promises],
     }
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from classifier.tokens import estimate_tokens
 from classifier.training.data import BadData, Corpus, Problem
+from classifier.training.factors import equal_sources
 from classifier.training.measures import (
     Calibrated,
     Floats,
@@ -22,6 +23,7 @@ from classifier.training.measures import (
     Integers,
     Measured,
     Mixed,
+    TargetTable,
     apgr,
     calibration,
     cpt,
@@ -112,9 +114,13 @@ STANDARD: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
 )
 """Model families for a source that has none of PAIRS: of each, the first two models with enough outcomes."""
 FEWEST_ROWS: Final = 100
-FLOORS: Final = tuple(round(0.90 + step / 100, 2) for step in range(10))
-TARGETS: Final[tuple[str, ...]] = (LLAMA, GPT_4O, SONNET, HAIKU)
-REFERENCE: Final[str] = SONNET
+FEWEST_TARGETS: Final = 3
+FLOORS: Final = tuple(round(0.90 + step / 100, 2) for step in range(11))
+TARGETS: Final[tuple[tuple[str, ...], ...]] = ((LLAMA, MINI, GPT_4O, SONNET), (LLAMA, HAIKU, MINI, GPT_4O, SONNET))
+"""What is routed among at once: targets such as a house would have beside its own GPUs, as far as their outcomes are known. Of
+Haiku there are none on one of the sources.
+"""
+REFERENCE: Final[str] = GPT_4O
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -127,8 +133,8 @@ class Price(msgspec.Struct, frozen=True):
 
 
 PRICES: Final = {
-    LLAMA: Price(0.88, 0.88, "2026-06-01", "Together, as in config/gateway.yaml"),
-    LLAMA_31: Price(0.88, 0.88, "2026-06-01", "Together, as in config/gateway.yaml"),
+    LLAMA: Price(0.845, 0.845, "2026-05-01", "own GPUs, as in config/gateway.yaml"),
+    LLAMA_31: Price(0.845, 0.845, "2026-05-01", "own GPUs, as in config/gateway.yaml"),
     MIXTRAL: Price(0.60, 0.60, "2023-12-11", "Together"),
     GPT_4: Price(10.0, 30.0, "2023-11-06", "OpenAI"),
     GPT_4O: Price(2.50, 10.0, "2024-10-01", "OpenAI's gpt-4o; this snapshot itself is still listed at 5 / 15"),
@@ -148,6 +154,8 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     adequate: Mapping[str, Floats]
     complexity: Floats | None = None
     """Complexity of each prompt, which routes between targets without a known ability."""
+    output_tokens: Mapping[str, Floats] = {}
+    """The expected tokens of each answer, by target."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -320,11 +328,23 @@ def _resampled(calls: Floats, won: Floats, points: int = 201) -> tuple[Floats, F
 
 def cost_of(corpus: Corpus, model: str, rows: Integers) -> Floats:
     """Cost of each prompt in nano-dollars, with the real answer's length where it is known."""
-    price = PRICES[model]
     spent = corpus.output_tokens[rows, corpus.models.index(model)]
     usual = np.where(corpus.tools[rows] > 0, UNKNOWN_OUTPUT["tools"], UNKNOWN_OUTPUT["text"])
+    return _priced(corpus, model, rows, np.where(np.isnan(spent), usual, spent))
+
+
+def foretold_cost(corpus: Corpus, scored: Scored, model: str, rows: Integers) -> Floats:
+    """The same by the length that is expected of the answer; at its usual cost where none is."""
+    expected = scored.output_tokens.get(model)
+    if expected is None or np.isnan(expected[rows]).any():
+        return np.full(len(rows), cost_of(corpus, model, rows).mean())
+    return _priced(corpus, model, rows, expected[rows])
+
+
+def _priced(corpus: Corpus, model: str, rows: Integers, output: Floats) -> Floats:
+    price = PRICES[model]
     tokens = np.array([estimate_tokens(corpus.texts[row]) for row in rows]) + TOKENS_A_TOOL * corpus.tools[rows]
-    cost: Floats = 1000 * (price.input * tokens + price.output * np.where(np.isnan(spent), usual, spent))
+    cost: Floats = 1000 * (price.input * tokens + price.output * output)
     return cost
 
 
@@ -352,21 +372,26 @@ def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[s
     return found
 
 
-def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> AllTargets | None:
-    """Routing among TARGETS, on the prompts that every one of them answered; None where there are too few."""
-    names = [name for name in TARGETS if name in corpus.models and name in scored.adequate]
-    if REFERENCE not in names or len(names) < 3:
+def judge_many(corpus: Corpus, scored: Scored, split: str, targets: Sequence[str], seed: int) -> AllTargets | None:
+    """Routing among these targets, on the prompts that every one of them answered; None where there are too few of either."""
+    names = sorted(targets)
+    if REFERENCE not in names or len(names) < FEWEST_TARGETS:
         return None
-    true = np.stack([corpus.scores[name] for name in names])
-    said = np.stack([scored.adequate[name] for name in names])
-    rows = np.flatnonzero(~np.isnan(true + said).any(axis=0))
+    true = np.column_stack([corpus.scores[name] for name in names])
+    said = np.column_stack([scored.adequate[name] for name in names])
+    rows = np.flatnonzero(~np.isnan(true + said).any(axis=1))
     if len(rows) < FEWEST_ROWS:
         return None
-    adequate = {name: scored.adequate[name][rows] for name in names}
-    scores = {name: corpus.scores[name][rows] for name in names}
-    costs = {name: cost_of(corpus, name, rows) for name in names}
-    curve_found = mixed(adequate, scores, costs, REFERENCE, seed)
-    kept = promises(adequate, scores, costs, REFERENCE, FLOORS, seed)
+    answers = TargetTable(
+        names,
+        said[rows],
+        np.column_stack([foretold_cost(corpus, scored, name, rows) for name in names]),
+        true[rows],
+        np.column_stack([cost_of(corpus, name, rows) for name in names]),
+    )
+    curve_found = mixed(answers, REFERENCE, seed)
+    weights = equal_sources(corpus.sources[rows])
+    kept = promises(answers, REFERENCE, FLOORS, corpus.groups[rows], weights, seed)
     return AllTargets(split, np.unique(corpus.sources[rows]).tolist(), curve_found, kept)
 
 
@@ -378,15 +403,19 @@ def judge_split(
     judged = [row for row in rows if row is not None]
     if split in OWN:
         return Evaluation(prompts={}, data_sha256="", notes=[], judged=judged)
-    many = judge_many(corpus, scored, split, seed)
-    models = dict.fromkeys([*TARGETS, *(name for pair in pairs for name in (pair.weak, pair.strong))])
+    known = set(corpus.models) & scored.adequate.keys()
+    together = dict.fromkeys(tuple(name for name in names if name in known) for names in TARGETS)
+    many = [judge_many(corpus, scored, split, names, seed) for names in together]
+    models = dict.fromkeys(
+        [*(name for names in TARGETS for name in names), *(name for pair in pairs for name in (pair.weak, pair.strong))]
+    )
     return Evaluation(
         prompts={},
         data_sha256="",
         notes=[],
         judged=judged,
         targets=judge_targets(corpus, scored, split, models),
-        many=[] if many is None else [many],
+        many=[each for each in many if each is not None],
     )
 
 

@@ -5,14 +5,24 @@ integral; CPT(x) the smallest c in percent with PGR(c) >= x (RouteLLM, arXiv 240
 the random router (0.5).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.frontier import Choices, area, choose, random_mix, singles, tolerance_for
+from classifier.frontier import (
+    Choices,
+    area,
+    bounded,
+    bounded_point,
+    choose,
+    most_lost,
+    random_mix,
+    singles,
+    willingness_for,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -252,6 +262,8 @@ class Mixed(msgspec.Struct, frozen=True):
     quality: Floats
     single_cost: Floats
     single_quality: Floats
+    oracle: float
+    """Quality where each prompt goes to a target that gets it right, if there is one."""
     area: float
     """Mean quality over the costs from the cheapest target to the dearest."""
     area_low: float
@@ -261,41 +273,52 @@ class Mixed(msgspec.Struct, frozen=True):
     """The smallest lead in quality over the random mix, between the cheapest and the dearest target."""
 
 
-def choices_of(
-    adequate: Mapping[str, Floats],
-    scores: Mapping[str, Floats] | None,
-    costs: Mapping[str, Floats],
-    reference: str,
-    weights: Floats,
-) -> Choices:
-    """Choices with columns in the order of the names. Targets are ranked by their mean cost and charged their real one."""
-    names = sorted(costs)
-    said = np.column_stack([adequate[name] for name in names])
-    cost = np.column_stack([costs[name] for name in names])
-    return Choices(
-        adequate=said,
-        cost=cost,
-        reference=adequate[reference],
-        weights=weights,
-        rank=np.broadcast_to(weights @ cost / weights.sum(), cost.shape),
-        outcome=None if scores is None else np.column_stack([scores[name] for name in names]),
-        reference_outcome=None if scores is None else scores[reference],
-    )
+class TargetTable(msgspec.Struct, frozen=True):
+    """What is known of n prompts and T targets: chances and costs as they are foretold, and as they came out.
+
+    Columns are in the order of the names; costs in any unit.
+    """
+
+    names: list[str]
+    adequate: Floats
+    """(n, T): P(adequate)."""
+    foretold: Floats
+    """(n, T): the cost by the expected length of the answer."""
+    score: Floats
+    cost: Floats
+
+    def choices(self, reference: str, weights: Floats, *, known: bool = False) -> Choices:
+        """The choices of these prompts: by what is foretold; with `known`, charged and scored by what came out."""
+        at = self.names.index(reference)
+        share = weights / weights.sum()
+        cost = self.cost if known else self.foretold
+        return Choices(
+            adequate=self.adequate,
+            cost=cost,
+            reference=self.adequate[:, at],
+            weights=weights,
+            reference_cost=float(share @ cost[:, at]),
+            rank=self.foretold,
+            outcome=self.score if known else None,
+            reference_outcome=self.score[:, at] if known else None,
+        )
+
+    def __getitem__(self, rows: Integers) -> "TargetTable":
+        parts = (self.adequate[rows], self.foretold[rows], self.score[rows], self.cost[rows])
+        return TargetTable(self.names, *parts)
 
 
-def mixed(
-    adequate: Mapping[str, Floats], scores: Mapping[str, Floats], costs: Mapping[str, Floats], reference: str, seed: int
-) -> Mixed:
-    """The router's curve over every tolerance, with a bootstrap interval over prompts for its area."""
-    size = len(scores[reference])
-    choices = choices_of(adequate, scores, costs, reference, np.ones(size))
+def mixed(answers: TargetTable, reference: str, seed: int) -> Mixed:
+    """The router's curve over every willingness to pay, with a bootstrap interval over prompts for its area."""
+    size = len(answers.score)
+    choices = answers.choices(reference, np.ones(size), known=True)
     exact = choices.curve
     cost, quality = singles(choices)
     low, high = float(cost.min()), float(cost.max())
     chance, areas = np.random.default_rng(seed), []
     for _ in range(MIXED_BOOTSTRAPS):
         times = np.bincount(chance.integers(0, size, size), minlength=size).astype(np.float64)
-        drawn = choices_of(adequate, scores, costs, reference, times)
+        drawn = answers.choices(reference, times, known=True)
         alone, right = singles(drawn)
         # The interval is of the lead over the random mix of the same draw: prompts that are hard for all move both.
         own = area(drawn.curve.cost, drawn.curve.quality, low, high)
@@ -306,13 +329,14 @@ def mixed(
     best = np.interp(grid, exact.cost[order], np.maximum.accumulate(exact.quality[order]))
     lead_low, lead_high = np.percentile(areas, [2.5, 97.5])
     return Mixed(
-        targets=sorted(costs),
+        targets=answers.names,
         reference=reference,
         n=size,
         cost=exact.cost[order],
         quality=exact.quality[order],
         single_cost=cost,
         single_quality=quality,
+        oracle=float(answers.score.max(axis=1).mean()),
         area=area(exact.cost, exact.quality, low, high),
         area_low=random_area + float(lead_low),
         area_high=random_area + float(lead_high),
@@ -327,39 +351,89 @@ def _random_area(cost: Floats, quality: Floats, low: float, high: float) -> floa
 
 
 class FloorOutcome(msgspec.Struct, frozen=True):
-    """A quality floor, the quality predicted for it without labels, and the quality and saving it really gave."""
+    """A minimum quality, what was foretold for it without labels, and what it really gave on prompts of other folds.
+
+    Each with a 95 % interval over prompts.
+    """
 
     floor: float
-    tolerance: float
+    willingness: float
+    """Of the middle fold, in the unit of the costs."""
     promised: float
     kept: float
     low: float
     high: float
+    quality: float
+    cost: float
     saving: float
+    lead: float
+    """Quality above the best mixture of single targets that costs as much."""
+    lead_low: float
+    lead_high: float
+    way: float
+    """The part of the way from the best single target's quality to the oracle's; below 0 it is short of that target's."""
+    way_low: float
+    way_high: float
+
+
+JUDGED_FOLDS: Final = 5
+SAMPLED: Final = 2_000
+"""Prompts that a willingness is computed on, as many as the sample that ships has."""
 
 
 def promises(
-    adequate: Mapping[str, Floats],
-    scores: Mapping[str, Floats],
-    costs: Mapping[str, Floats],
+    answers: TargetTable,
     reference: str,
     floors: Sequence[float],
+    groups: Integers,
+    weights: Floats,
     seed: int,
 ) -> list[FloorOutcome]:
-    """For each floor, the tolerance predicted to keep it, and the real outcome at that tolerance."""
-    size = len(scores[reference])
-    foretold = choices_of(adequate, None, costs, reference, np.ones(size))
-    happened = choices_of(adequate, scores, costs, reference, np.ones(size))
-    chance, rows, found = np.random.default_rng(seed), np.arange(size), []
-    drawn = chance.integers(0, size, (BOOTSTRAPS, size))
-    true = scores[reference]
-    for floor in floors:
-        promised = tolerance_for(foretold, floor)
-        picked = choose(happened.adequate, happened.order, happened.reference, promised.tolerance)
-        got = np.column_stack([scores[name] for name in sorted(costs)])[rows, picked]
-        kept = got[drawn].sum(axis=1) / np.maximum(true[drawn].sum(axis=1), TINY)
-        low, high = np.percentile(kept, [2.5, 97.5])
-        saving = 1 - happened.cost[rows, picked].sum() / costs[reference].sum()
-        numbers = (floor, promised.tolerance, promised.kept, got.sum() / true.sum(), low, high, saving)
-        found.append(FloorOutcome(*(float(number) for number in numbers)))
+    """For each floor, what it comes to on a sample of four fifths of the prompts, drawn by their weights as the shipped sample
+    is, and what that gives on the last fifth. Prompts of one group are on one side.
+    """
+    size, chance = len(answers.score), np.random.default_rng(seed)
+    _, group = np.unique(groups, return_inverse=True)
+    fold = chance.permutation(int(group.max()) + 1)[group] % JUDGED_FOLDS
+    picked = np.zeros((len(floors), size), np.int64)
+    willing, promised = np.zeros((len(floors), JUDGED_FOLDS)), np.zeros((len(floors), JUDGED_FOLDS))
+    for number in range(JUDGED_FOLDS):
+        others, own = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        share = weights[others] / weights[others].sum()
+        drawn = chance.choice(others, min(SAMPLED, len(others)), replace=False, p=share)
+        foretold = answers[drawn].choices(reference, np.ones(len(drawn)))
+        for at, floor in enumerate(floors):
+            point = willingness_for(foretold, floor)
+            kept = bounded_point(foretold, floor, point.willingness).kept
+            willing[at, number], promised[at, number] = point.willingness, kept
+            chances = answers.adequate[own]
+            open_to = bounded(chances, chances[:, answers.names.index(reference)], most_lost(floor))
+            picked[at, own] = choose(open_to, answers.foretold[own], point.willingness)
+    draws = [np.bincount(chance.integers(0, size, size), minlength=size) / size for _ in range(BOOTSTRAPS)]
+    happened = [np.ones(size) / size, *draws]
+    found = []
+    for at, floor in enumerate(floors):
+        rows = np.array([_happened(answers, reference, picked[at], share) for share in happened])
+        low, high = np.percentile(rows[1:], [2.5, 97.5], axis=0)
+        quality, cost, kept, saving, lead, way = rows[0]
+        found.append(
+            FloorOutcome(
+                *(
+                    float(number)
+                    for number in (floor, np.median(willing[at]), promised[at].mean(), kept, low[2], high[2])
+                ),
+                *(float(number) for number in (quality, cost, saving, lead, low[4], high[4], way, low[5], high[5])),
+            )
+        )
     return found
+
+
+def _happened(answers: TargetTable, reference: str, picked: Integers, share: Floats) -> tuple[float, ...]:
+    """Quality, cost, quality kept, cost saved, lead over a mixture, and the part of the way to the oracle."""
+    rows, at = np.arange(len(picked)), answers.names.index(reference)
+    alone, price = share @ answers.score, share @ answers.cost
+    quality, cost = float(share @ answers.score[rows, picked]), float(share @ answers.cost[rows, picked])
+    mixture = float(random_mix(price, alone, np.array([max(cost, float(price.min()))]))[0])
+    best, oracle = float(alone.max()), float(share @ answers.score.max(axis=1))
+    way = (quality - best) / max(oracle - best, TINY)
+    return quality, cost, quality / max(float(alone[at]), TINY), 1 - cost / float(price[at]), quality - mixture, way

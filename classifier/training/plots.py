@@ -132,6 +132,16 @@ def _many(many: Sequence[AllTargets]) -> Plot:
         # Nano-dollars a prompt are micro-dollars a thousand prompts.
         ax.plot(grid / 1e6, mix, color=GREY, linewidth=1.2, linestyle="--", label="drawn at random")
         ax.plot(found.cost / 1e6, found.quality, color=BLUE, linewidth=1.8, label="routed")
+        spent = [one.cost / 1e6 for one in each.promises]
+        ax.plot(
+            spent,
+            [one.quality for one in each.promises],
+            "|",
+            color=BLUE,
+            markersize=12,
+            label="minimums of 90 to 100 %",
+        )
+        ax.axhline(found.oracle, color=ORANGE, linewidth=1, linestyle=":", label="oracle")
         for name, mark, cost, quality in zip(
             found.targets, MARKS, found.single_cost, found.single_quality, strict=False
         ):
@@ -153,7 +163,7 @@ def _promises(many: Sequence[AllTargets]) -> Plot:
         floors = np.array([100 * promise.floor for promise in each.promises])
         kept = np.array([100 * promise.kept for promise in each.promises])
         ends = np.array([[100 * promise.low, 100 * promise.high] for promise in each.promises]).T
-        ax.plot(floors, floors, color=GREY, linewidth=1, label="kept exactly")
+        ax.plot(floors, floors, color=GREY, linewidth=1, label="as much as was asked for")
         ax.errorbar(floors, kept, abs(ends - kept), color=BLUE, marker="o", capsize=3, label="kept (95 % interval)")
         saved = ax.twinx()
         saved.plot(floors, [100 * promise.saving for promise in each.promises], color=ORANGE, linestyle="--")

@@ -118,18 +118,33 @@ def many_table(found: Evaluation) -> Table:
         rows.append([*same, "drawn at random", "curve", "curve", _number(mixed.random_area), _NOTHING])
         for name, cost, quality in zip(mixed.targets, mixed.single_cost, mixed.single_quality, strict=True):
             rows.append([*same, f"{name} alone", f"{cost / 1e6:.3f}", _number(float(quality)), _NOTHING, _NOTHING])
+        rows.append([*same, "oracle", _NOTHING, _number(mixed.oracle), _NOTHING, _NOTHING])
     return head, rows
 
 
 def promise_table(found: Evaluation) -> Table:
     """Quality floors with the predicted and the real outcome."""
-    head = ["split", "floor", "tolerance", "foretold", "kept [95 %]", "saved"]
+    head = [
+        "split",
+        "n",
+        "floor",
+        "US$ / good answer",
+        "score",
+        "US$ / 1,000 prompts",
+        "foretold",
+        "kept [95 %]",
+        "saved",
+    ]
+    head += ["lead on a mixture [95 %]", "way to the oracle [95 %]"]
     rows = []
     for each in found.many:
         for one in each.promises:
             kept = f"{_percent(one.kept)} [{_percent(one.low)}, {_percent(one.high)}]"
-            told = [_percent(one.floor), _number(one.tolerance), _percent(one.promised), kept, _percent(one.saving)]
-            rows.append([each.split, *told])
+            lead = f"{_number(one.lead)} [{_number(one.lead_low)}, {_number(one.lead_high)}]"
+            way = f"{_percent(one.way)} [{_percent(one.way_low)}, {_percent(one.way_high)}]"
+            price, spent = f"{one.willingness / 1e9:.4f}", f"{one.cost / 1e6:.3f}"
+            told = [_percent(one.floor), price, _number(one.quality), spent, _percent(one.promised), kept]
+            rows.append([each.split, str(each.found.n), *told, _percent(one.saving), lead, way])
     return head, rows
 
 
@@ -294,5 +309,6 @@ def _many_numbers(found: Evaluation, at: int) -> dict[str, object]:
         "area_interval": [each.area_low, each.area_high],
         "random_area": each.random_area,
         "least_lead": each.least_lead,
+        "oracle": each.oracle,
         "singles": {name: {"nanousd": cost, "score": score} for name, cost, score in singles},
     }

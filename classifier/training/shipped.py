@@ -64,6 +64,7 @@ def _as_scored(corpus: Corpus, rows: Integers, found: dict[int, Prediction]) -> 
     size = len(corpus.texts)
     models = sorted({name for each in found.values() for name in each.outlooks} & set(corpus.models))
     adequate = {name: np.full(size, np.nan) for name in models}
+    output_tokens = {name: np.full(size, np.nan) for name in models}
     complexity = np.full(size, np.nan)
     for row in rows.tolist():
         complexity[row] = found[row].complexity
@@ -71,4 +72,5 @@ def _as_scored(corpus: Corpus, rows: Integers, found: dict[int, Prediction]) -> 
             outlook = found[row].outlooks.get(name)
             if outlook is not None:
                 adequate[name][row] = outlook.adequate
-    return Scored(adequate=adequate, complexity=complexity)
+                output_tokens[name][row] = outlook.output_tokens
+    return Scored(adequate=adequate, complexity=complexity, output_tokens=output_tokens)

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from cost.claim.holdout import ArmSums
-from cost.claim.savings import Billed, Fleet, Line, figures
+from cost.claim.savings import Billed, Fleet, Ground, Line, figures
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import IDLE, FleetBooks, Pending, PostedDay, bill_of_day, pending
@@ -82,11 +82,14 @@ class ClaimReader:
         engine: AsyncEngine,
         fleet: FleetBooks,
         *,
+        ground_of: Callable[[str], Ground],
         arms_within_s: float = ARMS_WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`ground_of` tells of a target id what is known of its answers beside the reference's."""
         self._engine = engine
         self._fleet = fleet
+        self._ground_of = ground_of
         self._arms_within_s = arms_within_s
         self._clock = clock
         self._arms_cache: dict[tuple[ReadScope, int], tuple[float, dict[Arm, ArmSums]]] = {}
@@ -98,7 +101,9 @@ class ClaimReader:
         _refuse_range(start_us, end_us)
         facts = await self._read_facts(pools, start_us, end_us, now_us)
         lines = await self._read_lines(scope, start_us, end_us)
-        lines += [line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found)]
+        lines += [
+            line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found, self._ground_of)
+        ]
         billed = {key: found.up_us > 0 for key, found in facts.items()}
         billed |= await self._billed_unconfigured(lines, {pool.name for pool in pools}, start_us, end_us)
         arms, arms_from_us = await self._read_arms(scope, start_us, end_us, now_us)
@@ -124,7 +129,8 @@ class ClaimReader:
             where.append(table.team_id == scope.team_id)
         async with self._engine.connect() as connection:
             rows = (await connection.execute(select(*key, *sums).where(*where).group_by(*key))).all()
-        return sorted(map(_line_of_row, rows), key=lambda line: (line.day_us, line.target_id, line.pool, line.origin))
+        lines = (_line_of_row(row, self._ground_of) for row in rows)
+        return sorted(lines, key=lambda line: (line.day_us, line.target_id, line.pool, line.origin))
 
     async def _read_facts(
         self, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
@@ -284,7 +290,7 @@ def _refuse_range(start_us: int, end_us: int) -> None:
         raise BadQuery(f"at most {MAX_DAYS} days are told at once", param="end")
 
 
-def _line_of_row(row: Sequence[Any]) -> Line:
+def _line_of_row(row: Sequence[Any], ground_of: Callable[[str], Ground]) -> Line:
     day, target, pool, origin, *sums = row
     counts = [int(each or 0) for each in sums]
     after = len(_SUMS)
@@ -293,6 +299,7 @@ def _line_of_row(row: Sequence[Any]) -> Line:
         target_id=target,
         pool=pool,
         origin=origin,
+        ground=ground_of(target),
         **dict(zip(_SUMS, counts, strict=False)),
         baselines=cast("tuple[int, int, int]", tuple(counts[after : after + 3])),
         rows=cast("tuple[int, int, int]", tuple(counts[after + 3 :])),
@@ -300,21 +307,32 @@ def _line_of_row(row: Sequence[Any]) -> Line:
 
 
 def _pending_lines(
-    scope: ReadScope, pools: Sequence[PoolSection], key: tuple[str, int], found: _PoolFacts
+    scope: ReadScope,
+    pools: Sequence[PoolSection],
+    key: tuple[str, int],
+    found: _PoolFacts,
+    ground_of: Callable[[str], Ground],
 ) -> list[Line]:
     """Return the pending postings of a pool's day as lines, as far as the scope may see them."""
     if found.pending is None:
         return []
     name, day = key
     lines = [
-        Line(day_us=day, target_id=group.target_id, pool=name, origin="true-up", cost_nanousd=sum(amounts))
+        Line(
+            day_us=day,
+            target_id=group.target_id,
+            pool=name,
+            origin="true-up",
+            ground=ground_of(group.target_id),
+            cost_nanousd=sum(amounts),
+        )
         for group, amounts in found.pending.groups
         if group.organisation_id == scope.organisation_id and scope.team_id in {None, group.team_id}
     ]
     owned = scope.team_id is None and _owner(pools, name) == scope.organisation_id
     if owned and found.pending.idle_nanousd:
         idle = found.pending.idle_nanousd
-        lines.append(Line(day_us=day, target_id=name, pool=name, origin=IDLE, cost_nanousd=idle))
+        lines.append(Line(day_us=day, target_id=name, pool=name, origin=IDLE, ground="measured", cost_nanousd=idle))
     return lines
 
 

@@ -23,7 +23,11 @@ ComparatorName = Literal["reference", "cheapest", "hosted"]
 COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "hosted")
 """The configured reference; the cheapest commercial target that passed the same quality gate; the same weights hosted.
 """
-Word = Literal["met", "not met", "not enough data"]
+Word = Literal["met", "not met", "not measured", "not enough data"]
+Ground = Literal["measured", "published", "unmeasured"]
+"""What the claim rests on that a target's answers are as good as the reference's: outcomes of its answers, published scores
+alone, or nothing. The reference's own is `measured`: there is nothing to claim.
+"""
 Part = Literal["requests", "shadow", "corrections", "true-up", "idle", "gateway"]
 PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "true-up", "idle", "gateway")
 """Kinds of cost. Failed attempts and retries are requests like others."""
@@ -64,6 +68,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     target_id: str
     pool: str
     origin: str
+    ground: Ground
     served: int = 0
     attempts: int = 0
     estimated_attempts: int = 0
@@ -72,6 +77,17 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     baselines: tuple[int, int, int] = (0, 0, 0)
     """Baseline sums in nano-dollars in the order of `COMPARATORS`; `rows` counts the requests that have each."""
     rows: tuple[int, int, int] = (0, 0, 0)
+
+
+class Grounded(msgspec.Struct, frozen=True):
+    """What was saved at targets of one ground, by the comparators in their order, and the targets."""
+
+    saved_nanousd: tuple[int, int, int] = (0, 0, 0)
+    targets: frozenset[str] = frozenset()
+
+    def __add__(self, other: "Grounded") -> "Grounded":
+        first, second, third = (mine + more for mine, more in zip(self.saved_nanousd, other.saved_nanousd, strict=True))
+        return Grounded((first, second, third), self.targets | other.targets)
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +99,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     unpriced_attempts: int = 0
     cost_nanousd: int = 0
     against: tuple[ComparisonResult, ComparisonResult, ComparisonResult] = _NONE
+    unmeasured: Grounded = Grounded()
+    published: Grounded = Grounded()
+    """What was saved where it is not known, or known by published scores alone, that the answers are as good."""
 
     def __add__(self, other: "Figures") -> "Figures":
         first, second, third = (mine + theirs for mine, theirs in zip(self.against, other.against, strict=True))
@@ -93,6 +112,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             unpriced_attempts=self.unpriced_attempts + other.unpriced_attempts,
             cost_nanousd=self.cost_nanousd + other.cost_nanousd,
             against=(first, second, third),
+            unmeasured=self.unmeasured + other.unmeasured,
+            published=self.published + other.published,
         )
 
 
@@ -133,13 +154,20 @@ def _group_figures(lines: Sequence[Line], billed: Billed) -> Figures:
         left_out = cost * missing // attempts if missing else 0
         return ComparisonResult(sum(line.baselines[place] for line in lines), rows, max(0, left_out))
 
+    results = (against(0), against(1), against(2))
+    saved = tuple(
+        max(0, each.baseline_nanousd - (cost - each.left_out_nanousd)) if each.rows else 0 for each in results
+    )
+    grounded = Grounded((saved[0], saved[1], saved[2]), frozenset({lines[0].target_id})) if any(saved) else Grounded()
     return Figures(
         served=served,
         attempts=attempts,
         estimated_attempts=sum(line.estimated_attempts for line in lines),
         unpriced_attempts=sum(_unpriced_attempts(line, billed) for line in lines),
         cost_nanousd=cost,
-        against=(against(0), against(1), against(2)),
+        against=results,
+        unmeasured=grounded if lines[0].ground == "unmeasured" else Grounded(),
+        published=grounded if lines[0].ground == "published" else Grounded(),
     )
 
 
@@ -203,7 +231,9 @@ def _comparison(
 ) -> Comparison:
     cost = found.cost_nanousd - against.left_out_nanousd + extra_nanousd
     share = saving_share(against.baseline_nanousd, cost)
-    verdict, reasons = _doubt_overworked(judge(found, against, share, target, measured), overworked)
+    judged = judge(found, against, share, target, measured)
+    judged = _doubt_grounds(judged, name, found, against.baseline_nanousd, cost, target)
+    verdict, reasons = _doubt_overworked(judged, overworked)
     return Comparison(
         comparator=name,
         baseline_nanousd=against.baseline_nanousd,
@@ -241,6 +271,43 @@ def judge(
     if measured.low < target:
         return word, (f"{interval}, so the experiment does not decide it",)
     return word, (interval,)
+
+
+def _doubt_grounds(
+    judged: tuple[Word, tuple[str, ...]],
+    name: ComparatorName,
+    found: Figures,
+    baseline_nanousd: int,
+    cost_nanousd: int,
+    target: Decimal,
+) -> tuple[Word, tuple[str, ...]]:
+    """Weaken `met` to not measured when the target is met only with what was saved at models whose answers nobody compared,
+    and add to it what rests on published scores. The same weights elsewhere answer the same.
+    """
+    word, reasons = judged
+    if word != "met" or name == "hosted":
+        return judged
+    place = COMPARATORS.index(name)
+    saving = baseline_nanousd - cost_nanousd
+
+    def is_met_without(*grounds: Grounded) -> bool:
+        doubtful = sum(each.saved_nanousd[place] for each in grounds)
+        return saving - doubtful >= Fraction(target) * baseline_nanousd
+
+    if not is_met_without(found.unmeasured):
+        return "not measured", (*reasons, _unmeasured_words(found.unmeasured))
+    if not is_met_without(found.unmeasured, found.published):
+        names = ", ".join(sorted(found.published.targets))
+        return word, (*reasons, f"estimated from published scores: {names}")
+    return judged
+
+
+def _unmeasured_words(found: Grounded) -> str:
+    names = sorted(found.targets)
+    return (
+        f"{', '.join(names)} answered, and how good that is beside the baseline model was not measured: "
+        f"`weighbridge classifier measure {names[0]}`"
+    )
 
 
 def _doubt_overworked(judged: tuple[Word, tuple[str, ...]], overworked: Sequence[str]) -> tuple[Word, tuple[str, ...]]:
@@ -337,6 +404,7 @@ def _fleet_comparison(
     # Idle time belongs to no request, so all of it stays in.
     cost, baseline = fleet.bill_nanousd - against.left_out_nanousd, against.baseline_nanousd
     judged = judge(fleet.served, against, saving_share(baseline, cost), target)
+    judged = _doubt_grounds(judged, name, fleet.served, baseline, cost, target)
     verdict, reasons = _doubt_overworked(judged, ["the fleet"] if fleet.overworked else ())
     utilisation = fleet.utilisation
     needed = None

@@ -23,7 +23,7 @@ from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
-TONES: Final[Mapping[Word, str]] = {"met": "good", "not met": "bad", "not enough data": "warn"}
+TONES: Final[Mapping[Word, str]] = {"met": "good", "not met": "bad", "not measured": "warn", "not enough data": "warn"}
 _COMPARED: Final[Mapping[ComparatorName, str]] = {
     "reference": "The baseline model",
     "cheapest": "Cheapest that was good enough",

@@ -4,6 +4,7 @@ In Anthropic's shape for a caller that sends `anthropic-version`; there every na
 Anthropic's show no others.
 """
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
@@ -20,6 +21,7 @@ from dashboards.web.gateway import AuthenticatedCaller, gateway_of
 from dashboards.web.openapi import described
 from providers.target import NOT_CHAT, Target
 from proxy.errors import ModelNotFound
+from proxy.evidence import Evidence
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO, may_use
 from proxy.wires.messages.parser import CLAUDE_PREFIX, model_named
@@ -42,6 +44,8 @@ class ModelOut(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | UnsetType | None = UNSET
     capabilities: list[str] | UnsetType = UNSET
     capability: float | UnsetType | None = UNSET
+    evidence: Evidence | UnsetType = UNSET
+    """How it is known how good it is."""
     usd_per_million_tokens: dict[str, str] | UnsetType | None = UNSET
 
 
@@ -108,7 +112,7 @@ def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]
         usable = [name for name, target in behind if target is not None and may_use(caller.allowed_models, target)]
         if usable:
             models[alias] = {**_model(alias, "weighbridge"), "targets": usable}
-    models |= {target.target_id: _described(target) for target in targets}
+    models |= {target.target_id: _described(target, rules.policy.evidence) for target in targets}
     return models
 
 
@@ -139,7 +143,7 @@ def _model(name: str, owner: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": owner}
 
 
-def _described(target: Target) -> dict[str, Any]:
+def _described(target: Target, evidence: Mapping[str, Evidence]) -> dict[str, Any]:
     return {
         **_model(target.target_id, target.provider),
         "tier_eligibility": sorted(target.tiers),
@@ -147,6 +151,7 @@ def _described(target: Target) -> dict[str, Any]:
         "max_output_tokens": target.known("max_output_tokens"),
         "capabilities": sorted(target.capabilities),
         "capability": target.capability,
+        "evidence": evidence.get(target.target_id, "none"),
         "usd_per_million_tokens": _prices(target.price),
     }
 

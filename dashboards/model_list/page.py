@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from dashboards.ui.tables import Column, Table
+from dashboards.ui.words import evidence_badge
 from dashboards.web.access import allowed
 from dashboards.web.address import base_url
 from dashboards.web.view import PageRequest
@@ -27,7 +28,10 @@ _COLUMNS: Final = (
     Column("context", "Context", "number", "Tokens of prompt and answer"),
     Column("input", "Input $/M", "money", "For a million tokens of prompt"),
     Column("output", "Output $/M", "money", "For a million tokens of answer"),
-    Column("ability", "Ability", "share", "Mean chance of a good answer over the classifier's sample; measured models"),
+    Column(
+        "ability", "Ability", "share", "Mean chance of a good answer over the classifier's sample; models with a row"
+    ),
+    Column("evidence", "Known", "badge", "How it is known how good it is"),
     Column("state", "State", "badge"),
     Column("longest", "Longest answer", "number", "Tokens", usual=False),
     Column("cached", "Cached input $/M", "money", "For a million tokens that come from a cache", usual=False),
@@ -102,6 +106,7 @@ def _target(view: PageRequest, target: Target, ability: float | None) -> dict[st
         "cached": None if price is None else price.cached_input_nanousd,
         "output": None if price is None else price.output_nanousd,
         "ability": ability,
+        "evidence": evidence_badge(view.gateway.rules().policy.evidence.get(target.target_id, "none")),
         "state": ("Ready", "good") if view.gateway.ready(target) else ("Not ready", "bad"),
         "tiers": ", ".join(sorted(target.tiers)),
         "provider": target.provider,

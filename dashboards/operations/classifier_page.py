@@ -13,11 +13,13 @@ from dashboards.operations.overview_page import HOME
 from dashboards.operations.snapshot import classifier_snapshot
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
+from dashboards.ui.words import evidence_badge
 from dashboards.web.access import allowed
 from dashboards.web.patience import patience
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
-from proxy.policy import unmeasured
+from proxy.evidence import UNMEASURED, evidence_notes
+from proxy.policy import evidence_for_auto
 
 router: Final = APIRouter(include_in_schema=False)
 _PATIENCE_S: Final = 3.0
@@ -30,14 +32,14 @@ VERDICTS: Final = {
 }
 ABILITIES: Final = (
     Column("target", "Model", "link"),
-    Column("ability", "Ability"),
+    Column("ability", "Row", note="Of the classifier's table"),
     Column(
         "capability",
         "Declared capability",
         "number",
-        "The highest complexity it is trusted with, where nothing was measured",
+        "The highest complexity that its operator trusts it with, where it has no row",
     ),
-    Column("state", "Chosen by", "badge"),
+    Column("state", "How good it is", "badge", "How that is known"),
 )
 TUNINGS: Final = (
     Column("version", "Version", "number"),
@@ -71,6 +73,8 @@ async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operatio
     if file is not None:
         return file
     manifest = gateway.classifier.manifest if isinstance(gateway.classifier, OnnxClassifier) else None
+    rules = gateway.rules()
+    known = evidence_for_auto(rules.policy, rules.catalog)
     return view.page(
         "operations/classifier.html",
         title="Classifier",
@@ -78,7 +82,8 @@ async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operatio
         manifest=manifest,
         tunings=tunings,
         abilities=abilities,
-        unmeasured=_unmeasured(view),
+        unmeasured=[target_id for target_id, each in known.items() if each in UNMEASURED],
+        evidence_notes=list(evidence_notes(known, trained=manifest is not None)),
         may_change=view.may("operations.change"),
         **_drift_context(gateway.operations.drift.known),
     )
@@ -145,26 +150,15 @@ def _tuning(record: TuningRecord, classifier: object) -> dict[str, Any]:
     }
 
 
-def _unmeasured(view: PageRequest) -> list[str]:
-    """Targets that `auto` may choose and that nobody measured, where a trained model could weigh them."""
-    classifier, config = view.gateway.classifier, view.gateway.rules()
-    if not isinstance(classifier, OnnxClassifier):
-        return []
-    return list(unmeasured(classifier.measured, config.policy, config.catalog))
-
-
 def _abilities(view: PageRequest) -> list[dict[str, Any]]:
-    classifier = view.gateway.classifier
-    measured = classifier.measured if isinstance(classifier, OnnxClassifier) else frozenset()
+    rules = view.gateway.rules()
     return [
         {
             "target": target.target_id,
             "target_href": f"{HOME}/targets/{target.target_id}",
             "ability": target.ability,
             "capability": target.capability,
-            "state": ("Measured outcomes", "good")
-            if target.target_id in measured
-            else ("Never measured: declared capability", "warn"),
+            "state": evidence_badge(rules.policy.evidence.get(target.target_id, "none")),
         }
-        for target in view.gateway.rules().catalog.targets.values()
+        for target in rules.catalog.targets.values()
     ]

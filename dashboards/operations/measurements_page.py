@@ -200,13 +200,13 @@ async def _list(
         caption="Measurements",
         sort="-ordered",
         search=("target", "by"),
-        empty="Nothing was measured yet. A model that was never measured is chosen by its declared capability alone.",
+        empty="Nothing was measured yet. A model that is not measured is known by published scores, by its declared capability, or not at all.",
     )
     file = view.csv_asked("measurements", table)
     if file is not None:
         return file
     measured = measured_targets(view.gateway)
-    options = [(name, name if name in measured else f"{name} (never measured)") for name in _askable(view.gateway)]
+    options = [(name, name if name in measured else f"{name} (not measured)") for name in _askable(view.gateway)]
     return view.page(
         "operations/measurements.html",
         title="Measurements",
@@ -223,13 +223,13 @@ async def _list(
 
 
 def measured_targets(gateway: Gateway) -> frozenset[str]:
-    """Targets that are weighed by outcomes; the others go by their declared capability."""
-    classifier = gateway.classifier
-    return classifier.measured if isinstance(classifier, OnnxClassifier) else frozenset()
+    """Targets that are weighed by outcomes of their own answers."""
+    evidence = gateway.rules().policy.evidence
+    return frozenset(target_id for target_id, each in evidence.items() if each == "measured")
 
 
 def _askable(gateway: Gateway) -> list[str]:
-    """Targets that answer questions, those that were never measured first."""
+    """Targets that answer questions, those that are not measured first."""
     targets = gateway.rules().catalog.targets.values()
     names = [target.target_id for target in targets if target.chats]
     measured = measured_targets(gateway)

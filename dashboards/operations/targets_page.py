@@ -24,6 +24,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 from proxy.errors import TargetNotFound
+from proxy.evidence import EVIDENCE_WORDS
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -130,6 +131,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
         "state": STATES[found["state"]],
         "recent": recent,
         "target": target,
+        "evidence": EVIDENCE_WORDS[view.gateway.rules().policy.evidence.get(target_id, "none")],
         "is_measured": target.target_id in measured_targets(view.gateway),
         "deployments": deployments,
         "errors": errors,

@@ -16,7 +16,7 @@ from proxy.planning import facts_of
 from proxy.policy import DEFAULT_FLOOR, plan, planned_rooms
 from proxy.request import RequestHeaders, input_tokens, parse_chat, prompt_of
 
-FLOORS: Final = (0.90, 0.95, 0.97, 0.99, 1.0)
+FLOORS: Final = (0.90, 0.95, 0.98, 0.99, 1.0)
 """Minimum qualities that are shown beside the team's own."""
 
 

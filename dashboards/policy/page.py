@@ -32,7 +32,8 @@ from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
-from proxy.policy import choosable
+from proxy.evidence import evidence_notes
+from proxy.policy import DEFAULT_FLOOR, choosable
 from proxy.tolerance import FloorResult, Present, Preview, Tolerances
 
 router: Final = APIRouter(include_in_schema=False)
@@ -248,6 +249,7 @@ async def _page(
         notice=notice,
         may_change=view.may("team.change"),
         outlook=found,
+        evidence_notes=list(evidence_notes(found.preview.evidence, trained=found.preview.trained)),
         then=then,
         table=table,
         days=DAYS,
@@ -294,7 +296,7 @@ def _values(team: TeamRecord) -> dict[str, Any]:
     """Form values of the current policy."""
     settings = team.settings
     own = settings.quality_floor
-    nearest = min(STOPS, key=lambda stop: abs(stop - (0.97 if own is None else own)))
+    nearest = min(STOPS, key=lambda stop: abs(stop - (DEFAULT_FLOOR if own is None else own)))
     return {
         "floor_mode": "gateway" if own is None else "own" if _on_slider(own) else "keep",
         "floor": _percent(nearest),

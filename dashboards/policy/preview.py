@@ -9,6 +9,7 @@ from cost.reports.usage import UsageSums
 from dashboards.policy.anchored import Month, anchored
 from dashboards.policy.traffic import DAYS, AutoTraffic
 from dashboards.web.gateway import Gateway
+from proxy.evidence import evidence_notes
 from proxy.tolerance import PREVIEWED_REQUESTS, FloorResult, PoolSize, Preview
 
 MAX_FLOORS: Final = 32
@@ -48,7 +49,7 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
         "reference_usd_per_1000_requests": _dollars(preview.reference_cost_nanousd),
         "current": {
             "quality_floor": preview.current_floor,
-            "tolerance": round(preview.current_tolerance, 6),
+            "willing_usd": _dollars(round(preview.current_willing_nanousd) if preview.offers else None),
         },
         "anchored": any(month is not None for month in months),
         "offers": [
@@ -58,6 +59,7 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
         "pools": [_pool(pool) for pool in preview.pools],
         "requests_per_s": None if requests_per_s is None else round(requests_per_s, 6),
         "unmeasured_targets": list(preview.unmeasured),
+        "evidence": dict(preview.evidence),
         "notes": [
             *(bill_words(preview, traffic) if traffic is not None and any(months) else ()),
             *notes(preview, team_id, requests_per_s),
@@ -83,14 +85,14 @@ def _pool(pool: PoolSize) -> dict[str, Any]:
 def _offer(offer: FloorResult, pools: Iterable[PoolSize]) -> dict[str, Any]:
     return {
         "quality_floor": offer.floor,
-        "tolerance": round(offer.tolerance, 6),
+        "willing_usd": _dollars(round(offer.willing_nanousd)),
         "reached": offer.reached,
         "quality_kept": round(offer.kept, 4),
         "quality_kept_error": round(offer.kept_error, 4),
         "usd_per_1000_requests": _dollars(offer.cost_nanousd),
         "margin_usd_per_1000_requests": _dollars(offer.margin_nanousd),
         "without_room": {
-            "tolerance": round(offer.full_tolerance, 6),
+            "willing_usd": _dollars(round(offer.full_willing_nanousd)),
             "usd_per_1000_requests": _dollars(offer.full_nanousd),
         },
         "saving_share": None if offer.saving is None else round(offer.saving, 4) + 0.0,  # Never -0.
@@ -210,9 +212,8 @@ def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = 
             yield from own_words(preview, offer)
     if preview.basis == "none":
         yield (
-            "No outcomes were measured for these models, or there is nothing measured to compare them with, so `auto` "
-            "goes by each model's declared `capability` and a minimum changes nothing. Name rows of the ability table "
-            "(`ability` of a model) and the baseline model (cost.reference_target) to change that."
+            "The classifier has no row of the baseline model (`cost.reference_target`), or of any model that `auto` may choose, so "
+            "there is nothing to compare with, and a prompt may lose 1 - the minimum."
         )
     elif preview.basis == "own":
         yield (
@@ -234,10 +235,8 @@ def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = 
     if any(not offer.reached for offer in preview.offers):
         yield "A minimum marked as not reached cannot be kept with these models; its row shows the most that can."
     if preview.basis != "none" and preview.unmeasured:
-        yield (
-            f"Not measured, so no minimum moves what they have: {', '.join(preview.unmeasured)}. `auto` may still choose them by "
-            f"their declared capability; `weighbridge classifier measure {preview.unmeasured[0]}` measures one."
-        )
+        yield f"No minimum moves what these have, which are not measured: {', '.join(preview.unmeasured)}."
+    yield from evidence_notes(preview.evidence, trained=preview.trained)
     yield (
         "Nothing was changed. To apply a minimum: "
         f"`weighbridge teams set {team_id or 'TEAM'} --quality-floor 0.95`, or policy.quality_floor for every team."

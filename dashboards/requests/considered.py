@@ -21,6 +21,7 @@ OBSTACLE_WORDS: Final[Mapping[str, str]] = {
     "unpriced": "without a price",
     "weight-zero": "weight 0",
     "unavailable": "not available",
+    "unknown": "nothing is known of it",
 }
 """Why a target was passed over, by the obstacle's name in `proxy.policy`."""
 
@@ -86,6 +87,10 @@ def deciding(considered: Considered, complexity: float | None) -> str:
         return ""
     if chosen.why in {"cheapest-capable", "prompt-cache", "spill-over"}:
         return f"{_good_enough(considered, chosen, complexity)} {_first(considered, chosen)}"
+    if chosen.why == "baseline":
+        return f"No target was known to be good enough, so {chosen.target_id} was asked, of which nothing is known but that it is the baseline model."
+    if chosen.why == "dearest":
+        return f"Nothing is known of how good any target is that could be asked, so {chosen.target_id} was asked, the dearest."
     if chosen.why == "most-capable":
         return f"No target was good enough, so price did not count: {chosen.target_id} came nearest."
     return f"{reason_label(chosen.why)}: {chosen.target_id}."
@@ -97,10 +102,14 @@ def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: f
         if complexity is None or chosen.capability is None:
             return f"{chosen.target_id} was good enough."
         return f"{chosen.target_id} is declared capable up to {chosen.capability:.2f}; the prompt was classified at {complexity:.2f}."
-    tolerance = considered.tolerance or 0.0
+    beside = (
+        "the best known model, as nothing is known of the baseline model,"
+        if considered.stand_in
+        else "the baseline model"
+    )
     return (
-        f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, the baseline model "
-        f"{considered.reference_adequate:.1%}: it may be {tolerance * 100:.1f} points below and is {lost * 100:.1f}."
+        f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, {beside} "
+        f"{considered.reference_adequate:.1%}: what is more likely to be good costs more than that is worth."
     )
 
 

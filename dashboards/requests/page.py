@@ -15,7 +15,6 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
@@ -52,10 +51,11 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
 from dashboards.web.forms import ungrouped
-from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
+from proxy.considered import Considered
 from proxy.errors import RequestNotFound
+from proxy.evidence import EVIDENCE_WORDS, UNMEASURED, measuring_hint
 from proxy.refusals.counting import SHOWN, RefusedRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -207,7 +207,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         request=found,
         final=told,
         outcome=outcome(found),
-        story=[*decision(found), *_unmeasured(gateway, told)],
+        story=[*decision(found), *_evidence(considered)],
         attempts=attempts,
         compared=compared,
         left_out=0 if considered is None else considered.left_out,
@@ -263,12 +263,18 @@ async def _merged_page(
     return msgspec.structs.replace(page, next_place=found.next_place, reached_us=reached_us), found.requests
 
 
-def _unmeasured(gateway: Gateway, told: Entry) -> list[str]:
-    """A sentence where a target was chosen for a prompt that nobody knows it to be good at."""
-    classifier = gateway.classifier
-    if told.complexity is None or not isinstance(classifier, OnnxClassifier) or told.target_id in classifier.measured:
+def _evidence(considered: Considered | None) -> list[str]:
+    """A sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
+    chosen = None if considered is None else considered.chosen
+    if chosen is None or chosen.evidence == "measured" or not chosen.evidence:
         return []
-    return [f"{told.target_id} was never measured: it is chosen by the capability that was declared of it."]
+    if chosen.evidence in UNMEASURED:
+        return [
+            f"How good {chosen.target_id} is beside the baseline model was not measured; {measuring_hint(chosen.target_id)}."
+        ]
+    return [
+        f"How good {chosen.target_id} is beside the baseline model is known {EVIDENCE_WORDS[chosen.evidence]}, not measured."
+    ]
 
 
 async def key_names(view: PageRequest) -> dict[str, str]:

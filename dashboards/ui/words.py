@@ -11,6 +11,7 @@ from cost.reports.recent import RecentRequest
 from cost.reports.shown import nano_money, percent
 from cost.usage import CONTINUED, UPSTREAM_STATUS
 from dashboards.ui.formats import seconds
+from proxy.evidence import EVIDENCE_WORDS, Evidence
 
 CALLER_GONE: Final = 499
 _OK: Final = 200
@@ -29,6 +30,14 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "most-capable": (
         "Best there is",
         "No model was expected to answer {prompt} well enough, so the most capable one, {target}, was asked.",
+    ),
+    "baseline": (
+        "Baseline, as nothing is known",
+        "No model was known to answer {prompt} well enough. Nothing is known of how good {target} is, but it is the baseline model.",
+    ),
+    "dearest": (
+        "Dearest, as nothing is known",
+        "Nothing is known of how good any of the models is that could answer {prompt}, so the dearest, {target}, was asked.",
     ),
     "named": ("Named", "The caller asked for {target} by name, so nothing was classified."),
     "alias": ("Alias", "The caller asked for “{alias}”, which stands for {target}."),
@@ -63,6 +72,21 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 """Label and sentence by the reason's name in `proxy.policy`."""
+
+EVIDENCE_TONES: Final[Mapping[Evidence, str]] = {
+    "measured": "good",
+    "published": "info",
+    "extrapolated": "info",
+    "declared": "warn",
+    "none": "warn",
+}
+"""The tone of a badge that says how it is known how good a model is."""
+
+
+def evidence_badge(evidence: Evidence) -> tuple[str, str]:
+    """The words and the tone of a badge that says how it is known how good a model is."""
+    return EVIDENCE_WORDS[evidence].capitalize(), EVIDENCE_TONES[evidence]
+
 
 MARGIN_WORDS: Final[Mapping[str, str]] = {
     "": "nothing was compared",

@@ -59,18 +59,19 @@ def check_config(
 
 def _hints(settings: "GatewayConfig") -> list[str]:
     """What nobody says of a model, and what to do about targets of `auto` that were never measured."""
-    from providers.catalog import build_catalog, unknown_facts
+    from gateway.explain import catalog_of
+    from providers.catalog import unknown_facts
 
-    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
-    return [*unknown_facts(settings.providers, catalog), *filter(None, [_unmeasured(settings, catalog)])]
+    catalog = catalog_of(settings)
+    return [*unknown_facts(settings.providers, catalog), *_evidence(settings, catalog)]
 
 
-def _unmeasured(settings: "GatewayConfig", catalog: "Catalog") -> str:
-    """What to do about targets of `auto` for which the file names no ability; empty where there are none."""
-    from gateway.wiring.policy import build_policy
-    from proxy.policy import measuring_hint, unmeasured
+def _evidence(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
+    """What to do about targets of `auto` that were not measured, by the file alone."""
+    from gateway.configuration.known_abilities import ShippedRows
+    from gateway.wiring.policy import build_policy, informed
+    from proxy.evidence import evidence_notes
+    from proxy.policy import evidence_for_auto
 
-    if not settings.classifier.enabled:
-        return ""
-    names = unmeasured(catalog.abilities, build_policy(settings.policy, settings.cost), catalog)
-    return f"no `ability` is named for these. {measuring_hint(names)}" if names else ""
+    policy = informed(build_policy(settings.policy, settings.cost), catalog, ShippedRows(settings.classifier, catalog))
+    return list(evidence_notes(evidence_for_auto(policy, catalog), trained=settings.classifier.enabled))

@@ -111,10 +111,10 @@ def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | Non
     """The names; ends the command at one that no model of the configuration has, where there is one to ask."""
     names = None if text is None else sorted({name.strip() for name in text.split(",") if name.strip()})
     if names and config is not None:
-        from providers.catalog import build_catalog
+        from gateway.explain import catalog_of
         from settings.words import closest
 
-        catalog = build_catalog(config.providers, lambda _reference: "unused")
+        catalog = catalog_of(config)
         for name in names:
             if name not in catalog:
                 near = closest(name, catalog.targets)

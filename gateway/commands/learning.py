@@ -52,12 +52,10 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     from accounts.store import AccountStore
     from classifier.learning.store import LearningStore
     from gateway.commands.audit import audited
-    from gateway.explain import classifier_of
-    from providers.catalog import build_catalog
+    from gateway.explain import catalog_of, classifier_of
     from proxy.learning import tunings as moves
 
-    # No call is made, so no secret is looked up.
-    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
+    catalog = catalog_of(settings)
     async with open_engine() as engine:
         if team_id is not None:
             await AccountStore(engine).get_team(team_id)

@@ -75,16 +75,15 @@ async def _load_tolerances(
     from cost.reports.scope import ReadScope
     from cost.times import wall_us
     from dashboards.policy.traffic import auto_traffic
-    from gateway.wiring.policy import build_policy
-    from providers.catalog import build_catalog
+    from gateway.explain import catalog_of
+    from gateway.wiring.policy import build_policy, informed
     from proxy.learning.tunings import TuningWatch
     from proxy.tolerance import Tolerances
 
-    # No call is made, so no secret is looked up.
-    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
-    policy = build_policy(settings.policy, settings.cost)
+    catalog = catalog_of(settings)
     async with open_engine() as engine:
         await TuningWatch(LearningStore(engine), classifier).refresh()
+        policy = informed(build_policy(settings.policy, settings.cost), catalog, classifier)
         tolerances = Tolerances(catalog=catalog, policy=policy, classifier=classifier)
         if team_id is None:
             return None, None, tolerances, None
@@ -108,7 +107,7 @@ def _print(found: dict[str, Any]) -> None:
             [
                 "",
                 "minimum",
-                "tolerance",
+                "pays up to",
                 "kept",
                 *billed,
                 "cost of 1,000",
@@ -142,7 +141,7 @@ def _row(same: list[dict[str, Any]], names: list[str]) -> list[str]:
     return [
         "now" if any(each["current"] for each in same) else "",
         (last if len(same) == 1 else f"{first} to {last}") + ("" if offer["reached"] else " not reached"),
-        f"{offer['tolerance']:.3f}",
+        f"${float(offer['willing_usd']):.4f}",
         f"{offer['quality_kept']:.1%} ±{offer['quality_kept_error']:.1%}",
         *(() if month is None else _month(month)),
         f"${float(offer['usd_per_1000_requests']):.4f}",

@@ -51,7 +51,7 @@ async def _pool_rows(section: "CostSection", days: int) -> list[dict[str, Any]]:
     now = wall_us()
     today = now - now % DAY_US
     async with open_engine() as engine:
-        claims = Claims(engine, lambda: section, wall_us, operator="")
+        claims = Claims(engine, lambda: section, wall_us, operator="", evidence=lambda _target_id: "none")
         records = await claims.fleet.hours.read(section.pools, today - (days - 1) * DAY_US, today + DAY_US)
         return [
             {
@@ -202,7 +202,7 @@ async def _posted(
     from gateway.commands.audit import note
 
     async with open_engine() as engine:
-        claims = Claims(engine, lambda: section, wall_us, operator="")
+        claims = Claims(engine, lambda: section, wall_us, operator="", evidence=lambda _target_id: "none")
         found = [await claims.rounds.true_up(name, day, rebill=rebill) for name in names]
         for each in found:
             if each.posted:

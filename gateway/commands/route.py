@@ -59,6 +59,7 @@ def _body(path: Path) -> bytes:
 def _print_explanation(told: "Explanation") -> None:
     from dashboards.ui.words import MARGIN_WORDS
     from gateway.table import print_table
+    from proxy.evidence import EVIDENCE_WORDS, evidence_notes
 
     typer.echo(
         f"complexity {told.complexity:.3f} ({told.kind or told.classifier}), about {told.input_tokens} tokens in, "
@@ -75,7 +76,7 @@ def _print_explanation(told: "Explanation") -> None:
                 str(rank),
                 each["target"],
                 each["reason"],
-                f"{each['capability']:.2f}",
+                EVIDENCE_WORDS[each["evidence"]],
                 _money(each["margin_usd"], digits=9),
                 MARGIN_WORDS.get(each["margin_why"], each["margin_why"]),
                 _money(each["expected_cost_usd"]),
@@ -84,8 +85,8 @@ def _print_explanation(told: "Explanation") -> None:
             for rank, each in enumerate(told.candidates, 1)
         ]
         typer.echo("\nwould be tried, in this order:")
-        headings = ["", "model", "why", "capability", "one more costs", "because", "expected cost", "at most"]
-        print_table(headings, rows, right=(3, 4, 6, 7))
+        headings = ["", "model", "why", "known", "one more costs", "because", "expected cost", "at most"]
+        print_table(headings, rows, right=(4, 6, 7))
         if any(each["margin_why"] == "own-room" for each in told.candidates):
             typer.echo(
                 "(nothing is watched here: a pool with replicas under `cost.pools` is taken to have room; booked is the "
@@ -94,10 +95,8 @@ def _print_explanation(told: "Explanation") -> None:
     if told.rejected:
         typer.echo("\nnot candidates:")
         print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])
-    if told.unmeasured:
-        from proxy.policy import measuring_hint
-
-        typer.echo(f"\nby the file alone, whatever a tuning has learned since: {measuring_hint(told.unmeasured)}")
+    for note in evidence_notes(told.evidence, trained=told.classifier == "onnx"):
+        typer.echo(f"\nby the file alone, whatever a tuning has learned since: {note}")
 
 
 def _print_outlooks(told: "Explanation") -> None:
@@ -107,8 +106,11 @@ def _print_outlooks(told: "Explanation") -> None:
     if told.reference_adequate is None:
         typer.echo("\nmeasured outcomes, not used: there is no measured baseline model to compare them with")
     else:
+        if told.stand_in:
+            typer.echo("\nnothing is known of the baseline model, so models are compared with the best known one")
         typer.echo(
-            f"\nto keep {told.quality_floor:.0%} of the baseline model's quality a model may lose {told.tolerance:.3f}"
+            f"\nat a minimum quality of {told.quality_floor:.0%} one more good answer may cost up to {_money(told.willing_usd)}, "
+            f"so this prompt asks for a chance of {told.reference_adequate - (told.tolerance or 0.0):.3f} or more"
         )
     rows = [
         [

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cost.claim.reading import ClaimBooks
     from cost.config import CostSection
     from cost.reports.scope import ReadScope
+    from gateway.configuration.settings import GatewayConfig
 
 _DAYS = 30
 _ARMS_WITHIN_S = 60.0
@@ -62,13 +63,12 @@ def savings(  # noqa: PLR0917 - options, which typer passes by name
     if as_csv and as_json:
         fail("--csv or --json, not both", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    section, operator = settings.cost, settings.accounts.operator
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     last = (today if end is None else end.replace(tzinfo=UTC)) + timedelta(days=1)
     first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
-    scope, books, found = asyncio.run(_claimed(section, operator, organisation, team, _us(first), _us(last)))
+    scope, books, found = asyncio.run(_claimed(settings, organisation, team, _us(first), _us(last)))
     if as_csv:
-        _print_daily(section, scope, books)
+        _print_daily(settings.cost, scope, books)
     elif as_json:
         print_json(found)
     else:
@@ -78,14 +78,28 @@ def savings(  # noqa: PLR0917 - options, which typer passes by name
 
 
 async def _claimed(
-    section: "CostSection", operator: str, organisation: str | None, team: str | None, start_us: int, end_us: int
+    settings: "GatewayConfig", organisation: str | None, team: str | None, start_us: int, end_us: int
 ) -> "tuple[ReadScope, ClaimBooks, dict[str, Any]]":
+    from classifier.learning.store import LearningStore
     from dashboards.savings import Claims
     from gateway.commands.scopes import scope_of
+    from gateway.explain import catalog_of, classifier_of
+    from gateway.wiring.policy import build_policy, choice_evidence, informed
+    from proxy.learning.tunings import TuningWatch
 
+    catalog, classifier = catalog_of(settings), classifier_of(settings)
     async with open_engine() as engine:
         scope = await scope_of(engine, organisation, team)
-        claims = Claims(engine, lambda: section, wall_us, operator=operator, arms_within_s=_ARMS_WITHIN_S)
+        await TuningWatch(LearningStore(engine), classifier).refresh()
+        policy = informed(build_policy(settings.policy, settings.cost), catalog, classifier)
+        claims = Claims(
+            engine,
+            lambda: settings.cost,
+            wall_us,
+            operator=settings.accounts.operator,
+            evidence=lambda target_id: choice_evidence(target_id, policy, catalog, classifier),
+            arms_within_s=_ARMS_WITHIN_S,
+        )
         books = await claims.books(scope, start_us, end_us)
         return scope, books, claims.as_json(scope, await claims.claim(scope, books))
 

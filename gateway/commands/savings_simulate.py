@@ -118,9 +118,9 @@ def _watched(settings: "GatewayConfig", pool: "PoolSection") -> "PoolConfig | No
 
 
 def _catalog(settings: "GatewayConfig") -> "Catalog":
-    from providers.catalog import build_catalog
+    from gateway.explain import catalog_of
 
-    return build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
+    return catalog_of(settings)
 
 
 def _first_token_s(settings: "GatewayConfig") -> float:

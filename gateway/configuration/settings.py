@@ -24,6 +24,7 @@ from classifier.config import ClassifierSection
 from cost.config import CostSection
 from dashboards.webhooks.webhooks_config import WebhooksSection
 from gateway.configuration.file import ConfigError, Document, KeyPath, Problem, Value, read_document
+from gateway.configuration.known_abilities import ability_problems
 from gateway.configuration.price_sources import price_problems
 from gateway.configuration.problems import check
 from providers.catalog import secret_reader
@@ -353,6 +354,7 @@ def load(
     problems += dangling(document)
     if config is not None:
         problems += price_problems(config.providers, document)
+        problems += ability_problems(config.providers, config.classifier, document)
         problems += _report_problems(config, document)
         problems += pool_problems(config, document)
         problems += shared_gpu_problems(config, document)

@@ -42,10 +42,10 @@ from gateway.demo.company import SampleTeam, Work
 from gateway.demo.founding import Founding, first_callers
 from gateway.demo.sample_config import REPLICAS, Addresses, write_sample_config
 from gateway.demo.statement import reconcile_with_statement
-from gateway.explain import classifier_of
+from gateway.explain import catalog_of, classifier_of
 from gateway.wiring.policy import build_policy
 from providers.breaker import Breakers
-from providers.catalog import build_catalog, configured_prices, repriced, with_deployments
+from providers.catalog import configured_prices, repriced, with_deployments
 from providers.errors import FirstTokenTimeout, StreamCut, UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event, WireUsage
@@ -196,7 +196,7 @@ class _HistoryWriter:
         self._breakers = Breakers(config.providers.breaker, self.clock)
         self.book = configured_prices(config.providers)
         self._next_price_us: int | None = 0
-        bare = build_catalog(config.providers, lambda _: "unused", pools=config.selfhosted.pool_of_target())
+        bare = catalog_of(config)
         self._catalog = with_deployments(bare, _replicas(config))
         self._breakers.adopt(self._catalog)
         self._tolerances = Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
@@ -267,7 +267,7 @@ class _HistoryWriter:
             max_output_tokens=None,
             allowed_models=caller.allowed_models,
             most_input_tokens=tokens * 2,
-            tolerance=self._tolerances.of(caller.settings.quality_floor, caller.allowed_models).by_average,
+            willing_nanousd=self._tolerances.of(caller.settings.quality_floor, caller.allowed_models).by_average,
         )
 
     def _sticky(self, team: SampleTeam, facts: Facts) -> Sticky | None:
@@ -397,7 +397,7 @@ class _HistoryWriter:
         if not others:
             attempt.close("ok", status=200)
             return None
-        best = max(others, key=lambda each: each.target.capability)
+        best = max(others, key=lambda each: each.strength)
         return msgspec.structs.replace(best, reason="escalated")
 
     async def _escalate(

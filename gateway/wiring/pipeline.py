@@ -13,7 +13,7 @@ from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
 from cost.fleet.pool_config import pool_of_target
 from gateway.configuration.settings import Environment, GatewayConfig, ServerConfig, peppers
-from gateway.wiring.policy import build_escalation, build_policy
+from gateway.wiring.policy import build_escalation, build_policy, informed
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
 from providers.direct import DirectLimits, DirectUpstream
@@ -24,10 +24,12 @@ from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.background import background
 from proxy.comparisons import build_comparators
+from proxy.evidence import evidence_notes
 from proxy.hedging import FLOOR, Hedging
 from proxy.latency import LatencyTracker
 from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.pipeline_config import PipelineConfig
+from proxy.policy import Policy, evidence_for_auto
 from proxy.tolerance import Tolerances
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitSink, PrefixWriter
@@ -117,11 +119,16 @@ def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog
         for target_id, name in catalog.abilities.items():
             if name not in classifier.manifest.abilities:
                 _log.warning(
-                    "target %s: the classifier knows no ability %s, so its declared capability counts "
-                    "(`weighbridge classifier explain --all hello` lists the abilities)",
+                    "target %s: the classifier's table has no row %s (`weighbridge classifier explain --all hello` lists the rows)",
                     target_id,
                     name,
                 )
+
+
+def warn_of_evidence(policy: Policy, catalog: Catalog, classifier: Classifier) -> None:
+    """Logs what is not measured of the targets that `auto` may choose, and what mends it."""
+    for note in evidence_notes(evidence_for_auto(policy, catalog), trained=isinstance(classifier, OnnxClassifier)):
+        _log.warning("%s", note)
 
 
 def hedging(config: GatewayConfig, latency: LatencyTracker) -> Hedging:
@@ -132,7 +139,7 @@ def hedging(config: GatewayConfig, latency: LatencyTracker) -> Hedging:
 
 def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> PipelineConfig:
     """Everything that a reload swaps whole. Without a classifier no tolerances are known."""
-    chosen = build_policy(config.policy, config.cost)
+    chosen = informed(build_policy(config.policy, config.cost), catalog, classifier)
     return PipelineConfig(
         catalog=catalog,
         policy=chosen,

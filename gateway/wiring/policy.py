@@ -1,8 +1,12 @@
 """Conversion of the `policy` and `cost` sections to the types of planning and escalation."""
 
+import msgspec
+
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
+from providers.catalog import Catalog
 from proxy.escalation import EscalationRules
+from proxy.evidence import Evidence, evidence_by_target, evidence_of_name, grounds, less_sure
 from proxy.policy import AUTO, AutoRules, OwnPool, Policy
 from proxy.policy_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
 from proxy.tool_loop import LoopRules
@@ -26,6 +30,21 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
         stay_in_turn=config.tool_loops.stay,
         loops=_loop_rules(config.tool_loops),
     )
+
+
+def informed(policy: Policy, catalog: Catalog, classifier: object) -> Policy:
+    """The policy with what is known of each target, by the classifier in use and its tuning."""
+    evidence = evidence_by_target(catalog.targets.values(), classifier)
+    return msgspec.structs.replace(policy, evidence=evidence, grounds=grounds(evidence, policy.reference))
+
+
+def choice_evidence(target_id: str, policy: Policy, catalog: Catalog, classifier: object) -> Evidence:
+    """What a choice of a target rests on, by its id, the baseline model counted in; of one without an entry of its own, too."""
+    found = policy.grounds.get(target_id)
+    if found is not None:
+        return found
+    baseline: Evidence = "measured" if policy.reference is None else policy.evidence.get(policy.reference, "none")
+    return less_sure(evidence_of_name(target_id, catalog, classifier), baseline)
 
 
 def _targets(behind: str | tuple[str, ...] | AutoAlias) -> tuple[str, ...]:

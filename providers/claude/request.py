@@ -35,6 +35,7 @@ _BUDGETS: Final[Mapping[str, int]] = {
     "minimal": 1_024, "low": 1_024, "medium": 2_048, "high": 4_096, "xhigh": 8_192, "max": 16_384,
 }  # fmt: skip
 """Tokens to think with, by effort, for models that are asked so; the least is Anthropic's own."""
+_EFFORT_OF_BUDGET: Final = ("low", "medium", "high", "xhigh", "max")
 _LEAST_BUDGET: Final = 1_024
 _EFFORTS: Final[Mapping[str, tuple[str, ...]]] = {
     "minimal": ("low",), "low": ("low",), "medium": ("medium",), "high": ("high",), "xhigh": ("xhigh", "high"),
@@ -57,6 +58,13 @@ class ClaudeBody(msgspec.Struct, frozen=True):
     body: bytes
     headers: tuple[tuple[str, str], ...]
     names: Mapping[str, str]
+
+
+def effort_of_budget(tokens: int) -> str:
+    """Returns the effort that so many tokens to think with come to: the highest one that is given no more."""
+    if tokens <= 0:
+        return "none"
+    return next((effort for effort in reversed(_EFFORT_OF_BUDGET) if _BUDGETS[effort] <= tokens), "low")
 
 
 def claude_body(call: UpstreamCall) -> ClaudeBody:

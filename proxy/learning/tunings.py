@@ -67,7 +67,11 @@ def known_of(classifier: Classifier, catalog: Catalog, tuning: Tuning | None) ->
         artifact=classifier.artifact,
         loads=classifier.loads,
         abilities=classifier.abilities,
-        capabilities={target_id: target.capability for target_id, target in catalog.targets.items()},
+        capabilities={
+            target_id: target.capability
+            for target_id, target in catalog.targets.items()
+            if target.capability is not None
+        },
         tuning=tuning,
     )
 

@@ -6,14 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.frontier import (
+    LEAST_LEAD,
+    NO_LEAD,
     Choices,
+    Floats,
     area,
+    attainable,
+    bounded,
     choose,
     curve,
+    most_lost,
     point_at,
     random_mix,
     singles,
-    tolerance_for,
+    willingness_for,
 )
 
 
@@ -23,68 +29,149 @@ def made_up(seed: int, prompts: int = 60, targets: int = 4, *, coarse: bool = Fa
     adequate, cost = random.random((prompts, targets)), random.random((prompts, targets))
     if coarse:
         adequate, cost = adequate.round(1), cost.round(1)
-    return Choices(adequate=adequate, cost=cost, reference=adequate[:, 0].copy(), weights=random.random(prompts) + 0.1)
+    weights = random.random(prompts) + 0.1
+    return Choices(
+        adequate=adequate,
+        cost=cost,
+        reference=adequate[:, 0].copy(),
+        weights=weights,
+        reference_cost=float(np.average(cost[:, 0], weights=weights)),
+    )
 
 
 seeds = st.integers(0, 10_000)
+FLOORS = tuple(round(0.90 + step / 100, 2) for step in range(11))
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "expected"),
-    [(0.0, [2, 2]), (0.1, [1, 2]), (0.45, [0, 2]), (0.9, [0, 0])],
+    ("willingness", "expected"),
+    [(0.0, [0, 0]), (2.0, [0, 0]), (3.0, [1, 2]), (10.0, [1, 2]), (25.0, [2, 2])],
 )
-def test_the_cheapest_within_the_tolerance_is_chosen(tolerance: float, expected: list[int]) -> None:
-    """Each prompt moves to a cheaper target exactly when its loss is tolerated."""
+def test_a_prompt_goes_where_the_net_benefit_is_greatest(willingness: float, expected: list[int]) -> None:
+    """Each prompt moves to a dearer target exactly when the chance that it gains is worth the price."""
     adequate = np.array([[0.5, 0.85, 0.9], [0.05, 0.2, 0.9]])
-    found = choose(adequate, np.array([[1.0, 2.0, 3.0]] * 2), adequate[:, 2], tolerance)
+    found = choose(adequate, np.array([[1.0, 2.0, 3.0]] * 2), willingness)
     assert found.tolist() == expected
 
 
-def test_where_none_is_capable_the_best_is_chosen_and_of_equals_the_cheapest() -> None:
-    """A reference that is not among the columns may leave no capable one."""
+def test_of_equal_chances_the_cheapest_is_chosen() -> None:
+    """However much a good answer is worth, what gains nothing costs nothing."""
     adequate = np.array([[0.5, 0.5, 0.4]])
-    assert choose(adequate, np.array([[3.0, 2.0, 1.0]]), np.array([0.9]), 0.1).tolist() == [1]
+    assert choose(adequate, np.array([[3.0, 2.0, 1.0]]), 1e15).tolist() == [1]
 
 
 @given(seeds, st.booleans())
-def test_the_curve_is_the_rule_at_every_one_of_its_points(seed: int, coarse: bool) -> None:
-    """One sort gives what choosing anew at each tolerance gives, ties and all, and between its points nothing changes."""
+def test_the_curve_is_the_rule_between_its_steps(seed: int, coarse: bool) -> None:
+    """One sort gives what choosing anew at each willingness gives, ties and all, and between its steps nothing changes."""
     choices = made_up(seed, prompts=12, coarse=coarse)
     found = curve(choices)
-    assert found.tolerance[0] == 0
-    assert (np.diff(found.tolerance) > 0).all()
-    # The last tolerance of each stretch, just before the next one begins.
-    ends = np.append(np.nextafter(found.tolerance[1:], 0.0), 1.0)
-    for at in (found.tolerance, ends):
-        points = [point_at(choices, float(each)) for each in at]
-        assert np.allclose([point.quality for point in points], found.quality)
-        assert np.allclose([point.cost for point in points], found.cost)
+    assert found.willingness[0] == 0
+    assert (np.diff(found.willingness) > 0).all()
+    for at, willingness in enumerate(found.willingness):
+        end = found.willingness[at + 1] if at + 1 < len(found.willingness) else 2 * willingness + 1
+        if end - willingness < 1e-9 * end:
+            continue
+        for between in (0.01, 0.5, 0.99):
+            point = point_at(choices, willingness + between * (end - willingness))
+            assert point.quality == pytest.approx(found.quality[at])
+            assert point.cost == pytest.approx(found.cost[at])
 
 
 @given(seeds, st.booleans())
-def test_a_larger_tolerance_never_costs_more(seed: int, coarse: bool) -> None:
-    """Tolerating more only ever moves a prompt to a cheaper target."""
-    assert (np.diff(curve(made_up(seed, coarse=coarse)).cost) < 1e-12).all()
+def test_more_willingness_never_buys_less(seed: int, coarse: bool) -> None:
+    """Quality and cost rise together, whatever the prompts are."""
+    found = curve(made_up(seed, coarse=coarse))
+    assert (np.diff(found.quality) > -1e-12).all()
+    assert (np.diff(found.cost) > -1e-12).all()
 
 
-@given(seeds, st.floats(0.3, 1.0))
-def test_the_tolerance_of_a_floor_is_the_cheapest_that_keeps_it(seed: int, floor: float) -> None:
-    """No tolerance on a fine grid keeps the floor for less money."""
+@given(seeds, st.booleans())
+def test_quality_and_cost_rise_with_the_minimum(seed: int, coarse: bool) -> None:
+    """A stricter minimum never costs less and never gives less."""
+    points = [willingness_for(made_up(seed, coarse=coarse), floor) for floor in FLOORS]
+    assert (np.diff([point.quality for point in points]) > -1e-12).all()
+    assert (np.diff([point.cost for point in points]) > -1e-12).all()
+
+
+@given(seeds)
+def test_nothing_beats_the_curve_for_its_money(seed: int) -> None:
+    """Neither a mixture of single targets nor any other way to choose is expected to give more for as much."""
     choices = made_up(seed)
-    found = tolerance_for(choices, floor)
+    cost, quality = singles(choices)
+    found = choices.curve
+    assert (found.quality >= random_mix(cost, quality, found.cost) - 1e-9).all()
+    random, rows = np.random.default_rng(seed), np.arange(60)
+    picked = random.integers(0, 4, 60)
+    other = float(choices.share @ choices.adequate[rows, picked]), float(choices.share @ choices.cost[rows, picked])
+    for at, willingness in enumerate(found.willingness):
+        assert willingness * found.quality[at] - found.cost[at] >= willingness * other[0] - other[1] - 1e-9
+
+
+@given(seeds, st.floats(0.3, 0.99))
+def test_a_minimum_becomes_the_least_willingness_that_reaches_it(seed: int, floor: float) -> None:
+    """It keeps the share of the attainable quality, and of the reference's all the more; less money would not, or would leave
+    routing without its lead.
+    """
+    choices = made_up(seed)
+    found, goal = willingness_for(choices, floor), floor * attainable(choices)
+    assert found.quality >= goal - 1e-6
     assert found.kept >= floor - 1e-6
-    for at in np.linspace(0, 1, 101):
+    cost, quality = singles(choices)
+    for at in np.linspace(0, 20, 101):
         other = point_at(choices, float(at))
-        assert other.kept < floor or other.cost >= found.cost - 1e-12
+        lead = other.quality - random_mix(cost, quality, np.array([max(other.cost, cost.min())]))[0]
+        assert other.quality < goal or lead < LEAST_LEAD or other.cost >= found.cost - 1e-9
+
+
+def test_where_nothing_can_be_told_a_low_minimum_goes_to_the_cheapest() -> None:
+    """Chances that say the same of every prompt gain nothing, and then nothing is spent on a lead."""
+    size = 1_000
+    adequate = np.column_stack([np.full(size, 0.95), np.full(size, 0.9)])
+    cost = np.column_stack([np.full(size, 10.0), np.ones(size)])
+    choices = Choices(
+        adequate=adequate, cost=cost, reference=adequate[:, 0], weights=np.ones(size), reference_cost=10.0
+    )
+    assert willingness_for(choices, 0.9).shares == pytest.approx((0.0, 1.0))
+    assert NO_LEAD < LEAST_LEAD
+
+
+def test_a_minimum_is_a_share_of_what_the_references_money_buys() -> None:
+    """Not of the reference's own quality, where its money buys more. A minimum of 1 is the best, whatever it costs."""
+    adequate = np.array([[0.9, 0.6, 0.95], [0.5, 0.8, 0.9]])
+    cost = np.array([[2.0, 1.0, 2.5], [2.0, 1.0, 9.0]])
+    choices = Choices(adequate=adequate, cost=cost, reference=adequate[:, 0], weights=np.ones(2), reference_cost=2.0)
+    assert attainable(choices) == pytest.approx((0.95 + 0.8) / 2)
+    found = willingness_for(choices, 0.999)
+    assert found.cost <= 2.0
+    assert found.quality == pytest.approx(attainable(choices))
+    assert willingness_for(choices, 1.0).quality == pytest.approx((0.95 + 0.9) / 2)
+    unpriced = Choices(adequate=adequate, cost=cost, reference=adequate[:, 0], weights=np.ones(2))
+    assert attainable(unpriced) == pytest.approx(0.7)
+
+
+def test_a_low_minimum_is_held_where_routing_leads() -> None:
+    """Where a cheap target alone would meet every minimum, routing goes on to where it gains over drawing lots."""
+    random = np.random.default_rng(2)
+    need = random.random(2_000) < 0.1
+    adequate = np.column_stack([np.full(2_000, 0.95), np.where(need, 0.4, 0.94)])
+    cost = np.column_stack([np.full(2_000, 10.0), np.ones(2_000)])
+    choices = Choices(
+        adequate=adequate, cost=cost, reference=adequate[:, 0], weights=np.ones(2_000), reference_cost=10.0
+    )
+    alone = singles(choices)
+    assert alone[1][1] > 0.9 * attainable(choices)
+    found = willingness_for(choices, 0.9)
+    assert found.quality - random_mix(*alone, np.array([found.cost]))[0] >= LEAST_LEAD
+    assert found.cost < 0.25 * 10
 
 
 def test_gains_make_up_for_losses() -> None:
     """A target that is better on one prompt and worse on another keeps the whole quality."""
     adequate = np.array([[0.9, 0.6], [0.5, 0.8]])
     choices = Choices(adequate=adequate, cost=np.array([[2.0, 1.0]] * 2), reference=adequate[:, 0], weights=np.ones(2))
-    found = tolerance_for(choices, 1.0)
-    assert (found.shares, found.cost) == ((0.0, 1.0), 1.0)
-    assert found.kept == pytest.approx(1.0)
+    found = willingness_for(choices, 0.99)
+    assert found.shares == (0.5, 0.5)
+    assert found.kept == pytest.approx(1.7 / 1.4)
 
 
 def test_a_floor_out_of_reach_gets_the_most_there_is() -> None:
@@ -93,17 +180,18 @@ def test_a_floor_out_of_reach_gets_the_most_there_is() -> None:
     choices = Choices(
         adequate=adequate, cost=np.array([[2.0, 1.0]] * 2), reference=np.array([0.9, 0.9]), weights=np.ones(2)
     )
-    found = tolerance_for(choices, 0.95)
+    found = willingness_for(choices, 0.95)
     assert found.shares == (1.0, 0.0)
     assert found.kept == pytest.approx(0.5)
 
 
 def test_a_target_that_cannot_take_a_prompt_is_never_chosen_for_it() -> None:
-    """Minus infinity closes a cell, whatever is tolerated and however cheap it is."""
+    """Minus infinity closes a cell, however cheap it is."""
     adequate = np.array([[0.9, -np.inf], [0.9, 0.8]])
     choices = Choices(adequate=adequate, cost=np.array([[2.0, 1.0]] * 2), reference=adequate[:, 0], weights=np.ones(2))
-    assert point_at(choices, 1.0).shares == (0.5, 0.5)
-    assert curve(choices).cost[-1] == pytest.approx(1.5)
+    assert point_at(choices, 0.0).shares == (0.5, 0.5)
+    assert curve(choices).cost[0] == pytest.approx(1.5)
+    assert curve(choices).cost[-1] == pytest.approx(2.0)
 
 
 def test_outcomes_tell_what_was_kept_and_not_what_was_expected() -> None:
@@ -117,7 +205,7 @@ def test_outcomes_tell_what_was_kept_and_not_what_was_expected() -> None:
         outcome=np.array([[1.0, 0.0], [1.0, 0.0]]),
         reference_outcome=np.array([1.0, 1.0]),
     )
-    found = point_at(choices, 0.05)
+    found = point_at(choices, 5.0)
     assert (found.quality, found.kept, found.shares) == (0.5, 0.5, (0.5, 0.5))
 
 
@@ -188,3 +276,29 @@ def test_single_targets_get_every_prompt() -> None:
 def test_the_area_is_the_mean_quality_that_money_buys(cost: list[float], quality: list[float], expected: float) -> None:
     """Straight between points, flat after the dearest, nothing before the cheapest, and more money never buys less."""
     assert area(np.array(cost), np.array(quality), 1.0, 3.0) == pytest.approx(expected, abs=1e-12)
+
+
+def test_no_prompt_loses_more_than_the_bound_of_its_minimum() -> None:
+    """The average may be kept by what is easy; what is hard keeps its own bound, and the best of a prompt always stays."""
+    adequate = np.array([[0.95, 0.94], [0.90, 0.50], [0.30, 0.20]])
+    reference = np.array([0.95, 0.90, 0.60])
+    assert most_lost(1.0) == 0.0
+    assert most_lost(0.9) > most_lost(0.99) > 0
+    open_to = np.isfinite(bounded(adequate, reference, most_lost(0.98)))
+    assert open_to.tolist() == [[True, True], [True, False], [True, False]]
+    assert np.isfinite(bounded(adequate, reference, 1.0)).all()
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e9), st.integers(0, 1_000))
+def test_a_higher_minimum_never_chooses_a_lesser_chance(one: float, two: float, willingness: float, seed: int) -> None:
+    """At the same willingness: the bound only shuts out."""
+    chances = np.random.default_rng(seed)
+    adequate, rank = chances.random((20, 3)), chances.random((20, 3)) * 1e8
+    reference = adequate[:, 0]
+
+    def chance(floor: float) -> Floats:
+        open_to = bounded(adequate, reference, most_lost(floor))
+        return np.asarray(adequate[np.arange(20), choose(open_to, rank, willingness)])
+
+    low, high = sorted((one, two))
+    assert (chance(high) >= chance(low) - 1e-9).all()

@@ -9,8 +9,6 @@ import pytest
 from classifier.features import STRUCTURE
 from classifier.manifest import (
     FORMAT,
-    MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
     MODEL_FILE,
     SAMPLE_FILE,
     TABLES_FILE,
@@ -23,6 +21,7 @@ from classifier.manifest import (
     read_artifact,
     write_artifact,
 )
+from classifier.shipped_rows import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from classifier.tuning import Ability
 from tests.classifier.made_up import LLAMA
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from classifier.training.measures import (
     Floats,
     Platt,
+    TargetTable,
     apgr,
     bootstrap_apgr,
     brier,
@@ -178,43 +179,64 @@ def test_platt_never_turns_the_order_round() -> None:
     assert found.slope > 0
 
 
-def house(size: int = 800) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
-    """Three targets whose probabilities are true: a dear strong one, a cheap weak one and one that nobody needs."""
+def house(size: int = 800, *, blind: bool = False) -> TargetTable:
+    """Three targets whose probabilities are true: a dear strong one, a cheap weak one and one that nobody needs. Where they are
+    blind they say the same of every prompt.
+    """
     chance = np.random.default_rng(6)
     need = chance.random(size)
-    adequate = {"dear": np.full(size, 0.95), "cheap": 0.97 - 0.7 * need, "useless": np.full(size, 0.3)}
+    adequate = {"cheap": 0.97 - 0.7 * need, "dear": np.full(size, 0.95), "useless": np.full(size, 0.3)}
     scores = {name: (chance.random(size) < said).astype(float) for name, said in adequate.items()}
-    costs = {
-        name: price * chance.uniform(0.5, 1.5, size) for name, price in (("dear", 9), ("cheap", 1), ("useless", 5))
-    }
-    return adequate, scores, costs
+    prices = {"cheap": 1.0, "dear": 9.0, "useless": 5.0}
+    said = {name: np.full(size, each.mean()) if blind else each for name, each in adequate.items()}
+    return TargetTable(
+        names=list(adequate),
+        adequate=np.column_stack(list(said.values())),
+        foretold=np.column_stack([np.full(size, prices[name]) for name in adequate]),
+        score=np.column_stack([scores[name] for name in adequate]),
+        cost=np.column_stack([prices[name] * chance.uniform(0.5, 1.5, size) for name in adequate]),
+    )
 
 
 def test_knowing_the_prompt_beats_drawing_and_every_single_target() -> None:
     """With true probabilities the curve lies over the random mix, and over the target that nobody needs."""
-    adequate, scores, costs = house()
-    found = mixed(adequate, scores, costs, "dear", seed=0)
+    found = mixed(house(), "dear", seed=0)
     assert found.area_low > found.random_area
     assert found.area_low <= found.area <= found.area_high
     useless = found.targets.index("useless")
     over = np.interp(found.single_cost[useless], found.cost, found.quality)
     assert over > found.single_quality[useless] + 0.3
     assert (np.diff(found.cost) >= 0).all()
+    assert found.oracle >= found.quality.max()
 
 
 def test_blind_probabilities_gain_nothing_over_drawing() -> None:
     """Probabilities that say the same of every prompt do not beat the random mix."""
-    adequate, scores, costs = house()
-    blind = {name: np.full(len(said), said.mean()) for name, said in adequate.items()}
-    found = mixed(blind, scores, costs, "dear", seed=0)
+    found = mixed(house(blind=True), "dear", seed=0)
     assert found.area == pytest.approx(found.random_area, abs=0.01)
 
 
+FLOORS = (0.90, 0.95, 0.97, 0.99, 1.0)
+
+
 def test_true_probabilities_keep_their_promises() -> None:
-    """Floors chosen from true probabilities alone are kept within the interval, and lower floors save more."""
-    adequate, scores, costs = house(4000)
-    found = promises(adequate, scores, costs, "dear", (0.90, 0.95, 0.99), seed=0)
+    """Floors chosen from true probabilities alone are kept within the interval on other prompts; lower floors save more."""
+    table = house(4_000)
+    found = promises(table, "dear", FLOORS, np.arange(4_000), np.ones(4_000), seed=0)
     for each in found:
         assert each.promised >= each.floor - 1e-9
         assert each.low - 0.01 <= each.promised <= each.high + 0.01
-    assert found[0].saving > found[1].saving > found[2].saving >= 0
+    saved = [each.saving for each in found]
+    assert all(one > two for one, two in itertools.pairwise(saved))
+    assert saved[-1] >= 0
+
+
+def test_no_floor_is_dominated_where_the_probabilities_are_true() -> None:
+    """On prompts that nothing was computed from, quality and cost rise with the floor, above every mixture of single targets."""
+    table = house(4_000)
+    found = promises(table, "dear", FLOORS, np.arange(4_000), np.ones(4_000), seed=1)
+    assert all(one.quality <= two.quality + 0.005 for one, two in itertools.pairwise(found))
+    assert all(one.cost <= two.cost for one, two in itertools.pairwise(found))
+    # At the top everything goes to the dear one, and there is nothing to lead over.
+    assert all(each.lead >= (0.01 if each.floor < 0.99 else -0.001) for each in found)
+    assert found[-1].way > 0

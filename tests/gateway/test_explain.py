@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> GatewayConfig:
     """A measured pair, and a target that is taken at its word."""
     path = tmp_path / "gateway.yaml"
     models = [
-        model("big", SCRIPTED, prices=DEAR_PRICES, ability="big-row"),
+        model("big", SCRIPTED, prices=DEAR_PRICES),
         model("small", SCRIPTED, prices=CHEAP_PRICES, capability=0.3),
         model("declared", SCRIPTED, prices=DEAR_PRICES, capability=0.2),
     ]
@@ -50,13 +50,17 @@ def test_it_tells_each_measured_targets_chance_and_what_it_would_lose(config: Ga
     assert found.quality_floor == 0.9
 
 
-def test_a_floor_decides_and_a_stricter_one_tolerates_less(config: GatewayConfig) -> None:
-    """The chosen target follows from the loss and the tolerance of the floor."""
+def test_a_floor_decides_and_a_stricter_one_pays_more(config: GatewayConfig) -> None:
+    """The chosen target follows from what a good answer may cost at the floor."""
+    worth = []
     for floor in (0.5, 0.7, 0.9, 1.0):
         found = explained(config, floor)
         small = found.outlooks[1]
+        assert found.tolerance is not None
         assert found.candidates[0]["target"] == ("small" if small["loss"] <= found.tolerance else "big")
-    assert explained(config, 1.0).tolerance < explained(config, 0.5).tolerance
+        worth.append(float(found.willing_usd))
+    assert worth == sorted(worth)
+    assert worth[0] < worth[-1]
 
 
 def test_a_declared_target_is_told_by_its_complexity(config: GatewayConfig) -> None:
@@ -70,7 +74,7 @@ def test_what_is_printed_says_it_all(config: GatewayConfig, capsys: pytest.Captu
     """The chance, its interval, the loss and the tolerance."""
     _print_explanation(explained(config))
     shown = capsys.readouterr().out
-    assert "to keep 90% of the baseline model's quality a model may lose" in shown
+    assert "at a minimum quality of 90% one more good answer may cost up to $" in shown
     assert "0.953  0.903 to 1.000" in shown
 
 
@@ -93,12 +97,12 @@ def test_a_pools_target_is_taken_for_healthy_like_every_other(tmp_path: Path) ->
 def test_targets_that_were_never_measured_are_said_to_be_so(
     config: GatewayConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the trained model, and with the command that measures one; the plain rule has nothing to measure for."""
+    """With the command that measures one; what has outcomes is measured."""
     found = explain(config, "Why is the sky blue?")
-    assert found.unmeasured == ("big", "small", "declared")
+    assert found.evidence == dict.fromkeys(("big", "small", "declared"), "declared")
     _print_explanation(found)
     assert "weighbridge classifier measure big" in capsys.readouterr().out
-    assert explained(config).unmeasured == ()
+    assert explained(config).evidence == {"big": "measured", "small": "measured", "declared": "declared"}
 
 
 def test_a_tool_loop_is_told_with_its_struggle(config: GatewayConfig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.prediction import Prediction, Prompt, TargetPrediction
-from classifier.tuning import SKETCH, Tuning
+from classifier.tuning import SKETCH, Ability, Tuning
 from proxy.tolerance import Sample
 
 LOADS = 2
@@ -45,6 +45,11 @@ class MadeUpClassifier:
         self.lengths = dict(lengths or {})
         self.weighed = 0
         self._sample = sample
+
+    @property
+    def rows(self) -> dict[str, Ability]:
+        """As those of models whose answers were graded."""
+        return {name: Ability(weights=list(weights), bias=bias) for name, (bias, weights) in self.abilities.items()}
 
     def sample(self) -> Sample | None:
         return self._sample

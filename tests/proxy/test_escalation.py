@@ -10,55 +10,45 @@ from proxy.policy import Candidate, RoutePlan
 from tests.proxy.test_policy import target
 
 
-def candidate(name: str, cost: int | None, *, capability: float = 0.5, adequate: float | None = None) -> Candidate:
+def candidate(name: str, cost: int | None, strength: float) -> Candidate:
     return Candidate(
-        target=target(name, capability=capability),
+        target=target(name),
         reason="fallback",
         expected_nanousd=cost,
         margin_nanousd=cost,
         bound_nanousd=cost,
-        adequate=adequate,
+        strength=strength,
     )
 
 
-def route(*candidates: Candidate, measured: bool = False) -> RoutePlan:
-    return RoutePlan(candidates=candidates, rejected=(), reference_adequate=0.9 if measured else None)
+def route(*candidates: Candidate) -> RoutePlan:
+    return RoutePlan(candidates=candidates, rejected=())
 
 
-CHEAP = candidate("cheap", 1, capability=0.4, adequate=0.7)
-MIDDLE = candidate("middle", 5, capability=0.7, adequate=0.6)
-DEAR = candidate("dear", 9, capability=0.9, adequate=0.8)
+CHEAP = candidate("cheap", 1, 0.4)
+ALIKE = candidate("alike", 3, 0.4)
+MIDDLE = candidate("middle", 5, 0.7)
+DEAR = candidate("dear", 9, 0.9)
 
 
 @pytest.mark.parametrize(
-    ("measured", "tried", "expected"),
+    ("tried", "expected"),
     [
-        (False, {"cheap"}, "middle"),
-        (False, {"cheap", "middle"}, "dear"),
-        (False, {"cheap", "middle", "dear"}, None),
-        # By what was measured the middle one is no better.
-        (True, {"cheap"}, "dear"),
-        (True, {"cheap", "dear"}, None),
+        ({"cheap"}, "middle"),
+        ({"cheap", "middle"}, "dear"),
+        ({"cheap", "middle", "dear"}, None),
     ],
 )
-def test_the_cheapest_more_capable_target_is_asked(measured: bool, tried: set[str], expected: str | None) -> None:
-    """More capable by measured outcomes where the plan went by them, else by declaration; never one tried before."""
-    chosen = escalation_candidate(route(CHEAP, MIDDLE, DEAR, measured=measured), CHEAP, tried)
+def test_the_cheapest_stronger_target_is_asked(tried: set[str], expected: str | None) -> None:
+    """Stronger for this prompt, as planning found it; never one that is as strong, and never one tried before."""
+    chosen = escalation_candidate(route(CHEAP, ALIKE, MIDDLE, DEAR), CHEAP, tried)
     assert (chosen and chosen.target.target_id) == expected
     assert chosen is None or chosen.reason == "escalated"
 
 
-def test_a_target_that_was_never_measured_is_compared_by_declaration() -> None:
-    """One number without the other says nothing."""
-    unknown = candidate("unknown", 2, capability=0.6)
-    chosen = escalation_candidate(route(CHEAP, unknown, DEAR, measured=True), CHEAP, {"cheap"})
-    assert chosen is not None
-    assert chosen.target.target_id == "unknown"
-
-
 def test_the_order_of_the_plan_does_not_matter_the_cost_does() -> None:
     """Those after the capable ones stand by strength, and an unknown cost is the last."""
-    unpriced = candidate("unpriced", None, capability=0.9)
+    unpriced = candidate("unpriced", None, 0.9)
     chosen = escalation_candidate(route(CHEAP, unpriced, DEAR, MIDDLE), CHEAP, {"cheap"})
     assert chosen is not None
     assert chosen.target.target_id == "middle"

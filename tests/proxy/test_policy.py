@@ -365,39 +365,46 @@ def measured(
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "expected"),
-    [(0.0, ["gpt-4o"]), (0.1, ["llama-3-70b", "gpt-4o"]), (0.5, ["mini", "llama-3-70b", "gpt-4o"])],
+    ("willing", "expected"),
+    [(1e9, ["gpt-4o"]), (1e7, ["llama-3-70b", "gpt-4o"]), (1e4, ["mini", "llama-3-70b", "gpt-4o"])],
 )
-def test_a_measured_target_is_capable_while_its_loss_is_tolerated(tolerance: float, expected: list[str]) -> None:
-    """A larger tolerance lets cheaper targets in one by one."""
+def test_a_measured_target_is_capable_while_a_better_one_is_not_worth_its_price(
+    willing: float, expected: list[str]
+) -> None:
+    """The less a good answer may cost, the more of the cheaper targets are let in, one by one."""
     outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.81), "mini": outlook(0.5)}
-    assert names(measured(facts(tolerance=tolerance), outlooks, GPT, LLAMA, MINI)) == expected
+    assert names(measured(facts(willing_nanousd=willing), outlooks, GPT, LLAMA, MINI)) == expected
 
 
-def test_a_target_better_than_the_reference_needs_no_tolerance() -> None:
-    """A negative loss is a gain."""
-    found = measured(facts(tolerance=0.0), {"gpt-4o": outlook(0.7), "mini": outlook(0.71)}, GPT, MINI)
-    assert names(found) == ["mini", "gpt-4o"]
+def test_a_target_better_than_the_reference_comes_first_whatever_it_costs_less() -> None:
+    """What gains and is cheaper needs no willingness, and the weaker reference is no substitute."""
+    found = measured(facts(), {"gpt-4o": outlook(0.7), "mini": outlook(0.71)}, GPT, MINI)
+    assert names(found) == ["mini"]
+    assert found.tolerance == pytest.approx(-0.01)
+
+
+def test_of_equal_chances_the_cheaper_comes_first_and_the_other_stands_behind() -> None:
+    """However much a good answer may cost."""
+    assert names(measured(facts(), {"gpt-4o": outlook(0.7), "mini": outlook(0.7)}, GPT, MINI)) == ["mini", "gpt-4o"]
 
 
 def test_outcomes_stand_before_the_declared_capability_and_only_for_measured_targets() -> None:
     """The declared rule goes on for a target that nobody measured."""
     outlooks = {"gpt-4o": outlook(0.9), "mini": outlook(0.89)}
-    found = measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI, complexity=0.5)
+    found = measured(facts(willing_nanousd=1e6), outlooks, GPT, LLAMA, MINI, complexity=0.5)
     assert names(found) == ["mini", "llama-3-70b", "gpt-4o"]
-    found = measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI, complexity=0.7)
+    found = measured(facts(willing_nanousd=1e6), outlooks, GPT, LLAMA, MINI, complexity=0.7)
     assert names(found) == ["mini", "gpt-4o"]
 
 
 def test_a_rejection_tells_the_probabilities() -> None:
     """Who asks why a target was passed over can check the sum."""
-    found = measured(facts(tolerance=0.05), {"gpt-4o": outlook(0.9), "mini": outlook(0.6)}, GPT, MINI)
+    found = measured(facts(willing_nanousd=1e8), {"gpt-4o": outlook(0.9), "mini": outlook(0.6)}, GPT, MINI)
     (rejection,) = found.rejected
     assert rejection.obstacle == "too-hard"
     told = compared(found)
     assert (
-        told.note(told.targets[-1])
-        == "adequate with 0.600, the baseline model with 0.900: loses 0.300, tolerated are 0.050"
+        told.note(told.targets[-1]) == "adequate with 0.600, the baseline model with 0.900: this prompt asks for 0.900"
     )
     assert found.candidates[0].adequate == 0.9
     assert found.reference_adequate == 0.9
@@ -412,19 +419,20 @@ def test_expected_cost_takes_each_targets_own_length() -> None:
     assert found.candidates[0].expected_nanousd == 100 * 1_000 + 300 * 4_000
 
 
-def test_the_reference_is_the_yardstick_also_when_it_cannot_serve() -> None:
-    """Whether a target may have a prompt does not hang on the health of another; the best of the rest leads."""
+def test_where_the_reference_cannot_serve_the_others_are_weighed_alike() -> None:
+    """It stays what they are compared with, and the same willingness chooses among those that are left."""
     outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.6), "mini": outlook(0.5)}
-    found = measured(facts(tolerance=0.2), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
-    assert [(each.target.target_id, each.reason) for each in found.candidates] == [("llama-3-70b", "most-capable")]
+    found = measured(facts(willing_nanousd=1e6), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
+    assert [(each.target.target_id, each.reason) for each in found.candidates] == [("llama-3-70b", "cheapest-capable")]
+    assert found.tolerance == pytest.approx(0.3)
     assert obstacles(found) == {"gpt-4o": "unavailable", "mini": "too-hard"}
 
 
 def test_of_equally_weak_targets_the_cheapest_leads() -> None:
-    """When none is capable, nothing is gained by paying more for the same chance."""
+    """Nothing is gained by paying more for the same chance."""
     outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.5), "mini": outlook(0.5)}
-    found = measured(facts(tolerance=0.2), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
-    assert names(found) == ["mini"]
+    found = measured(facts(), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
+    assert names(found) == ["mini", "llama-3-70b"]
 
 
 @pytest.mark.parametrize(
@@ -457,7 +465,7 @@ def test_a_small_model_is_never_its_own_yardstick() -> None:
 def test_without_a_measured_reference_the_best_stands_for_it() -> None:
     """The best chance among the targets is what the others are held against."""
     outlooks = {"gpt-4o": outlook(0.6), "mini": outlook(0.8)}
-    found = measured(facts(tolerance=0.1), outlooks, GPT, MINI, policy=Policy())
+    found = measured(facts(), outlooks, GPT, MINI, policy=Policy())
     assert names(found) == ["mini"]
     assert found.reference_adequate == 0.8
 
@@ -475,42 +483,51 @@ def _outlooks(fleet: list[Target], drawn: list[tuple[float, float, float]]) -> d
 
 
 @given(fleets, priced_outlooks, chances, chances)
-def test_a_larger_tolerance_never_picks_a_dearer_first_candidate(
+def test_less_willingness_never_picks_a_dearer_first_candidate(
     fleet: list[Target], drawn: list[tuple[float, float, float]], one: float, two: float
 ) -> None:
     """Giving up more quality never costs more, routing weights counted in."""
     outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id)
 
-    def rank(tolerance: float) -> float:
-        first = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy).candidates[0]
+    def rank(willing: float) -> float:
+        first = measured(facts(willing_nanousd=1e8 * willing), outlooks, *fleet, policy=policy).candidates[0]
         assert first.expected_nanousd is not None
         return first.expected_nanousd / first.target.routing_weight
 
-    assert rank(max(one, two)) <= rank(min(one, two))
+    assert rank(min(one, two)) <= rank(max(one, two))
 
 
 @given(fleets, priced_outlooks, chances)
 def test_a_measured_plan_ignores_the_order_of_targets(
-    fleet: list[Target], drawn: list[tuple[float, float, float]], tolerance: float
+    fleet: list[Target], drawn: list[tuple[float, float, float]], willing: float
 ) -> None:
     """The same targets and outlooks give the same plan, however they were written down."""
     outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id)
-    one = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy)
+    asked = facts(willing_nanousd=1e8 * willing)
+    one = measured(asked, outlooks, *fleet, policy=policy)
     backwards = dict(reversed(outlooks.items()))
-    other = measured(facts(tolerance=tolerance), backwards, *reversed(fleet), policy=policy)
+    other = measured(asked, backwards, *reversed(fleet), policy=policy)
     assert one.candidates == other.candidates
 
 
 @given(fleets, priced_outlooks, chances)
-def test_every_candidate_that_counts_as_capable_keeps_within_the_tolerance(
-    fleet: list[Target], drawn: list[tuple[float, float, float]], tolerance: float
+def test_the_first_has_the_greatest_net_benefit_and_the_others_are_no_worse(
+    fleet: list[Target], drawn: list[tuple[float, float, float]], willing: float
 ) -> None:
-    """With an eligible reference no prompt loses more than is tolerated."""
+    """What is asked next after a failure is at least as likely to be adequate; what is rejected is less likely."""
     outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id, max_candidates=99)
-    found = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy)
-    reference = outlooks[fleet[0].target_id].adequate
-    assert fleet[0].target_id in names(found)
-    assert all(reference - outlooks[name].adequate <= tolerance for name in names(found))
+    found = measured(facts(willing_nanousd=1e8 * willing), outlooks, *fleet, policy=policy)
+    least = outlooks[names(found)[0]].adequate
+    assert all(outlooks[name].adequate >= least for name in names(found))
+    assert all(each.adequate is not None and each.adequate < least for each in found.rejected)
+    costs = {each.target.target_id: each.expected_nanousd for each in found.candidates}
+    costs |= {each.target_id: each.expected_nanousd for each in found.rejected}
+    benefit = {
+        each.target_id: 1e8 * willing * outlooks[each.target_id].adequate
+        - (costs[each.target_id] or 0) / each.routing_weight
+        for each in fleet
+    }
+    assert benefit[names(found)[0]] >= max(benefit.values()) - 1e-3
 
 
 EMBEDS: frozenset[Capability] = frozenset({"embeddings"})
@@ -638,8 +655,8 @@ def test_two_processes_on_one_snapshot_agree_and_do_not_turn_together() -> None:
     assert shares == pytest.approx([0, 0.2, 0.5, 0.8, 1], abs=0.08)
 
 
-def test_with_room_a_prompt_may_lose_what_keeps_the_floor_with_room() -> None:
-    """Which tolerance holds follows from whether one of our own that could serve the prompt has room for it."""
+def test_with_room_an_answer_may_cost_what_keeps_the_floor_with_room() -> None:
+    """Which willingness holds follows from whether one of our own that could serve the prompt has room for it."""
     adequate = {"gpt-4o": 0.9, "mini": 0.8, "own": 0.7}
     prediction = Prediction(
         complexity=0.2,
@@ -651,18 +668,19 @@ def test_with_room_a_prompt_may_lose_what_keeps_the_floor_with_room() -> None:
         },
     )
     policy = msgspec.structs.replace(POOLED, reference="gpt-4o")
-    asked = facts(tolerance=0.15, tolerance_with_room=0.05)
+    asked = facts(willing_nanousd=1e6, willing_with_room_nanousd=1e8)
     everything = Catalog(targets={each.target_id: each for each in (GPT, OWN, MINI)})
     fleet = {each.target_id: each.deployments for each in (GPT, OWN, MINI)}
     found = {
         wait_s: plan(asked, prediction, policy, everything, fleet, rooms=with_wait(wait_s)) for wait_s in (0.0, 2.0)
     }
-    assert (found[0.0].tolerance, names(found[0.0])) == (0.05, ["gpt-4o"])
-    assert (found[2.0].tolerance, names(found[2.0])) == (0.15, ["mini", "gpt-4o"])
+    assert (found[0.0].tolerance, names(found[0.0])) == (0.0, ["gpt-4o"])
+    assert names(found[2.0]) == ["mini", "gpt-4o"]
+    assert found[2.0].tolerance == pytest.approx(0.1)
     vision = msgspec.structs.replace(OWN, capabilities=frozenset())
     blind = Catalog(targets={each.target_id: each for each in (GPT, vision, MINI)})
     needs = msgspec.structs.replace(asked, needs=frozenset({"vision"}))
-    assert plan(needs, prediction, policy, blind, fleet, rooms=with_wait(0.0)).tolerance == 0.15
+    assert plan(needs, prediction, policy, blind, fleet, rooms=with_wait(0.0)).tolerance == pytest.approx(0.1)
 
 
 LOOP = ToolLoop(steps=3)
@@ -758,13 +776,13 @@ def test_a_raise_is_no_reason_to_leave_the_allowed_or_the_named() -> None:
 
 def test_by_measured_outcomes_better_is_what_is_more_often_adequate() -> None:
     """Not what is declared more capable."""
-    found = measured_plan({"gpt-4o": 0.95, "mini": 0.93, "llama-3-70b": 0.94}, loop=struggling(1))
+    found = measured_plan({"gpt-4o": 0.95, "mini": 0.93, "llama-3-70b": 0.94}, loop=struggling(1), willing_nanousd=1e5)
     assert first(found) == ("llama-3-70b", "struggle")
 
 
 def test_a_turn_that_began_with_room_stays_without_it() -> None:
-    """Its tolerance was the one with room; a pool that is full for this request is left, and its overflow told."""
-    wide: dict[str, Any] = {"tolerance": 0.01, "tolerance_with_room": 0.1, "loop": LOOP}
+    """Its willingness was the one with room; a pool that is full for this request is left, and its overflow told."""
+    wide: dict[str, Any] = {"willing_nanousd": 1e6, "willing_with_room_nanousd": 1e4, "loop": LOOP}
     shares = {"gpt-4o": 0.95, "mini": 0.9, "llama-3-70b": 0.949}
     assert first(measured_plan(shares, turn=TurnChoice({0: "mini"}), **wide))[0] == "mini"
     assert first(measured_plan(shares, **wide))[0] == "llama-3-70b"

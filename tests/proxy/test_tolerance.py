@@ -1,4 +1,4 @@
-"""From a floor to a tolerance: what the curve promises is what planning does."""
+"""From a floor to what a good answer may cost: what the curve promises is what planning does."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from providers.catalog import Catalog
 from providers.target import Target
 from proxy.policy import Facts, OwnPool, Policy, plan
 from proxy.shadow_price import Room, Rooms
-from proxy.tolerance import FLOORS, MAX_CACHED, Tolerances, learn_from_own_requests, plain_tolerance
+from proxy.tolerance import FLOORS, MAX_CACHED, NO_CURVE, Tolerances, learn_from_own_requests
 from tests.proxy.made_up_classifier import MadeUpClassifier, MadeUpSample, made_up_sample
 from tests.proxy.test_policy import price, target
 
@@ -42,14 +42,14 @@ def classifier(**changes: Any) -> MadeUpClassifier:
 
 
 @pytest.mark.parametrize("floor", [0.8, 0.9, 0.95, 0.99, 1.0])
-def test_planning_at_the_tolerance_keeps_what_the_preview_says(floor: float) -> None:
+def test_planning_at_the_willingness_keeps_what_the_preview_says(floor: float) -> None:
     """Each prompt of the sample, planned one by one, goes where the curve says, for the money that it says."""
     sample, lengths = made_up_sample(), {"middle": 1.5, "small": 0.8}
     small = target("small", price=price(0.1, 0.4), routing_weight=0.25)
     weighs = classifier(sample=sample, lengths=lengths)
     counted = tolerances(weighs, BIG, MIDDLE, small)
     (offer,) = counted.preview([floor], None, current=floor).offers
-    assert offer.tolerance == counted.of(floor, None).with_room
+    assert offer.willing_nanousd == counted.of(floor, None).with_room
     spent, kept, shares = 0.0, 0.0, dict.fromkeys(ABILITIES, 0.0)
     weight = sample.weights / sample.weights.sum()
     everything = catalog(BIG, MIDDLE, small)
@@ -62,7 +62,8 @@ def test_planning_at_the_tolerance_keeps_what_the_preview_says(floor: float) -> 
             needs=frozenset(),
             input_tokens=int(sample.input_tokens[row]),
             max_output_tokens=None,
-            tolerance=offer.tolerance,
+            willing_nanousd=offer.willing_nanousd,
+            most_lost=counted.of(floor, None).most_lost,
         )
         first = plan(facts, prediction, POLICY, everything, fleet).candidates[0]
         assert first.expected_nanousd is not None
@@ -86,17 +87,17 @@ def test_a_stricter_floor_never_saves_more(seed: int, one: float, two: float) ->
     assert cost[strict] >= cost[lax]
 
 
-def test_a_tolerance_is_computed_once() -> None:
+def test_a_willingness_is_computed_once() -> None:
     """The second request with the same floor is a look-up, and None is the gateway's own floor."""
     weighs = classifier()
     counted = tolerances(weighs)
     first, before = counted.of(None, None), weighs.weighed
     assert counted.of(0.95, None) == first
     assert weighs.weighed == before
-    assert counted.of(0.9, None) > first
+    assert counted.of(0.9, None) < first
 
 
-def test_what_was_learned_counts_once_tolerances_are_renewed() -> None:
+def test_what_was_learned_counts_once_it_is_computed_anew() -> None:
     """A tuning that finds the small model better lets it have more for the same floor."""
     weighs = classifier()
     before = tolerances(weighs)
@@ -149,7 +150,7 @@ def test_prompts_that_do_not_fit_a_target_do_not_count_for_it() -> None:
 
 
 async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
-    """Once learned, one team's tolerance comes from its own mix, and nobody else's changes."""
+    """Once learned, what one team pays comes from its own mix, and nobody else's changes."""
     counted = tolerances(classifier())
     before = counted.of(0.95, None, "team_a"), counted.of(0.95, None, "team_b")
     assert before[0] == before[1]
@@ -165,7 +166,7 @@ async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
     assert counted.of(0.95, None, "team_b") == before[1]
     own = counted.preview([], None, own=easy)
     assert own.basis == "own"
-    assert own.current_tolerance == counted.of(0.95, None, "team_a").with_room != before[0].with_room
+    assert own.current_willing_nanousd == counted.of(0.95, None, "team_a").with_room != before[0].with_room
     easy = None
     await learn_from_own_requests(counted, read, pause_s=0)
     assert counted.of(0.95, None, "team_a") == before[0]
@@ -181,12 +182,12 @@ async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
         (classifier(), Policy(auto_targets=(), quality_floor=0.95)),
     ],
 )
-def test_without_a_curve_each_prompt_may_lose_what_the_floor_gives_up(weighs: MadeUpClassifier, policy: Policy) -> None:
+def test_without_a_curve_quality_comes_first(weighs: MadeUpClassifier, policy: Policy) -> None:
     """No sample, no abilities, no reference, or numbers that are none: the plain rule, and a preview that offers nothing."""
     counted = tolerances(weighs, policy=policy)
-    assert counted.of(None, None) == plain_tolerance(0.95) == pytest.approx((0.05, 0.05))
+    assert counted.of(None, None) == NO_CURVE
     found = counted.preview(FLOORS, None)
-    assert (found.basis, found.offers, found.current_tolerance) == ("none", (), plain_tolerance(0.95).by_average)
+    assert (found.basis, found.offers, found.current_willing_nanousd) == ("none", (), NO_CURVE.by_average)
 
 
 def test_a_preview_marks_the_floor_that_holds_and_names_what_it_leaves_out() -> None:
@@ -217,7 +218,7 @@ def test_either_order_keeps_the_floor_by_itself(floor: float, wait_s: float) -> 
     """Planned one by one, with room and without: as the preview says, and never less than the floor."""
     sample, weighs = made_up_sample(), classifier()
     counted = tolerances(weighs, policy=OWN_POLICY)
-    losses = counted.of(floor, None)
+    willing = counted.of(floor, None)
     (offer,) = counted.preview([floor], None, current=floor).offers
     everything = catalog(BIG, MIDDLE, SMALL)
     fleet = {each.target_id: each.deployments for each in everything}
@@ -230,8 +231,9 @@ def test_either_order_keeps_the_floor_by_itself(floor: float, wait_s: float) -> 
             needs=frozenset(),
             input_tokens=int(sample.input_tokens[row]),
             max_output_tokens=None,
-            tolerance=losses.by_average,
-            tolerance_with_room=losses.with_room,
+            willing_nanousd=willing.by_average,
+            willing_with_room_nanousd=willing.with_room,
+            most_lost=willing.most_lost,
         )
         prediction = weighs.predicted(sample.vectors[row], int(sample.output_tokens[row]))
         rooms = Rooms({"middle": Room(wait_s, 1.0)}, 0.0)
@@ -251,8 +253,8 @@ def test_either_order_keeps_the_floor_by_itself(floor: float, wait_s: float) -> 
     assert offer.cost_nanousd == pytest.approx(1_000 * booked, rel=1e-6)
     assert offer.margin_nanousd == pytest.approx(1_000 * added, rel=1e-6)
     assert offer.own_share == pytest.approx(own)
-    assert offer.tolerance == losses.with_room
-    assert offer.full_tolerance == losses.by_average
+    assert offer.willing_nanousd == willing.with_room
+    assert offer.full_willing_nanousd == willing.by_average
 
 
 def test_a_preview_tells_how_much_the_pool_carries() -> None:

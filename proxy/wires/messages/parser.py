@@ -7,6 +7,7 @@ import msgspec
 
 from providers.cache_marks import with_cache_marks
 from providers.wire import Message
+from proxy.reasoning_effort import effort_of
 from proxy.request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
 from proxy.wires.messages.as_written import (
     MessagesAsWritten,
@@ -160,6 +161,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
             "left_out": unread(fields, _READ),
             "for_reasoners": raw(effort),
             "as_written": message_as_written(body, headers, run) if run else None,
+            "effort": effort_of(fields),
         }
     request = chat_request(
         chat,

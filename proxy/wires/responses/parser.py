@@ -7,6 +7,7 @@ import msgspec
 
 from providers.wire import Message
 from proxy.errors import BadRequest
+from proxy.reasoning_effort import effort_of
 from proxy.request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
 from proxy.wires.reading import (
     an_object,
@@ -172,6 +173,7 @@ def _understood(
             "for_openai": raw(said(fields, _OPENAI_ONLY)),
             "for_reasoners": raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
             "as_written": response_as_written(body, fields, items, run) if run else None,
+            "effort": effort_of(fields),
         }
     elif fields.get("include"):
         chat |= _logprobs(fields)

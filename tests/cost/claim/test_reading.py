@@ -1,5 +1,6 @@
 """What the claim is made from: the scope's own rows, bills that are not posted yet, and the experiment's arms."""
 
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.claim.holdout import ArmSums
 from cost.claim.reading import MAX_DAYS, ClaimBooks, ClaimReader
 from cost.claim.report import DAILY_COLUMNS, Claim, claim, claim_as_json, daily
+from cost.claim.savings import Ground
 from cost.fleet.hours import HoursStore
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.ledger.store import LedgerStore
@@ -28,6 +30,7 @@ PAYMENTS = ReadScope(organisation_id="default", team_id="team_payments")
 BILL = 141_600_000_000
 NEXT = DAY + DAY_US
 NIGHT = NEXT + HOUR_US
+MEASURED: Callable[[str], Ground] = lambda _target_id: "measured"  # noqa: E731
 POOLS = (pool(up_since=date(2026, 11, 20)),)
 
 
@@ -45,7 +48,7 @@ class Books:
         self.ledger = LedgerStore(engine)
         self.hours = HoursStore(engine)
         self.fleet = FleetBooks(engine, self.ledger)
-        self.reader = ClaimReader(engine, self.fleet)
+        self.reader = ClaimReader(engine, self.fleet, ground_of=MEASURED)
 
     async def read(
         self, scope: ReadScope = ALL, *, days: int = 1, now_us: int = NIGHT, pools: Any = POOLS
@@ -248,7 +251,9 @@ async def test_with_very_many_requests_the_arms_are_of_the_latest_days(books: Bo
         ]
     )
     ticks = iter(range(100))
-    hurried = ClaimReader(books.engine, books.fleet, arms_within_s=2, clock=lambda: float(next(ticks)))
+    hurried = ClaimReader(
+        books.engine, books.fleet, ground_of=MEASURED, arms_within_s=2, clock=lambda: float(next(ticks))
+    )
     found = await hurried.read(ALL, POOLS, DAY, DAY + 3 * DAY_US, NIGHT + 3 * DAY_US)
     assert (found.holdout.requests, found.control.requests, found.arms_from_us) == (2, 2, days[1])
     whole = await books.read(days=3, now_us=NIGHT + 3 * DAY_US)
@@ -316,7 +321,7 @@ async def test_a_day_that_is_over_is_read_once(engine: AsyncEngine) -> None:
     """What was read of the experiment is kept for ten minutes; today, and a day that ended just now, are always read."""
     now = 0.0
     books = Books(engine)
-    reader = ClaimReader(engine, books.fleet, clock=lambda: now)
+    reader = ClaimReader(engine, books.fleet, ground_of=MEASURED, clock=lambda: now)
     later = NEXT + 5 * HOUR_US
 
     async def held_out(now_us: int) -> int:

@@ -27,6 +27,7 @@ def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, ser
         target_id="small",
         pool="",
         origin="caller",
+        ground="measured",
         served=served,
         attempts=served,
         cost_nanousd=cost * served,

@@ -43,6 +43,7 @@ def line(**changes: Any) -> Line:
         "target_id": "small",
         "pool": "",
         "origin": "caller",
+        "ground": "measured",
         "served": 200,
         "attempts": 200,
         "cost_nanousd": 300 * CENT,
@@ -335,3 +336,50 @@ def test_the_pass_rate_and_its_interval() -> None:
     assert none is not None
     assert (none.low, round(none.high, 4)) == (0.0, 0.2775)
     assert quality(0, 0) is None
+
+
+# What was saved counts as far as it is known that the answers are as good.
+
+SOLD = {"cost_nanousd": 100 * CENT, "baselines": (1_000 * CENT, 1_000 * CENT, 1_000 * CENT)}
+KNOWN = line(target_id="known", **SOLD)
+UNKNOWN = line(target_id="acme-small", ground="unmeasured", **SOLD)
+PUBLISHED = line(target_id="gpt-5-nano", ground="published", **SOLD)
+REFERENCE = line(target_id="gpt-4o", cost_nanousd=1_000 * CENT, baselines=(1_000 * CENT,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "word", "said"),
+    [
+        ((KNOWN,), "met", ""),
+        ((UNKNOWN,), "not measured", "weighbridge classifier measure acme-small"),
+        # What published scores tell of is enough without the unknown: 0.9 of 2.
+        ((UNKNOWN, PUBLISHED), "met", "estimated from published scores: gpt-5-nano"),
+        ((UNKNOWN, UNKNOWN, PUBLISHED), "not measured", "acme-small answered"),
+        ((PUBLISHED,), "met", "estimated from published scores: gpt-5-nano"),
+        # Met without them, too: 1.8 of 2.9 and 1.8 of 3.
+        ((KNOWN, KNOWN, UNKNOWN), "met", ""),
+        ((KNOWN, KNOWN, PUBLISHED), "met", ""),
+        # Half of it is known: 0.9 of 3 is less than 0.4.
+        ((KNOWN, UNKNOWN, UNKNOWN), "not measured", "acme-small"),
+        ((KNOWN, PUBLISHED, PUBLISHED), "met", "estimated"),
+        # What is not met is not met whatever is known.
+        ((UNKNOWN, *[REFERENCE] * 4), "not met", ""),
+    ],
+)
+def test_the_target_is_met_by_what_is_known_alone(lines: tuple[Line, ...], word: str, said: str) -> None:
+    """A saving at a model whose answers nobody compared is not a saving yet; published scores make it an estimate."""
+    each_its_own = [msgspec.structs.replace(each, day_us=DAY + at * DAY_US) for at, each in enumerate(lines)]
+    reference, cheapest, hosted = compare(figures(each_its_own), 0, TARGET)
+    assert reference.verdict == word
+    assert any(said in reason for reason in reference.reasons) or not (said or reference.reasons)
+    assert cheapest.verdict == word
+    # The same weights elsewhere answer the same.
+    assert hosted.verdict in {"met", "not met"}
+
+
+def test_an_unmeasured_target_of_our_own_does_not_meet_the_target_either() -> None:
+    """A pool's saving is against the same baseline model."""
+    served = figures([line(pool="h100", ground="unmeasured", **SOLD)])
+    own = Fleet(bill_nanousd=100 * CENT, up_us=10, busy_us=5, served=served)
+    reference, _, hosted = compare_fleet(own, TARGET)
+    assert (reference.verdict, hosted.verdict) == ("not measured", "met")

@@ -58,4 +58,4 @@ async def test_a_model_tells_how_to_call_it(running: Running, milo: Browser) -> 
     assert f"curl {running.url}/v1/chat/completions" in page
     assert "WEIGHBRIDGE_KEY" in page
     assert "model=&#39;small&#39;" in page
-    assert "never measured" in page
+    assert "Not measured" in page

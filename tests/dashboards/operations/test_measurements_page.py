@@ -36,10 +36,10 @@ async def test_an_operator_measures_and_puts_it_in_use(tmp_path: Path) -> None:
         signed_in(running, role="operator") as browser,
     ):
         assert (
-            "Never measured, so chosen by declared capability alone: fresh"
+            "Not measured, so chosen by declared capability alone: fresh"
             in (await browser.get("/dashboard/operations/classifier")).text
         )
-        assert "fresh (never measured)" in (await browser.get(PLACE)).text
+        assert "fresh (not measured)" in (await browser.get(PLACE)).text
         wrong = await browser.post(PLACE, {"target": "stale", "questions": "60", "budget": "1"})
         assert wrong.status == 422
         poor = await browser.post(PLACE, {"target": "fresh", "questions": "60", "budget": "x"})
@@ -57,13 +57,13 @@ async def test_an_operator_measures_and_puts_it_in_use(tmp_path: Path) -> None:
         assert "Accepted" in (await browser.get(ordered.location)).text
         await adopted(running)
         classifier = (await browser.get("/dashboard/operations/classifier")).text
-        assert "Never measured" not in classifier
+        assert "Not measured, so chosen" not in classifier
         assert "fresh measured:" in classifier
-        assert "fresh (never measured)" not in (await browser.get(PLACE)).text
+        assert "fresh (not measured)" not in (await browser.get(PLACE)).text
         back = await browser.post("/dashboard/operations/classifier/rollback")
         assert back.location == "/dashboard/operations/classifier"
         await adopted(running)
-        assert "Never measured" in (await browser.get("/dashboard/operations/classifier")).text
+        assert "Not measured, so chosen" in (await browser.get("/dashboard/operations/classifier")).text
         assert (await browser.get(f"{PLACE}/mea_none")).status == 404
 
 

@@ -34,7 +34,7 @@ async def test_a_team_sees_its_own_floor_and_changes_nothing(gateway: Running) -
     """The gateway's floor holds until the team has one; asking for another applies nothing."""
     status, told = await preview(gateway, "?quality_floor=0.5&quality_floor=0.9")
     assert (status, told["object"], told["team_id"]) == (200, "policy.preview", "team_a")
-    assert told["current"] == {"quality_floor": 0.93, "tolerance": 0.07}
+    assert told["current"] == {"quality_floor": 0.93, "willing_usd": None}
     assert (told["basis"], told["offers"]) == ("none", [])
     (team,) = await gateway.accounts.list_teams()
     assert team.settings.quality_floor is None

@@ -52,7 +52,7 @@ def test_it_says_what_it_was_computed_on() -> None:
     own = preview_as_json(counted.preview(FLOORS, None, own=made_up_sample(1, 250)), "team_a")
     assert "the team's last 250 requests" in " ".join(own["notes"])
     none = preview_as_json(tolerances(classifier(abilities={})).preview(FLOORS, None), None)
-    assert "a minimum changes nothing" in " ".join(none["notes"])
+    assert "there is nothing to compare with" in " ".join(none["notes"])
 
 
 def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
@@ -61,7 +61,7 @@ def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
     found = tolerances(classifier(), BIG, MIDDLE, SMALL, other).preview([0.99], frozenset({"small", "unmeasured"}))
     notes = " ".join(preview_as_json(found, "team_a")["notes"])
     assert "cannot be kept with these models" in notes
-    assert "no minimum moves what they have: unmeasured." in notes
+    assert "No minimum moves what these have, which are not measured: unmeasured." in notes
     assert "weighbridge teams set team_a --quality-floor" in notes
     assert "Nothing was changed" in notes
 

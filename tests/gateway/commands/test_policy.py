@@ -67,8 +67,8 @@ def test_without_outcomes_the_preview_says_that_a_floor_changes_nothing() -> Non
     assert found.exit_code == 0, found.output
     shown = json.loads(found.stdout)
     assert (shown["basis"], shown["offers"]) == ("none", [])
-    assert shown["current"] == {"quality_floor": 0.93, "tolerance": 0.07}
-    assert "a minimum changes nothing" in preview().stdout
+    assert shown["current"] == {"quality_floor": 0.93, "willing_usd": None}
+    assert "there is nothing to compare with" in preview().stdout
 
 
 def test_a_teams_own_floor_is_the_current_one() -> None:

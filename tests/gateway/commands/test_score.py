@@ -65,7 +65,7 @@ def test_a_configuration_adds_its_targets_and_the_choice(good: Path) -> None:
     """Outlooks are those of the configured targets, and the choice is that of `weighbridge route`."""
     found = rows_of(score(good, "--config", EXAMPLE, "--json"))
     assert all(row["choice"] and row["why"] for row in found)
-    assert {"llama-3-70b", "gpt-4o"} <= found[0]["outlooks"].keys()
+    assert "gpt-4o" in found[0]["outlooks"]
 
 
 def test_a_table_has_a_row_for_each_line(good: Path) -> None:

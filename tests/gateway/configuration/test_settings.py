@@ -525,14 +525,18 @@ def test_the_examples_load(name: str) -> None:
 
 
 def test_the_complete_example_has_what_was_asked_for() -> None:
-    """OpenAI, Anthropic, Bedrock and Vertex through litellm, Together, a pool of Llama with an adapter, TGI and TensorRT-LLM."""
+    """OpenAI, Google, Anthropic, Bedrock and Vertex through litellm, Together, a pool of Llama with an adapter, TGI and TensorRT-LLM;
+    how good they are is known by their names alone.
+    """
     config = load(ROOT / "config" / "gateway.yaml", Environment(), secrets_from=None)
     models = {model.model_id: model for model in config.providers.models}
-    assert {"gpt-4o", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5"} <= models.keys()
+    assert {"gpt-5.1", "gpt-5-mini", "gemini-2.5-flash", "claude-sonnet-4-5", "claude-haiku-4-5"} <= models.keys()
     (pool,) = config.selfhosted.pools
-    assert pool.served == ("llama-3-70b", "llama-3-70b-sql")
+    assert pool.served == ("llama-3.3-70b", "llama-3.3-70b-sql")
     assert not any(models[name].deployments for name in pool.served)
     assert config.queues["h100"].tokens_in_flight == 0
+    assert not any(model.ability or model.capability for model in models.values())
+    assert set(config.policy.auto or ()) <= models.keys()
     kinds = {deployment.kind for model in models.values() for deployment in model.deployments}
     assert kinds == {"openai", "litellm", "vllm", "tgi", "tensorrt-llm"}
     assert {model.provider for model in models.values()} >= {"bedrock", "vertex", "together"}
