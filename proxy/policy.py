@@ -45,6 +45,7 @@ from proxy.evidence import (
     trust_baseline,
     trust_order,
 )
+from proxy.policy_config import DEFAULT_FLOOR
 from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin, resting_nanousd
 from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 

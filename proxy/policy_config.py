@@ -1,9 +1,12 @@
 """The configuration file's `policy:` section: how names become targets, how strict `auto` is, and weak answers."""
 
+from typing import Final
+
 from pydantic import Field
 
-from proxy.policy import DEFAULT_FLOOR
 from settings.types import Finite, Section, Share
+
+DEFAULT_FLOOR: Final = 0.98
 
 
 class EscalationConfig(Section):
