@@ -46,6 +46,7 @@ from proxy.evidence import (
     trust_baseline,
     trust_order,
 )
+from proxy.policy_config import DEFAULT_FLOOR
 from proxy.shadow_price import NO_ROOMS, MarginWhy, Room, Rooms, margin, resting_nanousd
 from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
@@ -54,7 +55,6 @@ AUTO: Final = "auto"
 DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
-DEFAULT_FLOOR: Final = 0.98
 NO_LIMIT_NANOUSD: Final = 1e15
 """A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from classifier.frontier import Choices, Point, bounded_point, random_mix, singles, willingness_for
 from classifier.onnx_classifier import open_classifier
-from proxy.policy import DEFAULT_FLOOR
+from proxy.policy_config import DEFAULT_FLOOR
 from proxy.tolerance import FLOORS
 
 PRICES = {
