@@ -1,9 +1,13 @@
 """The configuration file's `policy:` section: how names become targets, how strict `auto` is, and weak answers."""
 
+from typing import Final
+
 from pydantic import Field
 
-from proxy.policy import DEFAULT_FLOOR
 from settings.types import Finite, Section, Share
+
+DEFAULT_FLOOR: Final = 0.98
+"""The minimum quality of who sets none."""
 
 
 class EscalationConfig(Section):

@@ -13,7 +13,8 @@ from proxy.deadlines.deadline import NO_DEADLINE
 from proxy.errors import Refused
 from proxy.parsed_request import ParsedRequest
 from proxy.planning import facts_of
-from proxy.policy import DEFAULT_FLOOR, plan, planned_rooms
+from proxy.policy import plan, planned_rooms
+from proxy.policy_config import DEFAULT_FLOOR
 from proxy.request import RequestHeaders, input_tokens, parse_chat, prompt_of
 
 FLOORS: Final = (0.90, 0.95, 0.98, 0.99, 1.0)

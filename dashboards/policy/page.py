@@ -33,7 +33,8 @@ from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from proxy.evidence import evidence_notes
-from proxy.policy import DEFAULT_FLOOR, choosable
+from proxy.policy import choosable
+from proxy.policy_config import DEFAULT_FLOOR
 from proxy.tolerance import FloorResult, Present, Preview, Tolerances
 
 router: Final = APIRouter(include_in_schema=False)
