@@ -122,7 +122,7 @@ class LeftOut:
                 note("APGR of pairs, priced", "by price", apgr(said, gain))
 
     def _sources(self, model: str) -> Iterator[tuple[str, Integers]]:
-        for source in self.placing.grounds.loads:
+        for source in self.placing.means(outcome_line(model).key):
             at = self._rows(source, model)
             if len(at) >= FEWEST:
                 yield source, at
