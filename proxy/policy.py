@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from classifier.frontier import alike
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
@@ -54,7 +55,6 @@ AUTO: Final = "auto"
 DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
 
-DEFAULT_FLOOR: Final = 0.98
 NO_LIMIT_NANOUSD: Final = 1e15
 """A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
 
@@ -703,7 +703,8 @@ class _TargetComparison(msgspec.Struct, eq=False):
         return max((each.outlook.adequate for each in options if each.outlook is not None), default=0.0)
 
     def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
-        bar = min((self.reference or 0.0) - self.facts.most_lost, self._best_chance(options))
+        reference, most = self.reference or 0.0, self.facts.most_lost
+        bar, near = min(reference - most, self._best_chance(options)), alike(most)
         best, chance = -math.inf, None
         for option in options:
             if option.compared is None or option.outlook is None or option.outlook.adequate < bar:
@@ -711,9 +712,11 @@ class _TargetComparison(msgspec.Struct, eq=False):
             target, cost = option.target, option.compared
             if has_room(target.target_id):
                 cost = resting_nanousd(cost, None)
-            benefit = willing * option.outlook.adequate - cost / target.routing_weight
+            adequate = option.outlook.adequate
+            compared = reference if abs(adequate - reference) <= near else adequate
+            benefit = willing * compared - cost / target.routing_weight
             if benefit > best:
-                best, chance = benefit, option.outlook.adequate
+                best, chance = benefit, adequate
         return chance
 
     def too_weak(self, option: _Option) -> Rejection:

@@ -7,6 +7,7 @@ from pydantic import Field
 from settings.types import Finite, Section, Share
 
 DEFAULT_FLOOR: Final = 0.98
+"""The minimum quality of who sets none."""
 
 
 class EscalationConfig(Section):
