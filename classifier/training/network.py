@@ -265,7 +265,7 @@ def fit(
     told = (kind_of[:, None] == np.arange(len(kinds))).astype(np.float64)
     gate = _ridge(_with_constant(terms, scale.of(rows.facts)), told, _balance(kind_of))
     both = np.c_[shared, gate]
-    length = _length_fit(scale.of(rows.facts), tokens)
+    length = _length_fit(scale.of(rows.facts), tokens, kind_of)
     return Fitted(
         kinds=list(kinds),
         idf=idf,
@@ -288,12 +288,17 @@ def _heads(design: _Design, weights: Floats) -> list[KindHead]:
     return heads
 
 
-def _length_fit(facts: Floats, tokens: Floats) -> tuple[Floats, float]:
-    """Ridge of the logarithm of an answer's tokens on the facts alone; zeros where no length is known."""
+def _length_fit(facts: Floats, tokens: Floats, kind_of: Integers) -> tuple[Floats, float]:
+    """Ridge of the logarithm of an answer's tokens on the facts alone; zeros where no length is known.
+
+    Every kind counts the same: with one in four of the prompts a long mathematical answer was told as .62 of what it takes, for
+    the many others are explanations of one length.
+    """
     known = ~np.isnan(tokens)
     if not known.any():
         return np.zeros(facts.shape[1]), 0.0
-    model = Ridge(alpha=1.0).fit(facts[known], np.log(np.maximum(tokens[known], 1.0)))
+    weights = _balance(kind_of[known])
+    model = Ridge(alpha=1.0).fit(facts[known], np.log(np.maximum(tokens[known], 1.0)), sample_weight=weights)
     return model.coef_, float(model.intercept_)
 
 
