@@ -705,7 +705,7 @@ class _TargetComparison(msgspec.Struct, eq=False):
     def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
         reference, most = self.reference or 0.0, self.facts.most_lost
         bar, near = min(reference - most, self._best_chance(options)), alike(most)
-        best, chance = -math.inf, None
+        best, chance, first = -math.inf, None, ""
         for option in options:
             if option.compared is None or option.outlook is None or option.outlook.adequate < bar:
                 continue
@@ -715,8 +715,9 @@ class _TargetComparison(msgspec.Struct, eq=False):
             adequate = option.outlook.adequate
             compared = reference if abs(adequate - reference) <= near else adequate
             benefit = willing * compared - cost / target.routing_weight
-            if benefit > best:
-                best, chance = benefit, adequate
+            # Of equals the first by name, as everywhere.
+            if benefit > best or (benefit == best and target.target_id < first):
+                best, chance, first = benefit, adequate, target.target_id
         return chance
 
     def too_weak(self, option: _Option) -> Rejection:

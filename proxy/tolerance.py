@@ -507,7 +507,7 @@ def _floor_result(
     return FloorResult(
         floor=floor,
         willing_nanousd=point.willingness,
-        reached=point.quality >= floor * ground.whole - 1e-6,
+        reached=point.kept >= floor - 1e-6,
         kept=point.kept,
         kept_error=point.kept_error,
         cost_nanousd=round(point.cost * PREVIEWED_REQUESTS),

@@ -11,6 +11,7 @@ from classifier.frontier import (
     NO_LEAD,
     Choices,
     Floats,
+    alike,
     area,
     attainable,
     bounded,
@@ -303,3 +304,12 @@ def test_a_higher_minimum_never_chooses_a_lesser_chance(one: float, two: float, 
 
     low, high = sorted((one, two))
     assert (chance(high) >= chance(low) - ALIKE - 1e-9).all()
+
+
+def test_what_is_nearly_the_references_chance_is_no_reason_to_pay() -> None:
+    """Within what the classifier is unsure of the cheapest answers, beyond it what is worth its price; at a minimum of 1 all is told apart."""
+    adequate, cost = np.array([[0.93, 0.90], [0.93, 0.86]]), np.array([[0.1, 0.01], [0.1, 0.01]])
+    reference = adequate[:, 0]
+    assert choose(bounded(adequate, reference, most_lost(0.95)), cost, 1e9).tolist() == [1, 0]
+    assert choose(bounded(adequate, reference, most_lost(1.0)), cost, 1e9).tolist() == [0, 0]
+    assert alike(most_lost(0.99)) < alike(most_lost(0.98)) == alike(most_lost(0.9)) == ALIKE
