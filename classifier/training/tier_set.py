@@ -21,6 +21,8 @@ LADDER_LANGUAGES: Final = frozenset(
 """Languages without a lexicon have some ladders too: what nobody can read must not look hard for that."""
 HELD_KINDS: Final = frozenset({"agentic-office", "followup-work", "rewrite", "debug", "legal", "planning", "education"})
 """Kinds that were chosen, before anything was trained, to be judged and never learned from."""
+HELD_ROWS: Final = Path(__file__).parent / "shapes" / "held.txt"
+"""Ids of rows in the shapes of frameworks that are judged and never learned from, whatever their kind."""
 CHAT_WEIGHT: Final = 0.6
 """Weight of a chat prompt: its tier is by origin alone. With .3 beside 12,407 other rows everyday tasks stood below Arena-Hard in .78 of rows held
 out, with half as many of those in .82.
@@ -141,7 +143,13 @@ def second_labels(folder: Path = FOLDER) -> dict[str, int]:
     return {row_id: int(tier) for row_id, _, tier in (line.partition("\t") for line in lines)}
 
 
+def held_rows() -> frozenset[str]:
+    """The ids that HELD_ROWS names."""
+    return frozenset(HELD_ROWS.read_text().split())
+
+
 def learned_from(data: Path | None = None) -> list[Tiered]:
-    """All that the difficulty model learns from: the written set without HELD_KINDS, ladders, and chat prompts."""
-    rows = [row for row in written() if row.kind not in HELD_KINDS]
+    """All that the difficulty model learns from: the written set without what is held, ladders, and chat prompts."""
+    held = held_rows()
+    rows = [row for row in written() if row.kind not in HELD_KINDS and row.row_id not in held]
     return [*rows, *ladders(), *(chat(data) if data is not None else [])]

@@ -11,7 +11,16 @@ from classifier.prediction import Prompt
 from classifier.training.data import BadData
 from classifier.training.splits import normalised
 from classifier.training.tier_measures import Judged, agreement, judged, order_of, weak_order
-from classifier.training.tier_set import HELD_KINDS, LANGUAGES, Tiered, ladders, learned_from, second_labels, written
+from classifier.training.tier_set import (
+    HELD_KINDS,
+    LANGUAGES,
+    Tiered,
+    held_rows,
+    ladders,
+    learned_from,
+    second_labels,
+    written,
+)
 from classifier.training.word_table import lexicon, ratings
 
 
@@ -51,6 +60,8 @@ def test_nothing_that_is_judged_is_learned_from(rows: list[Tiered]) -> None:
     """No kind that is held out, and no text of one in other words of case and signs, is among what is learned from."""
     learned = learned_from()
     assert not {row.kind for row in learned} & HELD_KINDS
+    assert not {row.row_id for row in learned} & held_rows()
+    assert held_rows() <= {row.row_id for row in rows}
     texts = {normalised(row.prompt.text) for row in learned if not row.prompt.history}
     both = [row.row_id for row in rows if row.kind in HELD_KINDS and normalised(row.prompt.text) in texts]
     # "thanks" after a conversation is a row of many kinds.
