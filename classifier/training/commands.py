@@ -46,7 +46,7 @@ PACKAGED: Final = Path(__file__).parent.parent / "artifacts"
 SHIPPED: Final = "shipped"
 _MAX_NAMED: Final = 10
 # Measures of difficulty for which nothing is trained; they come first.
-_UNTRAINED: Final = 4
+_UNTRAINED: Final = 5
 
 
 class NothingToJudge(Exception):
