@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from classifier.asking import SEARCHED_BYTES, resolve, with_plain_marks
+from classifier.asking import SEARCHED_BYTES, resolve, to_search, with_plain_marks
+from classifier.features import COMPILED, texts_of
 from classifier.prediction import Prompt
 
 ASK = "Which clause limits the liability of the supplier, and does it survive gross negligence?"
@@ -229,3 +230,50 @@ def test_any_text_is_resolved() -> None:
         text, system = ("".join(draw.choices(parts, k=draw.randrange(60))) for _ in range(2))
         found = resolve(Prompt(text=text, system=system))
         assert len(found.text) <= len(text.encode()) + len(system.encode()) + 2
+
+
+@pytest.mark.skipif(COMPILED is None, reason="nothing is compiled here")
+def test_the_compiled_rules_are_those_in_python() -> None:
+    """Byte by byte, in every template and in heaps of labels, tags, fences and letters of four alphabets."""
+    assert COMPILED is not None
+    draw = random.Random(1)
+    parts = [
+        "Question:",
+        "\nAnswer: x",
+        "<task>",
+        "</task>",
+        "<userRequest>",
+        "```",
+        "\n",
+        "\n\n",
+        "漢字。",
+        "the text",
+        "?",
+        " ",
+        "{",
+        '"',
+        "\n---\n",
+        "é",
+    ]
+    parts += [
+        "Hi!",
+        ".",
+        "Рrоvе",
+        "Докажи",
+        "\u200b",
+        "ｓ",
+        "# Task\n",
+        "Thanks a lot.",
+        "List the dates.",
+        "It rained all day.",
+        ASK,
+    ]
+    prompts = [Prompt(text=text.replace("{q}", ASK).replace("{c}", CONTEXT)) for text in TEMPLATES.values()]
+    prompts += [
+        Prompt(text="".join(draw.choices(parts, k=draw.randrange(80))), system="".join(draw.choices(parts, k=9)))
+        for _ in range(200)
+    ]
+    prompts += [Prompt(text="".join(draw.choices(parts, k=6_000)))]
+    for prompt in prompts:
+        data, system, settled = to_search(prompt)
+        assert COMPILED.parts(data, system, settled=settled) == texts_of(prompt)
