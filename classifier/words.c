@@ -1055,8 +1055,10 @@ static int32_t joined_units(const struct taken *t, const uint8_t *chosen, uint8_
 /* The units that are read: those that ask, and of the material what belongs to it. Returns how many. */
 static int32_t read_units(const struct asking *a, const struct taken *t, const uint8_t *asks, int32_t rank, uint8_t *kept) {
     uint64_t telling[STEM_WORDS] = {0}, found[STEM_WORDS];
-    int32_t near = 0, all = 0;
-    for (int32_t at = 0; at < t->units; at++)
+    int32_t near = 0, all = 0, others = 0;
+    for (int32_t at = 0; at < t->units; at++) others |= !asks[at] && t->unit[at].kind == MATERIAL;
+    /* Where there is no material nobody has to know whether it belongs. */
+    for (int32_t at = 0; others && at < t->units; at++)
         if (asks[at]) {
             near = near || speaks_of(a, t->text, t->unit[at].begin, t->unit[at].end, !rank);
             stems_in(t->text, t->unit[at].begin, t->unit[at].end, telling);
