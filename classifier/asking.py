@@ -886,6 +886,7 @@ def tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
         "lookalike": np.frombuffer(
             bytes(words.LOOKALIKES.get(chr(code), "\0").encode()[0] for code in _ALPHABETS), np.uint8
         ),
+        "alike": np.frombuffer(bytes(_LOWER[byte] if byte in _IN_WORD else 0 for byte in range(256)), np.uint8),
         "near": _sequences(_CHINESE_NEAR),
         "fill": _sequences(_PLACEHOLDERS),
     }

@@ -78,6 +78,7 @@ class _Asking(_Addresses):
                 "word_values",
                 "last_values",
                 "lookalike",
+                "alike",
                 "common",
                 "near",
                 "fill",

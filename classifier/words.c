@@ -48,6 +48,7 @@ struct asking {
     const uint32_t *label_keys, *tag_keys, *word_keys, *last_keys;
     const int8_t *label_values, *tag_values, *word_values, *last_values;
     const uint8_t *lookalike;  /* by character from the first of Greek to the last of Cyrillic: the Latin letter that it looks like, or 0 */
+    const uint8_t *alike;      /* by byte: how it is hashed within a word, 0 where it is of none */
     const uint64_t *common;    /* stems that tell nothing, as bits */
     const uint8_t *near;       /* sequences of bytes, each behind its length, that speak of what stands beside; a length of 0 ends them */
     const uint8_t *fill;       /* likewise what fills a label's place in a template */
@@ -625,30 +626,27 @@ static int32_t looked_up(const uint32_t *keys, const int8_t *values, int32_t mas
 }
 
 static uint8_t lowered(uint8_t byte) { return (uint8_t)(byte - 'A') < 26 ? byte + 32 : byte; }
-static uint8_t alike(uint8_t byte) { return (uint8_t)(byte - '0') < 10 ? '0' : lowered(byte); }
 static int is_lone(uint8_t byte) { return byte >= 0xE3 && byte <= 0xED; }
 
-struct token { uint32_t hash; int32_t begin, end; };
+/* A word, its hash, and the hash of its first STEM bytes, or of all. */
+struct token { uint32_t hash, stem; int32_t begin, end; };
 
 /* The next word from `at` on; returns 0 where there is none. */
-static int next_token(const uint8_t *text, int32_t at, int32_t end, struct token *token) {
-    while (at < end && !in_word(text[at])) at++;
+static inline int next_token(const struct asking *a, const uint8_t *text, int32_t at, int32_t end, struct token *token) {
+    const uint8_t *alike = a->alike;
+    while (at < end && !alike[text[at]]) at++;
     if (at >= end) return 0;
     int lone = is_lone(text[at]);
-    int32_t stop = lone && at + 3 < end ? at + 3 : end;
+    int32_t stop = lone && at + 3 < end ? at + 3 : end, stem = at + STEM < stop ? at + STEM : stop;
     uint32_t hash = HASH_OFFSET;
     token->begin = at;
-    while (at < stop && in_word(text[at]) && (lone || !is_lone(text[at]))) hash = (hash ^ alike(text[at++])) * HASH_PRIME;
+    for (; at < stem && alike[text[at]] && (lone || !is_lone(text[at])); at++) hash = (hash ^ alike[text[at]]) * HASH_PRIME;
+    token->stem = hash;
+    if (at == stem)
+        for (; at < stop && alike[text[at]] && (lone || !is_lone(text[at])); at++) hash = (hash ^ alike[text[at]]) * HASH_PRIME;
     token->hash = hash;
     token->end = at;
     return 1;
-}
-
-static uint32_t stem_of(const uint8_t *text, int32_t begin, int32_t end) {
-    uint32_t hash = HASH_OFFSET;
-    if (end > begin + STEM) end = begin + STEM;
-    for (; begin < end; begin++) hash = (hash ^ alike(text[begin])) * HASH_PRIME;
-    return hash;
 }
 
 static inline uint32_t bucket_of(const struct asking *a, uint32_t salt, uint32_t one, uint32_t other) {
@@ -852,18 +850,18 @@ static void score_units(const struct asking *a, struct taken *t, int framed) {
         uint32_t before = 0, first = 0;
         const int8_t *base = a->weights + ((int64_t)CLASSES << a->weight_bits);
         class_sums sums = __builtin_convertvector(*(const class_row *)base, class_sums);
-        for (int32_t place = begin; count < FIRST_TOKENS && next_token(text, place, head, &token); place = token.end, before = token.hash, count++) {
+        for (int32_t place = begin; count < FIRST_TOKENS && next_token(a, text, place, head, &token); place = token.end, before = token.hash, count++) {
             add_mark(a, &sums, ALONE, token.hash, 0);
-            if (token.end - token.begin > STEM) add_mark(a, &sums, STEMMED, stem_of(text, token.begin, token.end), 0);
+            if (token.end - token.begin > STEM) add_mark(a, &sums, STEMMED, token.stem, 0);
             if (count) add_mark(a, &sums, PAIR, before, token.hash);
             if (!count) add_mark(a, &sums, FIRST, first = token.hash, 0);
             if (count == 1) add_mark(a, &sums, SECOND, first, token.hash);
         }
         if (end - begin > UNIT_HEAD) {
-            for (int32_t place = end - UNIT_TAIL; next_token(text, place, end, &token); place = token.end) tail[last++ % LAST_TOKENS] = token;
+            for (int32_t place = end - UNIT_TAIL; next_token(a, text, place, end, &token); place = token.end) tail[last++ % LAST_TOKENS] = token;
             for (int32_t each = last > LAST_TOKENS ? last - LAST_TOKENS : 0; each < last; each++) add_mark(a, &sums, ALONE, tail[each % LAST_TOKENS].hash, 0);
         }
-        for (int32_t place = begin; place < head; place++) odd += text[place] < 0x80 && !in_word(text[place]) && text[place] != ' ';
+        for (int32_t place = begin; place < head; place++) odd += !a->alike[text[place]] && text[place] != ' ';
         while (end - begin >> bits) bits++;
         uint8_t closing = text[end - 1], opening = text[begin];
         add_mark(a, &sums, END, closing < 0x80 && !in_word(closing) ? closing : 0, 0);
@@ -957,7 +955,7 @@ static int32_t labelled(const struct asking *a, struct taken *t, int32_t *begin,
 static int speaks_of(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end, int loosely) {
     struct token token;
     int32_t article = 2, beyond = 0;
-    for (int32_t at = begin; next_token(text, at, end, &token); at = token.end) {
+    for (int32_t at = begin; next_token(a, text, at, end, &token); at = token.end) {
         int32_t kind = looked_up(a->word_keys, a->word_values, a->word_mask, token.hash);
         article++;
         if (kind == NEAR || (kind == THING && article <= 1 + loosely) || (kind == OWN && loosely)) return 1;
@@ -970,11 +968,11 @@ static int speaks_of(const struct asking *a, const uint8_t *text, int32_t begin,
     return 0;
 }
 
-static void stems_in(const uint8_t *text, int32_t begin, int32_t end, uint64_t *bits) {
+static void stems_in(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end, uint64_t *bits) {
     struct token token;
-    for (int32_t at = begin; next_token(text, at, end, &token); at = token.end)
+    for (int32_t at = begin; next_token(a, text, at, end, &token); at = token.end)
         if (token.end - token.begin >= STEM) {
-            uint32_t stem = stem_of(text, token.begin, token.end) * HASH_MIX >> (32 - STEM_BITS);
+            uint32_t stem = token.stem * HASH_MIX >> (32 - STEM_BITS);
             bits[stem >> 6] |= (uint64_t)1 << (stem & 63);
         }
 }
@@ -1061,7 +1059,7 @@ static int32_t read_units(const struct asking *a, const struct taken *t, const u
     for (int32_t at = 0; others && at < t->units; at++)
         if (asks[at]) {
             near = near || speaks_of(a, t->text, t->unit[at].begin, t->unit[at].end, !rank);
-            stems_in(t->text, t->unit[at].begin, t->unit[at].end, telling);
+            stems_in(a, t->text, t->unit[at].begin, t->unit[at].end, telling);
         }
     int32_t told = 0;
     for (int32_t each = 0; each < STEM_WORDS; each++) told += __builtin_popcountll(telling[each] &= ~a->common[each]);
@@ -1074,7 +1072,7 @@ static int32_t read_units(const struct asking *a, const struct taken *t, const u
             for (int32_t each = at; each < next; each++) {
                 const struct unit *unit = t->unit + each;
                 if (asks[each] || unit->kind != MATERIAL) continue;
-                if (size < a->compared) stems_in(t->text, unit->begin, unit->end < unit->begin + a->compared ? unit->end : unit->begin + a->compared, found);
+                if (size < a->compared) stems_in(a, t->text, unit->begin, unit->end < unit->begin + a->compared ? unit->end : unit->begin + a->compared, found);
                 size += unit->end - unit->begin;
             }
             for (int32_t each = 0; each < STEM_WORDS; each++) shared += __builtin_popcountll(found[each] & telling[each]);
