@@ -31,6 +31,10 @@ Request = tuple[int, int, int, bool, int, int]
 """What a request says beside its text: turns, tools, images, whether it wants JSON, and characters of instructions and of history."""
 
 
+AskingTables = tuple[Mapping[str, NDArray[Any]], Mapping[str, int]]
+"""Arrays and numbers by which what is asked is found; see classifier/asking.py."""
+
+
 class _Addresses(ctypes.Structure):
     """Addresses of arrays and some numbers, for the library. The arrays stay as long as this does, or what refers to it."""
 
@@ -39,10 +43,55 @@ class _Addresses(ctypes.Structure):
         super().__init__(**{name: array.ctypes.data for name, array in self.kept.items()}, **numbers)
 
 
+_ASKING_NUMBERS: Final = (
+    "label_mask",
+    "tag_mask",
+    "word_mask",
+    "last_mask",
+    "weight_bits",
+    "scored",
+    "system",
+    "margin",
+    "surely_beside",
+    "less",
+    "compared",
+    "a_shared_word",
+    "long_material",
+    "pasted",
+    "signed_units",
+    "signature",
+    "fewest_telling",
+    "sure",
+    "told",
+    "least_task",
+)
+
+
+class _Asking(_Addresses):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("weights", "label_keys", "tag_keys", "word_keys", "last_keys")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "label_values",
+                "tag_values",
+                "word_values",
+                "last_values",
+                "lookalike",
+                "alike",
+                "common",
+                "near",
+                "fill",
+            )
+        ),
+        *((name, ctypes.c_int32) for name in _ASKING_NUMBERS),
+    ]
+
+
 class _Tables(_Addresses):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("value", "ideograph", "cue", "is_cue", "log_more", "sublinear")),
-        *((name, ctypes.c_void_p) for name in ("power", "inverse", "tally", "marks", "mark_at")),
+        *((name, ctypes.c_void_p) for name in ("power", "inverse", "tally", "marks", "mark_at", "asking")),
         *((name, ctypes.c_uint64) for name in ("pair", "finish", "placing")),
         *((name, ctypes.c_int32) for name in ("word_bits", "head_words", "tail_words", "head_bytes", "tail_bytes")),
         *((name, ctypes.c_int32) for name in ("sketch", "searched", "marks_known", "long_quote", "long_sentence")),
@@ -105,8 +154,16 @@ Found = tuple[
 class CompiledWords:
     """The library with the tables that it reads."""
 
-    def __init__(self, library: ctypes.PyDLL, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> None:
-        self._tables = ctypes.byref(_Tables(tables, numbers))
+    def __init__(
+        self,
+        library: ctypes.PyDLL,
+        tables: Mapping[str, NDArray[Any]],
+        numbers: Mapping[str, int],
+        asking: AskingTables,
+    ) -> None:
+        self._asking = _Asking(*asking)
+        self._tables = ctypes.byref(_Tables(tables, {**numbers, "asking": ctypes.addressof(self._asking)}))
+        self._room = _TEXTS * (numbers["head_bytes"] + numbers["tail_bytes"] + 2)
         self._meanings_at = _SKETCH_AT + numbers["sketch"]
         self._buckets_at = self._meanings_at + numbers["head_words"] + numbers["tail_words"]
         self._library = library
@@ -140,14 +197,13 @@ class CompiledWords:
             (number, unit),
         )
 
-    def parts(self, data: bytes) -> tuple[bytes, bytes, bytes]:
-        """A text with plain marks, what it asks, and its question; a part that is the same as the one before is the same object.
-        Raises ValueError as above.
+    def parts(self, data: bytes, system: bytes, *, settled: bool) -> tuple[bytes, bytes, bytes]:
+        """What is read of a message with a system message, what it asks, and its question; a part that is the same as the one before is
+        the same object. A message that is `settled` is read as it is. Raises ValueError as above.
         """
-        size = len(data)
-        out, sizes = ctypes.create_string_buffer(_TEXTS * size), (ctypes.c_int32 * _TEXTS)()
-        if self._parts(self._tables, data, size, out, sizes):
-            raise ValueError(f"{size} bytes are more than are read of a text")
+        out, sizes, place = ctypes.create_string_buffer(self._room), (ctypes.c_int32 * _TEXTS)(), ctypes.c_int32()
+        if self._parts(self._tables, data, len(data), system, len(system), settled, out, sizes, ctypes.byref(place)):
+            raise ValueError(f"{len(data)} bytes are more than are searched of a text")
         texts = out.raw
         plain = texts[: sizes[0]]
         ask = plain if sizes[1] < 0 else texts[len(plain) : len(plain) + sizes[1]]
@@ -177,12 +233,14 @@ class CompiledInputs:
         self._inputs = library.weighbridge_inputs
 
     def __call__(
-        self, data: bytes, chars: int, before: bytes, request: Request, out: ctypes.c_void_p
+        self, data: bytes, system: bytes, settled: bool, before: bytes, request: Request, out: ctypes.c_void_p
     ) -> tuple[int, int]:
-        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is, of a text of so many characters, and of
-        what is read of the one before it; returns the length asked for. Marks need not be plain. Raises ValueError as above.
+        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is, of what is searched of a message and a
+        system message, and of what is read of the message before it; returns the length asked for. Marks need not be plain. A message
+        that is `settled` is read as it is. Raises ValueError as above.
         """
-        asked: int = self._inputs(self._words, self._model, data, len(data), chars, before, len(before), out, *request)
+        texts = data, len(data), system, len(system), settled, before, len(before)
+        asked: int = self._inputs(self._words, self._model, *texts, out, *request)
         if asked < 0:
             raise ValueError(f"{len(before)} bytes are more than are read of a text")
         return divmod(asked, _UNITS)
@@ -215,10 +273,12 @@ class CompiledPairs:
         return found
 
 
-def load(library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> CompiledWords | None:
+def load(
+    library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int], asking: AskingTables
+) -> CompiledWords | None:
     """The words from the library, or None as `_opened` says."""
     found = _opened(library)
-    return None if found is None else CompiledWords(found, tables, numbers)
+    return None if found is None else CompiledWords(found, tables, numbers, asking)
 
 
 def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], before: int) -> CompiledPairs | None:

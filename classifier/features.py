@@ -20,11 +20,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier.asking import MARKS, PLAIN_MARKS, bounded, fingerprint, resolve, to_search, with_plain_marks
+from classifier.asking import tables as asking_tables
 from classifier.compiled import LIBRARY, CompiledWords, Found, Request, load
 from classifier.prediction import Prompt
 from classifier.tuning import SKETCH
 
-FEATURE_VERSION: Final = 6
+FEATURE_VERSION: Final = 7
 BUCKET_BITS: Final = 17
 """Hashed words and word pairs share 2**17 buckets."""
 WORD_BITS: Final = 18
@@ -201,23 +203,6 @@ _KIND: Final = _byte_kinds()
 _IDEOGRAPH_BYTES: Final = 3
 # U+3000 to U+DFFF: Chinese, Japanese and Korean characters, each of three bytes that begin with one of these.
 _LEADS_IDEOGRAPH: Final = np.isin(np.arange(256), np.arange(0xE3, 0xEE))
-_PLAIN_MARKS: Final = {
-    **dict(zip("\uff0c\u3002\uff1b\uff1a\uff1f\uff01\u3001\uff08\uff09", ",.;:?!,()", strict=True)),
-    **dict.fromkeys("\u00ab\u00bb\u2018\u201a\u201c\u201d\u201e\u2039\u203a", '"'),
-    **dict.fromkeys("\u00bf\u00a1\u00a0\u2013\u2014\u2026\u202f", " "),
-    "\u2019": "'",
-}
-"""Signs beyond ASCII and what they are read as; they would be read as parts of the words beside them."""
-_MARKS_BY_LEAD: Final = tuple(
-    (
-        bytes([lead]),
-        tuple((mark.encode(), plain.encode()) for mark, plain in _PLAIN_MARKS.items() if mark.encode()[0] == lead),
-    )
-    for lead in sorted({mark.encode()[0] for mark in _PLAIN_MARKS})
-)
-"""The same by their first byte. One byte is found much faster than two."""
-_MARKS: Final = [bytes([len(mark)]) + mark.ljust(3) + plain for _, marks in _MARKS_BY_LEAD for mark, plain in marks]
-"""The same for the compiled library, those of one first byte after the other."""
 _VALUE: Final = _byte_values()
 _BLOCK_BYTES: Final = 64
 _UNBASE: Final = pow(_BASE, -1, 2**64)
@@ -232,8 +217,8 @@ def _in_a_block(base: int) -> NDArray[np.uint64]:
 
 
 def _mark_at(byte: int) -> int:
-    """Where in _MARKS those begin that begin with this byte; its length where none does."""
-    return next((at for at, mark in enumerate(_MARKS) if mark[1] == byte), len(_MARKS))
+    """Where in MARKS those begin that begin with this byte; its length where none does."""
+    return next((at for at, mark in enumerate(MARKS) if mark[1] == byte), len(MARKS))
 
 
 def _mix(hashes: NDArray[np.uint64]) -> None:
@@ -396,43 +381,28 @@ def _readings(words: int, before: int) -> Values:
     return weights
 
 
-def raw_text(prompt: Prompt) -> bytes:
-    """The UTF-8 bytes of the last message that are read."""
-    return _as_bytes(prompt.text, HEAD_BYTES, TAIL_BYTES)
+def parts_of(prompt: Prompt) -> tuple[bytes, bytes]:
+    """What is read of a prompt, and of that what asks, with plain marks. See classifier/asking.py."""
+    asked = resolve(prompt)
+    text = _ends(asked.text)
+    return text, text if asked.ask == asked.text else _ends(asked.ask)
 
 
 def read_text(prompt: Prompt) -> bytes:
-    """The same with plain marks."""
-    return _with_plain_marks(raw_text(prompt))
+    """What is read of a prompt, with plain marks."""
+    if COMPILED is None:
+        return parts_of(prompt)[0]
+    data, system, settled = to_search(prompt)
+    return COMPILED.parts(data, system, settled=settled)[0]
 
 
-def _as_bytes(text: str, head: int, tail: int) -> bytes:
-    # A lone surrogate cannot be encoded; it reads as a question mark.
-    if len(text) > head + tail:
-        # A character has a byte at least, so each end is long enough.
-        ends = text[:head].encode("utf-8", "replace")[:head], text[-tail:].encode("utf-8", "replace")[-tail:]
-        data = b"\n".join(ends)
-    else:
-        data = text.encode("utf-8", "replace")
-        if len(data) > head + tail + 1:
-            data = b"%b\n%b" % (data[:head], data[-tail:])
-    return data
+def _ends(data: bytes) -> bytes:
+    return b"%b\n%b" % (data[:HEAD_BYTES], data[-TAIL_BYTES:]) if len(data) > HEAD_BYTES + TAIL_BYTES + 1 else data
 
 
-def _with_plain_marks(data: bytes) -> bytes:
-    """The text with ASCII signs in place of others, so that none is read as a part of a word."""
-    if data.isascii():
-        return data
-    for lead, marks in _MARKS_BY_LEAD:
-        if lead in data:
-            for mark, plain in marks:
-                data = data.replace(mark, plain)
-    return data
-
-
-def ask_in(data: bytes) -> bytes:
+def ask_in(data: bytes, *, edges: bool = True) -> bytes:
     """What a text asks, without the material that it brings along: neither long quotations nor fences, and of several lines the
-    first and the last. Where that leaves less than two words it is the text itself.
+    first and the last (`edges`). Where that leaves less than two words it is the text itself.
     """
     rest = data
     if b"`" in rest:
@@ -441,7 +411,7 @@ def ask_in(data: bytes) -> bytes:
         rest = _QUOTED.sub(b" ", rest)
     if b"'" in rest:
         rest = _ALSO_QUOTED.sub(_unless_in_a_word, rest)
-    if b"\n" in rest:
+    if edges and b"\n" in rest:
         lines = [line for line in map(bytes.strip, rest.split(b"\n")) if line]
         rest = b"\n".join(lines if len(lines) < _EDGES else (lines[0], lines[-1]))
     return rest if rest is data or _ENOUGH.search(rest) else data
@@ -478,7 +448,16 @@ def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
     """The same by the compiled library."""
     before = compiled.words(text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
     request = request_of(prompt)
-    return _with_parts(compiled.parts(raw_text(prompt)), lambda data: compiled.features(data, request), before)
+    data, system, settled = to_search(prompt)
+    texts = compiled.parts(data, system, settled=settled)
+    return _with_parts(texts, lambda text: compiled.features(text, request), before)
+
+
+def texts_of(prompt: Prompt) -> tuple[bytes, bytes, bytes]:
+    """What is read of a prompt, what asks in it, and its question."""
+    data, asking = parts_of(prompt)
+    ask = ask_in(asking or data, edges=not asking)
+    return data, data if ask == data else ask, question_in(ask)
 
 
 def _with_parts(texts: tuple[bytes, bytes, bytes], found_in: Callable[[bytes], Found], before: Indices) -> Features:
@@ -502,9 +481,7 @@ def request_of(prompt: Prompt) -> Request:
 def extract_by_numpy(prompt: Prompt) -> Features:
     """The same by numpy."""
     before = _words_before(prompt) if prompt.before else _NO_WORDS
-    data = read_text(prompt)
-    ask = ask_in(data)
-    return _with_parts((data, ask, question_in(ask)), lambda text: _found_by_numpy(text, prompt), before)
+    return _with_parts(texts_of(prompt), lambda text: _found_by_numpy(text, prompt), before)
 
 
 def _found_by_numpy(data: bytes, prompt: Prompt) -> Found:
@@ -551,18 +528,18 @@ def meaning_of(word: str) -> Indices:
 
 def words_of(text: str) -> list[str]:
     """A text's words as they are hashed: lower case, and every digit a 0."""
-    folded = _with_plain_marks(text.encode("utf-8", "replace")).lower().translate(_DIGITS_ALIKE)
+    folded = with_plain_marks(text.encode("utf-8", "replace")).lower().translate(_DIGITS_ALIKE)
     return [word.decode("utf-8", "replace") for word in _WORD.findall(folded)]
 
 
 def raw_text_before(prompt: Prompt) -> bytes:
     """The UTF-8 bytes that are read of the user message before the last one: its start."""
-    return _as_bytes(prompt.before[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
+    return bounded(prompt.before[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
 
 
 def text_before(prompt: Prompt) -> bytes:
     """The same with plain marks."""
-    return _with_plain_marks(raw_text_before(prompt))
+    return with_plain_marks(raw_text_before(prompt))
 
 
 def _words_before(prompt: Prompt) -> Indices:
@@ -698,6 +675,7 @@ def feature_hash() -> str:
         CUES,
         SHAPES,
         FLAGS,
+        fingerprint(),
         _described(PROBES, extract),
     ]
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
@@ -715,7 +693,7 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "power": _in_a_block(_BASE),
         "inverse": _in_a_block(_UNBASE),
         "tally": np.eye(_OTHER + 1, dtype=np.uint8)[np.frombuffer(_KIND, np.uint8)],
-        "marks": np.frombuffer(b"".join(_MARKS), np.uint8),
+        "marks": np.frombuffer(b"".join(MARKS), np.uint8),
         "mark_at": np.array([_mark_at(byte) for byte in range(256)], np.uint8),
     }
     numbers = {
@@ -729,11 +707,11 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "tail_bytes": TAIL_BYTES,
         "sketch": SKETCH,
         "searched": _SEARCHED_BYTES,
-        "marks_known": len(_PLAIN_MARKS),
+        "marks_known": len(PLAIN_MARKS),
         "long_quote": _LONG_QUOTE,
         "long_sentence": _LONGEST_SENTENCE,
     }
-    found = load(library, tables, numbers)
+    found = load(library, tables, numbers, asking_tables())
     if found is None:
         return None
     by_numpy = _described(PROBES, extract_by_numpy)

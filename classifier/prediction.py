@@ -22,6 +22,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """Every message before the last user message, joined, oldest first."""
     since: str = ""
     """What came after it within its turn: the model's own words and tools' results, joined."""
+    proposal: str = ""
+    """The assistant's last words before the last user message."""
     turns: int = 1
     tools: int = 0
     images: int = 0

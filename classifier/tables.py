@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier.asking import to_search
 from classifier.compiled import CompiledInputs, CompiledWords
 from classifier.features import (
     BUCKET_BITS,
@@ -35,7 +36,6 @@ from classifier.features import (
     Indices,
     Part,
     extract_by_numpy,
-    raw_text,
     raw_text_before,
     request_of,
 )
@@ -58,7 +58,6 @@ _TOOLS_FLAG: Final = slice(FLAGS.index("tools"), FLAGS.index("tools") + 1)
 _SAME: Final = 1e-4
 _LARGE_PAGE: Final = 2 * 2**20
 _CACHE_LINE: Final = 64
-_SOON_ENCODED: Final = 8_192
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,11 +237,8 @@ def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
     read = _with_library(tables, compiled)
 
     def look_up(prompt: Prompt, inputs: Inputs) -> None:
-        text = prompt.text
         before = raw_text_before(prompt) if prompt.before else b""
-        # The library takes what it reads of a text itself; one that is soon encoded is handed over as it is.
-        data = text.encode() if text.isascii() and len(text) <= _SOON_ENCODED else raw_text(prompt)
-        inputs.asked = read(data, len(text), before, request_of(prompt), inputs.address)
+        inputs.asked = read(*to_search(prompt), before, request_of(prompt), inputs.address)
         inputs.tools = prompt.tools > 0
 
     return look_up

@@ -22,6 +22,8 @@ static const uint32_t NOTHING = 0xFFFFFFFF;
 /* What kind of byte each byte is; the order is that of classifier/features.py. */
 enum { LOWER, UPPER, DIGIT, UNDERSCORE, LEAD, REST, SPACE, NEWLINE, MATH, BRACKET, BACKSLASH, DOLLAR, QUESTION, COMMA, STOP, OTHER, KINDS };
 
+struct asking;
+
 struct tables {
     const uint64_t *value;     /* by byte: a number for each byte of a word, 0 for every other byte */
     const uint8_t *ideograph;  /* by byte: whether a character that is a word of its own begins with it */
@@ -34,8 +36,23 @@ struct tables {
     const uint8_t *tally;      /* by byte: 16 numbers, 1 in the place of its kind */
     const uint8_t *marks;      /* signs beyond ASCII: their number of bytes, which are 3 at most and filled up, and what each is read as */
     const uint8_t *mark_at;    /* by byte: the place of the first sign that begins with it, or how many there are */
+    const struct asking *asking; /* how what is asked is told from what stands around it */
     uint64_t pair, finish, placing;
     int32_t word_bits, head_words, tail_words, head_bytes, tail_bytes, sketch, searched, marks_known, long_quote, long_sentence;
+};
+
+/* How what is asked is told from what stands around it; see classifier/asking.py. */
+struct asking {
+    const int8_t *weights;     /* by bucket and class; behind all buckets what every score begins with */
+    /* Hashes in slots, 0 for none, and what each stands for: a label's rank, a tag's, and how a word speaks of what stands beside it. */
+    const uint32_t *label_keys, *tag_keys, *word_keys, *last_keys;
+    const int8_t *label_values, *tag_values, *word_values, *last_values;
+    const uint8_t *lookalike;  /* by character from the first of Greek to the last of Cyrillic: the Latin letter that it looks like, or 0 */
+    const uint8_t *alike;      /* by byte: how it is hashed within a word, 0 where it is of none */
+    const uint64_t *common;    /* stems that tell nothing, as bits */
+    const uint8_t *near;       /* sequences of bytes, each behind its length, that speak of what stands beside; a length of 0 ends them */
+    const uint8_t *fill;       /* likewise what fills a label's place in a template */
+    int32_t label_mask, tag_mask, word_mask, last_mask, weight_bits, scored, system, margin, surely_beside, less, compared, a_shared_word, long_material, pasted, signed_units, signature, fewest_telling, sure, told, least_task;
 };
 
 /* What a request says beside its text. */
@@ -369,9 +386,50 @@ static const uint8_t *mark_at(const struct tables *t, const uint8_t *text, int32
     return 0;
 }
 
+static int is_latin(uint8_t byte) { return (uint8_t)((byte | 32) - 'a') < 26; }
+
+enum { FIRST_OTHER = 0x370, LAST_OTHER = 0x52F, NO_OTHER = -1 };
+
+/* The Latin letter that a Greek or Cyrillic one looks like, 0 where it looks like none, or NO_OTHER for another character. */
+static int looks_like(const struct asking *a, const uint8_t *text, int32_t at, int32_t size) {
+    if (text[at] < 0xCD || text[at] > 0xD4 || at + 1 == size || (text[at + 1] & 0xC0) != 0x80) return NO_OTHER;
+    int32_t code = (text[at] & 0x1F) << 6 | (text[at + 1] & 0x3F);
+    return code < FIRST_OTHER || code > LAST_OTHER ? NO_OTHER : a->lookalike[code - FIRST_OTHER];
+}
+
+/* Which there are in a part: 1 for Latin letters, 2 for what looks like them, 4 for other Greek and Cyrillic letters. */
+static int letters_in(const struct asking *a, const uint8_t *text, int32_t at, int32_t size) {
+    int found = 0, like;
+    for (; at < size; at++) {
+        found |= is_latin(text[at]);
+        if (text[at] < 0x80 || (like = looks_like(a, text, at, size)) == NO_OTHER) continue;
+        found |= like ? 2 : 4;
+        at++;
+    }
+    return found;
+}
+
+/* Latin letters in place of such as only look like them, where no other letter of the word, or of the whole text, is of their alphabet; in place. */
+static int32_t without_lookalikes(const struct asking *a, uint8_t *text, int32_t size) {
+    int32_t kept = 0, all = letters_in(a, text, 0, size);
+    if ((all & 3) != 3) return size;
+    for (int32_t at = 0; at < size;) {
+        int32_t end = at;
+        while (end < size && (text[end] >= 0x80 || is_latin(text[end]))) end++;
+        int found = end > at ? letters_in(a, text, at, end) : 0, folds = (found & 2) && (!(all & 4) || (found & 5) == 1);
+        for (; at < end; at++) {
+            int like = folds && text[at] >= 0x80 ? looks_like(a, text, at, end) : NO_OTHER;
+            if (like > 0) at++;
+            text[kept++] = like > 0 ? (uint8_t)like : text[at];
+        }
+        if (at < size) text[kept++] = text[at++];
+    }
+    return kept;
+}
+
 /* Signs beyond ASCII become the plain ones that they are read as, in place; returns the number of bytes that are left. */
 static int32_t with_plain_marks(const struct tables *t, uint8_t *text, int32_t size) {
-    int32_t kept = 0, at = 0;
+    int32_t kept = 0, at = 0, others = 0;
     while (at < size) {
         for (; size - at >= EIGHT && !(eight_of(text + at) & EACH(0x80)); at += EIGHT, kept += EIGHT) memmove(text + kept, text + at, EIGHT);
         if (at == size) break;
@@ -381,11 +439,16 @@ static int32_t with_plain_marks(const struct tables *t, uint8_t *text, int32_t s
         }
         const uint8_t *mark = mark_at(t, text + at, size - at);
         if (mark) {
-            text[kept++] = mark[MARK_BYTES - 1];
+            /* What nobody sees is read as nothing. */
+            text[kept] = mark[MARK_BYTES - 1];
+            kept += text[kept] != 0;
             at += mark[0];
-        } else text[kept++] = text[at++];
+        } else {
+            others |= text[at] >= 0xCD && text[at] <= 0xD4;
+            text[kept++] = text[at++];
+        }
     }
-    return kept;
+    return others ? without_lookalikes(t->asking, text, kept) : kept;
 }
 
 static int is_blank(uint8_t byte) { return byte == ' ' || (byte >= '\t' && byte <= '\r'); }
@@ -499,14 +562,14 @@ static int ends_sentence(const uint8_t *text, int32_t at, int32_t size) {
 }
 
 /* What a text asks, into `ask`, where there is room for the text; returns its size. `same_words` says that nothing but blanks and line ends is
-   left out, if anything: whatever else is left out is longer than what is put in its place. */
-static int32_t ask_in(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *ask, int32_t *same_words) {
+   left out, if anything: whatever else is left out is longer than what is put in its place. With `edges` of several lines the first and the last. */
+static int32_t ask_in(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *ask, int32_t *same_words, int edges) {
     int32_t lines = 0;
     memcpy(ask, text, (size_t)size);
     int32_t kept = without_marked(ask, without_fences(ask, size), '`', LONG_CODE, 0);
     kept = without_single_quoted(ask, without_marked(ask, kept, '"', t->long_quote, 1), t->long_quote);
     *same_words = kept == size;
-    if (next_of(ask, 0, kept, '\n') < kept) kept = first_and_last(ask, kept, &lines);
+    if (edges && next_of(ask, 0, kept, '\n') < kept) kept = first_and_last(ask, kept, &lines);
     *same_words &= lines <= 2;
     if (has_enough(ask, kept)) return kept;
     memcpy(ask, text, (size_t)size);
@@ -536,39 +599,602 @@ static int32_t question_in(const struct tables *t, const uint8_t *ask, int32_t s
     return 0;
 }
 
-/* What is read of a text, into `out`: of a long one its start and its end, on lines of their own. Returns its size. */
-static int32_t read_of(const struct tables *t, const uint8_t *text, int32_t size, int32_t characters, uint8_t *out) {
-    int32_t head = t->head_bytes, tail = t->tail_bytes, most = head + tail + 1;
-    if (size < most || (size == most && characters < most)) {
-        memcpy(out, text, (size_t)size);
-        return size;
-    }
-    memcpy(out, text, (size_t)head);
-    out[head] = '\n';
-    memcpy(out + head + 1, text + size - tail, (size_t)tail);
-    return most;
+/* What classifier/asking.py does, in its order and to the byte. */
+
+enum { REQUEST, MATERIAL, OF_RULES, BESIDE, CLASSES };
+enum { MOST_UNITS = 1024, MOST_LABELS = 256, MOST_SEARCHED = 2 * 16384 + 1, MOST_SYSTEM = 3 * 4096, LONGEST_LABEL = 40, DECORATED = 10 };
+enum { LABEL_NONE = -128, LABEL_ANSWER = -2, LABEL_RULES = -1, LABEL_MATERIAL = 0, LABEL_HARNESS = -3, LABEL_WEAKEST = 1, LABEL_TASK = 2 };
+enum { FIRST_TOKENS = 20, LAST_TOKENS = 6, UNIT_HEAD = 160, UNIT_TAIL = 64, STEM = 5, STEM_BITS = 14, STEM_WORDS = (1 << STEM_BITS) / 64 };
+enum { ALONE = 1, FIRST, SECOND, PAIR, END, OPENS, LENGTH, COUNT, PLACED_AT, DENSE, STEMMED };
+enum { NEAR = 1, ARTICLE = 2, THING = 4, OWN = 8 };
+static const uint32_t HASH_OFFSET = 2166136261u, HASH_PRIME = 16777619u, HASH_MIX = 0x2C1B3C6Du;
+
+
+struct unit { int32_t begin, end, line, block, kind, lead; };
+struct label { int32_t begin, value, end, rank; };
+struct taken {
+    const uint8_t *text;
+    int32_t size, units, labels;
+    struct unit unit[MOST_UNITS];
+    struct label label[MOST_LABELS];
+};
+
+static int32_t looked_up(const uint32_t *keys, const int8_t *values, int32_t mask, uint32_t key) {
+    for (uint32_t slot = key & (uint32_t)mask; keys[slot]; slot = (slot + 1) & (uint32_t)mask)
+        if (keys[slot] == key) return values[slot];
+    return LABEL_NONE;
 }
 
-/* A text's plain bytes, in place, and behind them what it asks and its question, where there is room for three texts; the sizes of all
-   three, the last two negative where they are the same as the one before. Returns whether what is asked has the text's words. */
-static int32_t parts_of(const struct tables *t, uint8_t *out, int32_t size, int32_t *sizes) {
-    int32_t same_words;
-    sizes[0] = with_plain_marks(t, out, size);
-    uint8_t *ask = out + sizes[0];
-    sizes[1] = ask_in(t, out, sizes[0], ask, &same_words);
-    int32_t same = sizes[1] == sizes[0] && !memcmp(ask, out, (size_t)sizes[0]), all = sizes[1];
+static uint8_t lowered(uint8_t byte) { return (uint8_t)(byte - 'A') < 26 ? byte + 32 : byte; }
+static int is_lone(uint8_t byte) { return byte >= 0xE3 && byte <= 0xED; }
+
+/* A word, its hash, and the hash of its first STEM bytes, or of all. */
+struct token { uint32_t hash, stem; int32_t begin, end; };
+
+/* The next word from `at` on; returns 0 where there is none. */
+static inline int next_token(const struct asking *a, const uint8_t *text, int32_t at, int32_t end, struct token *token) {
+    const uint8_t *alike = a->alike;
+    while (at < end && !alike[text[at]]) at++;
+    if (at >= end) return 0;
+    int lone = is_lone(text[at]);
+    int32_t stop = lone && at + 3 < end ? at + 3 : end, stem = at + STEM < stop ? at + STEM : stop;
+    uint32_t hash = HASH_OFFSET;
+    token->begin = at;
+    for (; at < stem && alike[text[at]] && (lone || !is_lone(text[at])); at++) hash = (hash ^ alike[text[at]]) * HASH_PRIME;
+    token->stem = hash;
+    if (at == stem)
+        for (; at < stop && alike[text[at]] && (lone || !is_lone(text[at])); at++) hash = (hash ^ alike[text[at]]) * HASH_PRIME;
+    token->hash = hash;
+    token->end = at;
+    return 1;
+}
+
+static inline uint32_t bucket_of(const struct asking *a, uint32_t salt, uint32_t one, uint32_t other) {
+    uint32_t value = (HASH_OFFSET ^ salt) * HASH_PRIME;
+    value = (value ^ one) * HASH_PRIME;
+    value = (value ^ (one >> 16)) * HASH_PRIME;
+    value = (value ^ other) * HASH_PRIME;
+    value ^= value >> 15;
+    return value * HASH_MIX >> (32 - a->weight_bits);
+}
+
+typedef int8_t class_row __attribute__((vector_size(CLASSES), aligned(1)));
+typedef int32_t class_sums __attribute__((vector_size(4 * CLASSES)));
+
+static inline void add_mark(const struct asking *a, class_sums *sums, uint32_t salt, uint32_t one, uint32_t other) {
+    const int8_t *row = a->weights + (int64_t)bucket_of(a, salt, one, other) * CLASSES;
+    *sums += __builtin_convertvector(*(const class_row *)row, class_sums);
+}
+
+/* A label's name as it is looked up: small letters, blanks for underscores, nothing else at its ends. Returns its length. */
+static int32_t named(const uint8_t *text, int32_t size, uint8_t *name, int tag) {
+    int32_t kept = 0;
+    while (size && (*text == ' ' || *text == '_' || *text == '*' || *text == '-')) text++, size--;
+    while (size && (text[size - 1] == ' ' || text[size - 1] == '_' || text[size - 1] == '*' || text[size - 1] == '-')) size--;
+    for (int32_t at = 0; at < size; at++) {
+        if (tag && at && (uint8_t)(text[at - 1] - 'a') < 26 && (uint8_t)(text[at] - 'A') < 26) name[kept++] = ' ';
+        name[kept++] = text[at] == '_' || (tag && text[at] == '-') ? ' ' : lowered(text[at]);
+    }
+    return kept;
+}
+
+static uint32_t name_hash(const uint8_t *name, int32_t size) {
+    uint32_t hash = HASH_OFFSET;
+    for (int32_t at = 0; at < size; at++) hash = (hash ^ name[at]) * HASH_PRIME;
+    return hash ? hash : 1;
+}
+
+/* The rank of a label or a tag by its name, or by the last word of that. */
+static int32_t rank_of(const struct asking *a, const uint32_t *keys, const int8_t *values, int32_t mask, const uint8_t *name, int32_t size) {
+    int32_t rank = looked_up(keys, values, mask, name_hash(name, size)), at = size;
+    if (rank != LABEL_NONE) return rank;
+    while (at && name[at - 1] != ' ') at--;
+    if (!at) return LABEL_NONE;
+    rank = looked_up(a->last_keys, a->last_values, a->last_mask, name_hash(name + at, size - at));
+    return rank;
+}
+
+static int in_label(uint8_t byte) { return byte >= 0x80 || (uint8_t)((byte | 32) - 'a') < 26 || byte == '_' || byte == '\'' || byte == ' ' || byte == '-'; }
+
+static int decorates(uint8_t byte) {
+    switch (byte) { case ' ': case '\t': case '>': case '*': case '#': case '_': case '[': case '(': case '"': case '{': case ',': return 1; }
+    return 0;
+}
+
+/* The rank of a label that a line begins with, and where its value begins. */
+static int32_t label_at(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end, int32_t *value) {
+    uint8_t name[LONGEST_LABEL];
+    int32_t at = begin, marked = 0, name_at, rank;
+    for (; at < end && at - begin < DECORATED && decorates(text[at]); at++) marked |= text[at] == '*' || text[at] == '#' || text[at] == '[';
+    for (name_at = at; at < end && at - name_at < LONGEST_LABEL && in_label(text[at]);) at++;
+    /* Most lines have no label, and are known by what follows their first words. */
+    if (at < end && !(text[at] == ':' || text[at] == '(' || text[at] == '\t' || text[at] == '*' || text[at] == '#' || text[at] == ']' || text[at] == ')' || text[at] == '"' || text[at] == ' ' || text[at] == '_')) return LABEL_NONE;
+    rank = rank_of(a, a->label_keys, a->label_values, a->label_mask, name, named(text + name_at, at - name_at, name, 0));
+    if (rank == LABEL_NONE) return rank;
+    if (at < end && text[at] == '(') {
+        int32_t close = next_of(text, at, end < at + 64 ? end : at + 64, ')');
+        if (close < (end < at + 64 ? end : at + 64)) at = close + 1;
+    }
+    while (at < end && (text[at] == ' ' || text[at] == '\t' || text[at] == '*' || text[at] == '_' || text[at] == '#' || text[at] == ']' || text[at] == ')' || text[at] == '"')) at++;
+    *value = at < end && text[at] == ':' ? at + 1 : at;
+    return (at < end && text[at] == ':') || (marked && at == end) ? rank : LABEL_NONE;
+}
+
+/* The next place of a sequence, or -1. */
+static int32_t found_at(const uint8_t *text, int32_t at, int32_t size, const uint8_t *what, int32_t length) {
+    for (at = next_of(text, at, size, *what); at + length <= size; at = next_of(text, at + 1, size, *what))
+        if (!memcmp(text + at, what, (size_t)length)) return at;
+    return -1;
+}
+
+/* For a line that begins with a known tag its rank, where its value begins and ends, and where what follows it begins. */
+static int32_t tag_at(const struct asking *a, const uint8_t *text, int32_t size, int32_t begin, int32_t end, int32_t *value, int32_t *close, int32_t *after) {
+    uint8_t name[2 * LONGEST_LABEL], ending[LONGEST_LABEL + 3] = "</";
+    int32_t at = begin + 1, closing = at < end && text[at] == '/', name_at = at += closing, length, rank, mark;
+    while (at < end && at - name_at < LONGEST_LABEL && in_label(text[at]) && text[at] != ' ') at++;
+    length = at - name_at;
+    rank = rank_of(a, a->tag_keys, a->tag_values, a->tag_mask, name, named(text + name_at, length, name, 1));
+    /* What stands between tags that nobody knows is material. */
+    if (rank == LABEL_NONE || rank == LABEL_ANSWER) rank = LABEL_MATERIAL;
+    if (!length || at >= end || (text[at] != '>' && text[at] != ' ' && text[at] != '\t')) return LABEL_NONE;
+    mark = next_of(text, at, end, '>');
+    if (mark == end) return LABEL_NONE;
+    *value = *after = mark + 1;
+    *close = 0;
+    if (closing) return LABEL_MATERIAL;
+    memcpy(ending + 2, text + name_at, (size_t)length);
+    ending[length + 2] = '>';
+    *close = found_at(text, mark, size, ending, length + 3);
+    if (*close < 0) return LABEL_NONE;
+    *after = *close + length + 3;
+    return rank;
+}
+
+static void add_unit(struct taken *t, int32_t begin, int32_t end, int32_t line, int32_t block, int32_t kind, int32_t lead) {
+    if (t->units < MOST_UNITS) t->unit[t->units++] = (struct unit){begin, end, line, block, kind, lead};
+    else t->unit[MOST_UNITS - 1].end = end;
+}
+
+static void add_label(struct taken *t, int32_t begin, int32_t value, int32_t end, int32_t rank) {
+    if (t->labels < MOST_LABELS) t->label[t->labels++] = (struct label){begin, value, end, rank};
+}
+
+static int is_break(const uint8_t *text, int32_t begin, int32_t end) {
+    if (end - begin < 3) return 0;
+    for (int32_t at = begin; at < end && at < begin + 200; at++)
+        if (!memchr("-=*_~#", text[at], 6)) return 0;
+    return 1;
+}
+
+static int ends_unit(const uint8_t *text, int32_t at, int32_t end) {
+    return (text[at] == '.' || text[at] == '!' || text[at] == '?') && (at + 1 == end || is_blank(text[at + 1]) || text[at + 1] >= 0x80);
+}
+
+static void take_apart(const struct asking *a, const uint8_t *text, int32_t size, struct taken *t) {
+    int32_t at = 0, line = 0, block = 0, fresh = 1, whole = size <= 2 * a->scored;
+    t->text = text;
+    t->size = size;
+    t->units = t->labels = 0;
+    while (at < size) {
+        int32_t end = next_of(text, at, size, '\n'), begin = at, stop = end, rank, value, close, after;
+        while (begin < stop && is_blank(text[begin])) begin++;
+        while (begin < stop && is_blank(text[stop - 1])) stop--;
+        at = end + 1;
+        line++;
+        if (begin == stop || is_break(text, begin, stop)) {
+            if (begin < stop && t->labels) add_label(t, begin, stop, 0, LABEL_RULES);
+            block += !fresh;
+            fresh = 1;
+            continue;
+        }
+        if (text[begin] == '`' && size - begin >= 3 && text[begin + 1] == '`' && text[begin + 2] == '`') {
+            close = next_fence(text, begin + 3, size);
+            at = stop = close < size ? close + 3 : size;
+            add_unit(t, begin, stop, line, block, MATERIAL, -1);
+            fresh = 0;
+            continue;
+        }
+        if (text[begin] == '<' && (rank = tag_at(a, text, size, begin, stop, &value, &close, &after)) != LABEL_NONE) {
+            if (rank > 0) {
+                add_label(t, begin, value, close, rank);
+                block += !fresh;
+                fresh = 1;
+                at = value;
+                continue;
+            }
+            if (close) {
+                add_unit(t, begin, after, line, block, rank == LABEL_HARNESS ? BESIDE : MATERIAL, -1);
+                at = after;
+            }
+            block++;
+            fresh = 1;
+            continue;
+        }
+        int within = 0, scored = whole || begin < a->scored || begin >= size - a->scored;
+        while (begin < stop) {
+            rank = t->labels < MOST_LABELS ? label_at(a, text, begin, stop, &value) : LABEL_NONE;
+            if (within && rank <= LABEL_WEAKEST && rank > LABEL_ANSWER) rank = LABEL_NONE;
+            within = 1;
+            if (rank != LABEL_NONE) {
+                add_label(t, begin, value, 0, rank);
+                block += !fresh;
+                fresh = 1;
+                for (begin = value; begin < stop && (text[begin] == ' ' || text[begin] == '\t' || text[begin] == '*' || text[begin] == '_');) begin++;
+                if (begin == stop) break;
+            }
+            fresh = 0;
+            end = stop;
+            for (int32_t each = begin; scored && each < stop; each++)
+                if (ends_unit(text, each, stop)) {
+                    end = each + 1;
+                    break;
+                }
+            if (scored) add_unit(t, begin, end, line, block, -1, 0);
+            else if (t->units && t->unit[t->units - 1].line < 0 && rank == LABEL_NONE) t->unit[t->units - 1].end = end;
+            else add_unit(t, begin, end, -1, block, MATERIAL, 0);
+            for (begin = end; begin < stop && is_blank(text[begin]);) begin++;
+        }
+    }
+}
+
+/* The class of each unit, by the sum of the weights of its words, their pairs and its form. */
+static void score_units(const struct asking *a, struct taken *t, int framed) {
+    const uint8_t *text = t->text;
+    int32_t most = t->units ? t->unit[0].lead : 0;
+    for (int32_t at = 0; at < t->units; at++) {
+        struct unit *unit = t->unit + at;
+        if (unit->kind >= 0) continue;
+        struct token token, tail[LAST_TOKENS];
+        int32_t begin = unit->begin, end = unit->end, count = 0, odd = 0, bits = 0, last = 0, kind = 0;
+        int32_t head = end < begin + UNIT_HEAD ? end : begin + UNIT_HEAD, new_line = !at || unit[-1].line != unit->line, new_block = !at || unit[-1].block != unit->block;
+        uint32_t before = 0, first = 0;
+        const int8_t *base = a->weights + ((int64_t)CLASSES << a->weight_bits);
+        class_sums sums = __builtin_convertvector(*(const class_row *)base, class_sums);
+        for (int32_t place = begin; count < FIRST_TOKENS && next_token(a, text, place, head, &token); place = token.end, before = token.hash, count++) {
+            add_mark(a, &sums, ALONE, token.hash, 0);
+            if (token.end - token.begin > STEM) add_mark(a, &sums, STEMMED, token.stem, 0);
+            if (count) add_mark(a, &sums, PAIR, before, token.hash);
+            if (!count) add_mark(a, &sums, FIRST, first = token.hash, 0);
+            if (count == 1) add_mark(a, &sums, SECOND, first, token.hash);
+        }
+        if (end - begin > UNIT_HEAD) {
+            for (int32_t place = end - UNIT_TAIL; next_token(a, text, place, end, &token); place = token.end) tail[last++ % LAST_TOKENS] = token;
+            for (int32_t each = last > LAST_TOKENS ? last - LAST_TOKENS : 0; each < last; each++) add_mark(a, &sums, ALONE, tail[each % LAST_TOKENS].hash, 0);
+        }
+        for (int32_t place = begin; place < head; place++) odd += !a->alike[text[place]] && text[place] != ' ';
+        while (end - begin >> bits) bits++;
+        uint8_t closing = text[end - 1], opening = text[begin];
+        add_mark(a, &sums, END, closing < 0x80 && !in_word(closing) ? closing : 0, 0);
+        add_mark(a, &sums, OPENS, opening < 0x80 && !in_word(opening) ? opening : (uint8_t)(opening - 'A') < 26 ? 65 : 0, 0);
+        add_mark(a, &sums, LENGTH, (uint32_t)bits, 0);
+        add_mark(a, &sums, COUNT, count < 12 ? (uint32_t)count : 12, 0);
+        add_mark(a, &sums, PLACED_AT, (uint32_t)(new_line | new_block << 1), 0);
+        add_mark(a, &sums, DENSE, (uint32_t)(16 * odd / (head - begin > 1 ? head - begin : 1)), 0);
+        sums[OF_RULES] -= a->margin;
+        sums[BESIDE] -= a->surely_beside;
+        for (int32_t each = 1; each < CLASSES; each++)
+            if (sums[each] > sums[kind]) kind = each;
+        unit->kind = kind;
+        if (kind == REQUEST) {
+            int32_t other = sums[1] > sums[2] ? sums[1] : sums[2];
+            unit->lead = sums[0] - (other > sums[3] ? other : sums[3]);
+        }
+    }
+    for (int32_t at = 0; at < t->units; at++) most = t->unit[at].lead > most ? t->unit[at].lead : most;
+    for (int32_t at = 0; at < t->labels; at++) framed |= t->label[at].rank >= LABEL_MATERIAL;
+    for (int32_t at = 0; at < t->units; at++) framed |= t->unit[at].lead < 0 && text[t->unit[at].begin] == '<';
+    for (int32_t at = 0; at < t->units; at++)
+        if (t->unit[at].kind == REQUEST && a->less * t->unit[at].lead < most) t->unit[at].kind = MATERIAL;
+        else if (t->unit[at].kind == OF_RULES && !framed) t->unit[at].kind = REQUEST;
+    /* Short lines at the end that follow what is beside the point are a signature. */
+    int32_t begun = t->units, least = t->units > a->signed_units ? t->units - a->signed_units : 0;
+    for (int32_t at = t->units - 1; at >= least; at--) {
+        const struct unit *unit = t->unit + at;
+        if (unit->kind == REQUEST || unit->end - unit->begin > a->signature) break;
+        if (unit->kind == BESIDE) begun = at;
+    }
+    for (; begun < t->units; begun++) t->unit[begun].kind = BESIDE;
+    /* What is beside the point stands at the start or at the end: elsewhere it is a part of the message. */
+    int32_t inner = 0, outer = t->units;
+    while (inner < outer && t->unit[inner].kind == BESIDE) inner++;
+    while (outer > inner && t->unit[outer - 1].kind == BESIDE) outer--;
+    for (; inner < outer; inner++)
+        if (t->unit[inner].kind == BESIDE && !t->unit[inner].lead) t->unit[inner].kind = MATERIAL;
+}
+
+static int is_empty(uint8_t byte) { return is_blank(byte) || (byte && strchr("*_#=-`\"'>[]", byte)); }
+
+/* What is left of a part without blanks and marks at its ends; returns its length. */
+static int32_t stripped(const uint8_t *text, int32_t *begin, int32_t end) {
+    while (*begin < end && is_empty(text[*begin])) ++*begin;
+    while (*begin < end && is_empty(text[end - 1])) end--;
+    return end - *begin;
+}
+
+static int is_value(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end) {
+    int32_t size = stripped(text, &begin, end), at;
+    if (size <= 1) return 0;
+    for (const uint8_t *fill = a->fill; *fill; fill += *fill + 1) {
+        for (at = 0; at < *fill && at < size && at < LONGEST_LABEL && lowered(text[begin + at]) == fill[1 + at];) at++;
+        if (at == *fill) return 0;
+    }
+    return 1;
+}
+
+/* The value of the strongest label that says what is asked, the last of several; returns its rank, 0 where there is none. */
+static int32_t labelled(const struct asking *a, struct taken *t, int32_t *begin, int32_t *end) {
+    int32_t best = 0, open_cue;
+    if (!t->labels) return 0;
+    const struct label *last = t->label + t->labels - 1;
+    int32_t cue_at = last->value;
+    open_cue = last->rank == LABEL_ANSWER && !stripped(t->text, &cue_at, t->size);
+    for (int32_t at = 0; at < t->labels; at++) {
+        const struct label *each = t->label + at, *after = each + 1, *stop = t->label + t->labels;
+        if (each->rank <= 0 || (each->rank == LABEL_WEAKEST && !open_cue)) continue;
+        while (after < stop && each->end && after->begin < each->end) after++;
+        int32_t ends = each->end ? each->end : after < stop ? after->begin : t->size;
+        if (!is_value(a, t->text, each->value, ends)) continue;
+        if (after < stop && after->rank == LABEL_ANSWER && each->rank != LABEL_TASK && !each->end) {
+            int32_t answer = after->value;
+            int32_t answered = after + 1 < stop ? after[1].begin : t->size;
+            if (stripped(t->text, &answer, answered)) {
+                for (int32_t unit = 0; unit < t->units; unit++)
+                    if (t->unit[unit].begin >= each->value && t->unit[unit].begin < answered && t->unit[unit].kind == REQUEST) t->unit[unit].kind = MATERIAL;
+                continue;
+            }
+        }
+        if (each->rank >= best) {
+            best = each->rank;
+            *begin = each->value;
+            *end = ends;
+        }
+    }
+    return best;
+}
+
+static int speaks_of(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end, int loosely) {
+    struct token token;
+    int32_t article = 2, beyond = 0;
+    for (int32_t at = begin; next_token(a, text, at, end, &token); at = token.end) {
+        int32_t kind = looked_up(a->word_keys, a->word_values, a->word_mask, token.hash);
+        article++;
+        if (kind == NEAR || (kind == THING && article <= 1 + loosely) || (kind == OWN && loosely)) return 1;
+        if (kind == ARTICLE) article = 0;
+        beyond |= is_lone(text[token.begin]);
+    }
+    if (end > begin && text[end - 1] == ':') return 1;
+    for (const uint8_t *near = a->near; beyond && *near; near += *near + 1)
+        if (found_at(text, begin, end, near + 1, *near) >= 0) return 1;
+    return 0;
+}
+
+static void stems_in(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end, uint64_t *bits) {
+    struct token token;
+    for (int32_t at = begin; next_token(a, text, at, end, &token); at = token.end)
+        if (token.end - token.begin >= STEM) {
+            uint32_t stem = token.stem * HASH_MIX >> (32 - STEM_BITS);
+            bits[stem >> 6] |= (uint64_t)1 << (stem & 63);
+        }
+}
+
+/* Which units ask, as marks; returns the rank of the label that says so, 0 where it is their score, and counts them. */
+static int32_t asking_units(const struct asking *a, struct taken *t, uint8_t *asks, int32_t *count) {
+    int32_t begin = 0, end = 0, rank = labelled(a, t, &begin, &end), inside = 0, own = 0, outside = 0;
+    memset(asks, 0, MOST_UNITS);
+    *count = 0;
+    if (rank) {
+        int32_t first = -1;
+        uint8_t there[MOST_UNITS] = {0};
+        for (int32_t at = 0; at < t->units;) {
+            int32_t next = at, asked = 0;
+            for (; next < t->units && t->unit[next].block == t->unit[at].block; next++) {
+                const struct unit *unit = t->unit + next;
+                if (unit->begin < begin || unit->begin >= end) continue;
+                if (first < 0) first = unit->block;
+                asked |= unit->kind == REQUEST || unit->block == first;
+            }
+            for (; at < next; at++) {
+                const struct unit *unit = t->unit + at;
+                int lies = unit->begin >= begin && unit->begin < end;
+                if (!lies && !at) outside = unit->lead;
+                if (!lies || !asked) continue;
+                there[at] = 1;
+                inside++;
+                *count += asks[at] = unit->kind == REQUEST || unit->kind == MATERIAL;
+                if (unit->lead > own) own = unit->lead;
+            }
+        }
+        /* A weak label within what somebody pasted does not outdo what he asks of it. */
+        if (rank == LABEL_TASK && outside > a->less * (own > a->sure / 4 ? own : a->sure / 4)) inside = *count = 0;
+        if (*count) return rank;
+        memset(asks, 0, MOST_UNITS);
+        for (int32_t at = 0; inside && at < t->units; at++) *count += asks[at] = there[at];
+        if (*count) return rank;
+    }
+    int any = 0;
+    for (int32_t at = 0; at < t->units; at++) any |= t->unit[at].kind == REQUEST;
+    /* Where nothing else asks a rule does. */
+    for (int32_t at = 0; !any && at < t->units; at++)
+        if (t->unit[at].kind == OF_RULES) t->unit[at].kind = REQUEST;
+    for (int32_t at = 0; at < t->units;) {
+        int32_t next = at, requests = 0, beside = 0;
+        for (; next < t->units && t->unit[next].line == t->unit[at].line; next++) {
+            requests += t->unit[next].kind == REQUEST;
+            if (t->unit[next].kind == MATERIAL) beside += t->unit[next].end - t->unit[next].begin;
+        }
+        for (; at < next; at++) *count += asks[at] = t->unit[at].kind == REQUEST || (requests && t->unit[at].kind == MATERIAL && beside < a->long_material);
+    }
+    return 0;
+}
+
+/* Units' text with what stands between those that are neighbours, into `out` as far as there is room; returns its size. */
+static int32_t joined_units(const struct taken *t, const uint8_t *chosen, uint8_t *out, int32_t room) {
+    int32_t kept = 0, last = -1;
+    for (int32_t at = 0; at < t->units; at++) {
+        const struct unit *unit = t->unit + at, *before = t->unit + last;
+        if (!chosen[at]) continue;
+        int32_t begin = unit->begin;
+        if (last >= 0 && last + 1 == at) begin = before->end;
+        else if (last >= 0) {
+            int32_t breaks = before->line == unit->line ? 0 : before->block == unit->block ? 1 : 2;
+            if (kept + 2 > room) return kept;
+            out[kept++] = breaks ? '\n' : ' ';
+            if (breaks == 2) out[kept++] = '\n';
+        }
+        int32_t size = unit->end - begin;
+        if (size > room - kept) size = room - kept;
+        memcpy(out + kept, t->text + begin, (size_t)size);
+        kept += size;
+        last = at;
+    }
+    return kept;
+}
+
+/* The units that are read: those that ask, and of the material what belongs to it. Returns how many. */
+static int32_t read_units(const struct asking *a, const struct taken *t, const uint8_t *asks, int32_t rank, uint8_t *kept) {
+    uint64_t telling[STEM_WORDS] = {0}, found[STEM_WORDS];
+    int32_t near = 0, all = 0, others = 0;
+    for (int32_t at = 0; at < t->units; at++) others |= !asks[at] && t->unit[at].kind == MATERIAL;
+    /* Where there is no material nobody has to know whether it belongs. */
+    for (int32_t at = 0; others && at < t->units; at++)
+        if (asks[at]) {
+            near = near || speaks_of(a, t->text, t->unit[at].begin, t->unit[at].end, !rank);
+            stems_in(a, t->text, t->unit[at].begin, t->unit[at].end, telling);
+        }
+    int32_t told = 0;
+    for (int32_t each = 0; each < STEM_WORDS; each++) told += __builtin_popcountll(telling[each] &= ~a->common[each]);
+    near = near || (!rank && told < a->fewest_telling);
+    for (int32_t at = 0; at < t->units;) {
+        int32_t next = at, own = 0, size = 0, shared = 0;
+        for (; next < t->units && t->unit[next].block == t->unit[at].block; next++) own |= !rank && asks[next];
+        if (!near && !own) {
+            memset(found, 0, sizeof found);
+            for (int32_t each = at; each < next; each++) {
+                const struct unit *unit = t->unit + each;
+                if (asks[each] || unit->kind != MATERIAL) continue;
+                if (size < a->compared) stems_in(a, t->text, unit->begin, unit->end < unit->begin + a->compared ? unit->end : unit->begin + a->compared, found);
+                size += unit->end - unit->begin;
+            }
+            for (int32_t each = 0; each < STEM_WORDS; each++) shared += __builtin_popcountll(found[each] & telling[each]);
+        }
+        int belongs = near || own || shared > (size < a->compared ? size : a->compared) / a->a_shared_word;
+        for (; at < next; at++) all += kept[at] = asks[at] || (t->unit[at].kind == MATERIAL && (belongs || (!rank && t->unit[at].lead > 0)));
+    }
+    return all;
+}
+
+/* The task that a system message sets for whatever the user sends, into `out`; returns its size, 0 where it sets none. */
+static int32_t standing_task(const struct asking *a, const uint8_t *system, int32_t size, const struct taken *message, const uint8_t *asks, struct taken *t, uint8_t *out, int32_t room) {
+    uint8_t tasks[MOST_UNITS];
+    int32_t count, rank, lead = 0, own = 0, requests = 0, asked = 0, all = 0, brings = 0, near = 0;
+    take_apart(a, system, size, t);
+    score_units(a, t, 1);
+    rank = asking_units(a, t, tasks, &count);
+    for (int32_t at = 0; at < t->units; at++) {
+        tasks[at] &= t->unit[at].kind == REQUEST || t->unit[at].kind == MATERIAL;
+        if (tasks[at] && t->unit[at].lead > lead) lead = t->unit[at].lead;
+        if (tasks[at] && !near) near = speaks_of(a, system, t->unit[at].begin, t->unit[at].end, 0);
+    }
+    if (lead < (rank > 1 ? 1 : a->least_task)) return 0;
+    for (int32_t at = 0; at < message->units; at++) {
+        const struct unit *unit = message->unit + at;
+        all += unit->end - unit->begin;
+        brings |= unit->kind == MATERIAL && unit->lead < 0;
+        if (!asks[at] || unit->kind != REQUEST) continue;
+        if (!requests++ || unit->lead > own) own = unit->lead;
+        asked += unit->end - unit->begin;
+    }
+    if (requests && rank <= 1) {
+        brings |= all > a->pasted && asked < all / 2;
+        for (int32_t at = 0; at < message->labels; at++) brings |= message->label[at].rank == LABEL_MATERIAL;
+        if (!((near && brings) || ((near || brings) && lead > own))) return 0;
+    }
+    return joined_units(t, tasks, out, room);
+}
+
+enum { IN_MESSAGE, BEHIND_LABEL, IN_SYSTEM };
+enum { MOST_JOINED = MOST_SEARCHED + MOST_SYSTEM + 2 };
+
+/* The start and the end of a text, on lines of their own, where it is longer than what is read; in place. */
+static int32_t ends_of(const struct tables *t, uint8_t *text, int32_t size) {
+    int32_t head = t->head_bytes, tail = t->tail_bytes;
+    if (size <= head + tail + 1) return size;
+    text[head] = '\n';
+    memmove(text + head + 1, text + size - tail, (size_t)tail);
+    return head + tail + 1;
+}
+
+/* What is read of a message with a system message, both with plain marks, and of that what asks: into `out` and `ask`, which have room for
+   MOST_JOINED bytes. Returns where it stands. A size of 0 says that what asks is not told apart. */
+static int32_t asked_of(const struct asking *a, const uint8_t *text, int32_t size, const uint8_t *system, int32_t system_size, uint8_t *out, int32_t *out_size, uint8_t *ask, int32_t *ask_size) {
+    struct taken taken, of_system;
+    uint8_t asks[MOST_UNITS], kept[MOST_UNITS];
+    int32_t count, rank;
+    take_apart(a, text, size, &taken);
+    score_units(a, &taken, 0);
+    rank = asking_units(a, &taken, asks, &count);
+    if (system_size && !rank && system_size <= a->system) {
+        int32_t task = standing_task(a, system, system_size, &taken, asks, &of_system, ask, MOST_JOINED);
+        if (task) {
+            memcpy(out, ask, (size_t)task);
+            memcpy(out + task, "\n\n", 2);
+            memcpy(out + task + 2, text, (size_t)size);
+            *out_size = task + 2 + size;
+            *ask_size = task;
+            return IN_SYSTEM;
+        }
+    }
+    *ask_size = 0;
+    *out_size = size;
+    if (!count) {
+        memcpy(out, text, (size_t)size);
+        return IN_MESSAGE;
+    }
+    if (read_units(a, &taken, asks, rank, kept) == taken.units && !rank) {
+        int32_t most = 0;
+        memcpy(out, text, (size_t)size);
+        for (int32_t at = 0; at < taken.units; at++) most = asks[at] && taken.unit[at].lead > most ? taken.unit[at].lead : most;
+        if (most < a->told) return IN_MESSAGE;
+    } else *out_size = joined_units(&taken, kept, out, MOST_JOINED);
+    *ask_size = joined_units(&taken, asks, ask, MOST_JOINED);
+    return rank ? BEHIND_LABEL : IN_MESSAGE;
+}
+
+/* What is read of a prompt: its texts, where what asks stands, and their sizes. A message that is `settled` is read as it is. */
+static int32_t parts_of(const struct tables *t, const uint8_t *text, int32_t size, const uint8_t *system, int32_t system_size, int32_t settled, uint8_t *out, int32_t *sizes, int32_t *place) {
+    uint8_t plain[MOST_SEARCHED], of_system[MOST_SYSTEM], whole[MOST_JOINED], asks[MOST_JOINED];
+    int32_t same_words, asks_size = 0, whole_size;
+    memcpy(plain, text, (size_t)size);
+    memcpy(of_system, system, (size_t)system_size);
+    size = with_plain_marks(t, plain, size);
+    *place = IN_MESSAGE;
+    if (settled) {
+        memcpy(whole, plain, (size_t)size);
+        memcpy(asks, plain, (size_t)size);
+        whole_size = asks_size = size;
+    } else *place = asked_of(t->asking, plain, size, of_system, with_plain_marks(t, of_system, system_size), whole, &whole_size, asks, &asks_size);
+    whole_size = ends_of(t, whole, whole_size);
+    asks_size = ends_of(t, asks, asks_size);
+    memcpy(out, whole, (size_t)whole_size);
+    sizes[0] = whole_size;
+    uint8_t *ask = out + whole_size;
+    int told = asks_size > 0, all_of_it = told && asks_size == whole_size && !memcmp(asks, whole, (size_t)whole_size);
+    sizes[1] = ask_in(t, told ? asks : out, told ? asks_size : whole_size, ask, &same_words, !told);
+    same_words &= !told || all_of_it;
+    int32_t same = sizes[1] == whole_size && !memcmp(ask, out, (size_t)whole_size), all = sizes[1];
     int32_t begin = question_in(t, ask, all, sizes + 2);
-    memcpy(ask + all, ask + begin, (size_t)sizes[2]);
+    memmove(ask + all, ask + begin, (size_t)sizes[2]);
     if (sizes[2] == all) sizes[2] = -1;
     if (same) sizes[1] = -1;
     return same_words;
 }
 
-/* The same of what is read of a text, into `out`. Returns 0, or -1 as above. */
-int32_t weighbridge_parts(const struct tables *t, const uint8_t *text, int32_t size, uint8_t *out, int32_t *sizes) {
-    if (size < 0 || size > MOST_BYTES) return -1;
-    memcpy(out, text, (size_t)size);
-    parts_of(t, out, size, sizes);
+/* The plain bytes that are read of a prompt, and behind them what it asks and its question, into `out`, which has room for three texts that
+   are read; the sizes of all three, the last two negative where they are the same as the one before; and where it stands. Returns 0, or
+   -1 for a text or a system message that is longer than what is searched can be. */
+int32_t weighbridge_parts(const struct tables *t, const uint8_t *text, int32_t size, const uint8_t *system, int32_t system_size, int32_t settled, uint8_t *out, int32_t *sizes, int32_t *place) {
+    if (size < 0 || size > MOST_SEARCHED || system_size < 0 || system_size > MOST_SYSTEM) return -1;
+    parts_of(t, text, size, system, system_size, settled, out, sizes, place);
     return 0;
 }
 
@@ -721,10 +1347,10 @@ static void sums_of(const struct model *m, const struct found parts[3], float *o
 
 enum { ROOM = SKETCH_AT + WIDEST + MOST_MEANT + 6 * MOST_BYTES };
 
-/* What the graph takes, and the sketch, of a text of any length, and of what is read of the message before it. Returns the length that is
+/* What the graph takes, and the sketch, of what is searched of a message and of a system message, and of what is read of the message before it. Returns the length that is
    asked for, UNITS times the number and the unit; or -1 as above. */
-int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const uint8_t *text, int32_t size, int32_t characters,
-                           const uint8_t *before, int32_t before_size, float *out, int32_t turns, int32_t tools, int32_t images,
+int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const uint8_t *text, int32_t size, const uint8_t *system, int32_t system_size,
+                           int32_t settled, const uint8_t *before, int32_t before_size, float *out, int32_t turns, int32_t tools, int32_t images,
                            int32_t json_mode, int32_t system_chars, int32_t history_chars) {
     struct request request = {turns, tools, images, json_mode, system_chars, history_chars};
     int32_t found[3][ROOM], earlier[MOST_MEANT], sizes[3], earlier_size;
@@ -733,8 +1359,9 @@ int32_t weighbridge_inputs(const struct tables *t, const struct model *m, const 
     struct content content;
     struct found parts[3];
     if (t->sketch > WIDEST || t->head_words + t->tail_words > MOST_MEANT || m->context_words > MOST_MEANT) return -1;
-    if (size < 0 || t->head_bytes + t->tail_bytes + 1 > MOST_BYTES || before_size < 0 || before_size > MOST_BYTES) return -1;
-    int32_t same_words = parts_of(t, texts, read_of(t, text, size, characters, texts), sizes);
+    if (size < 0 || size > MOST_SEARCHED || system_size < 0 || system_size > MOST_SYSTEM) return -1;
+    if (t->head_bytes + t->tail_bytes + 1 > MOST_BYTES || before_size < 0 || before_size > MOST_BYTES) return -1;
+    int32_t place, same_words = parts_of(t, text, size, system, system_size, settled, texts, sizes, &place);
     memcpy(plain, before, (size_t)before_size);
     earlier_size = weighbridge_words(t, plain, with_plain_marks(t, plain, before_size), m->context_words, earlier);
     const uint8_t *at = texts;

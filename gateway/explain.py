@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from classifier.asking import resolve
 from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
@@ -26,6 +27,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """A routing decision in plain values. `refusal` is set when nothing could serve the prompt."""
 
     complexity: float
+    ask: str
+    """What was taken for the ask, on one line and bounded: shown to whoever asks, and kept nowhere."""
+    ask_place: str
+    """Where it stands; one of `classifier.asking.Place`."""
     kind: str
     """What kind of task it is; empty where the rule weighed."""
     classifier: str
@@ -82,10 +87,10 @@ class DryRun:
         rooms = planned_rooms(self._policy)
         try:
             route = plan(facts, prediction, self._policy, self._catalog, self._fleet, rooms=rooms)
-            found = _explanation(facts, prediction, route, kept)
+            found = _explanation(facts, weighed, prediction, route, kept)
         except Refused as refused:
             nothing = RoutePlan(candidates=(), rejected=())
-            found = _explanation(facts, prediction, nothing, kept, refusal=refused.message)
+            found = _explanation(facts, weighed, prediction, nothing, kept, refusal=refused.message)
         return msgspec.structs.replace(found, evidence=evidence_for_auto(self._policy, self._catalog))
 
     def _facts(self, request: ChatRequest, weighed: Prompt, tier: Tier, floor: float) -> Facts:
@@ -147,10 +152,13 @@ def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier
 
 
 def _explanation(
-    facts: Facts, prediction: Prediction, route: RoutePlan, floor: float, refusal: str | None = None
+    facts: Facts, weighed: Prompt, prediction: Prediction, route: RoutePlan, floor: float, refusal: str | None = None
 ) -> Explanation:
+    asked = resolve(weighed)
     return Explanation(
         complexity=round(prediction.complexity, 4),
+        ask=asked.shown,
+        ask_place=asked.place,
         kind=prediction.kind,
         classifier=prediction.source,
         input_tokens=facts.input_tokens,

@@ -601,6 +601,7 @@ def _text(message: Message) -> str:
 
 def prompt_of(request: ChatRequest) -> Prompt:
     """Returns the classifier's input: the last user message apart from what came before and after it."""
+    said = proposal = ""
     system: list[str] = []
     talk: list[str] = []
     asked: list[int] = []
@@ -611,6 +612,9 @@ def prompt_of(request: ChatRequest) -> Prompt:
             continue
         if message.role == "user":
             asked.append(len(talk))
+            proposal, said = said, ""
+        elif message.role == "assistant" and text:
+            said = text
         talk.append(text)
     # A conversation without a user message is weighed by its last one.
     question = asked[-1] if asked else len(talk) - 1
@@ -620,6 +624,7 @@ def prompt_of(request: ChatRequest) -> Prompt:
         before=talk[asked[-2]] if len(asked) > 1 else "",
         history="\n".join(talk[:question]) if question > 0 else "",
         since="\n".join(talk[question + 1 :]),
+        proposal=proposal,
         turns=max(len(asked), 1),
         tools=request.tools,
         images=request.images,

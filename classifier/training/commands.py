@@ -51,7 +51,7 @@ _FLOOR_FIGURES: Final = (
     *("lead", "lead_low", "lead_high", "way", "way_low", "way_high"),
 )
 # Measures of difficulty for which nothing is trained; they come first.
-_UNTRAINED: Final = 4
+_UNTRAINED: Final = 5
 
 
 class NothingToJudge(Exception):

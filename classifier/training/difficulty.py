@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from classifier.features import FLAGS, STRUCTURE, Features, extract
+from classifier.asking import searched, with_plain_marks
+from classifier.features import FLAGS, STRUCTURE, Features, extract, read_text
 from classifier.prediction import Prompt
 from classifier.training.network import Rows, asks_of, quantised, weighed
 from classifier.training.rewording import CHANGES
 from classifier.training.tier_set import TIERS, Tiered
 from classifier.training.word_table import GRADED, WordTable
+from classifier.training.wrapping import shapes, wrapped
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -158,16 +160,34 @@ def lesson_of(prompts: Sequence[Prompt], tiers: Sequence[int], weights: Sequence
 
 
 def lessons(taught: Sequence[Tiered], table: WordTable, seed: int = 0) -> Lesson:
-    """The prompts and, once each, a changed copy of them whose task is the same."""
+    """The prompts and, once each, a copy that is worded otherwise, and one as a program or a person might send it: the task is the same."""
     draw = random.Random(seed)  # noqa: S311 - it makes up training data
     names = list(CHANGES)
+    known = shapes().part(held=False)
     changed = [CHANGES[names[number % len(names)]](row.prompt, draw) for number, row in enumerate(taught)]
+    sent = [(row, wrapped(row.prompt, known, draw)) for row in taught]
+    # Where the ask is not found there is nothing to be learned about it.
+    found = [(row, prompt) for row, prompt in sent if _begins(row.prompt) in read_text(prompt)]
     return lesson_of(
-        [*(row.prompt for row in taught), *changed],
-        [row.tier for row in taught] * 2,
-        [row.weight for row in taught] * 2,
+        [*(row.prompt for row in taught), *changed, *(prompt for _, prompt in found)],
+        [*(row.tier for row in taught), *(row.tier for row in taught), *(row.tier for row, _ in found)],
+        [
+            *(row.weight for row in taught),
+            *(row.weight for row in taught),
+            *(SENT_WEIGHT * row.weight for row, _ in found),
+        ],
         table,
     )
+
+
+SENT_WEIGHT: Final = 0.5
+"""Weight of a copy in a template or a letter."""
+_BEGINNING: Final = 60
+
+
+def _begins(prompt: Prompt) -> bytes:
+    """How a prompt's message begins, with plain marks."""
+    return with_plain_marks(searched(prompt.text)).strip()[:_BEGINNING]
 
 
 def fit(lesson: Lesson, idf: Floats, seed: int = 0) -> Difficulty:

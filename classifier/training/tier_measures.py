@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold
 
 from classifier.features import extract
 from classifier.prediction import Prompt
-from classifier.training import difficulty
+from classifier.training import difficulty, shape_measures
 from classifier.training.difficulty import Lesson, gists_of, lessons
 from classifier.training.network import asks_of, idf_of
 from classifier.training.rewording import CHANGES
@@ -177,6 +177,7 @@ def measures(
         msgspec.to_builtins(order_of(tiers, [float(len(row.prompt.text)) for row in held])),
     )
     yield "always the same model", msgspec.to_builtins(order_of(tiers, np.zeros(len(held))))
+    yield "shapes", shape_measures.measures(shipped, seed)
     for name, found in cross_validated(table, data_rows, seed):
         yield name, msgspec.to_builtins(found)
 

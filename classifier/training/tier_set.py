@@ -75,6 +75,7 @@ def _tiered(row: _Row) -> Tiered:
     if row.tier not in TIERS or row.lang not in LANGUAGES or not row.user:
         raise ValueError("tier, lang or user is wrong")
     asked = [text for role, text in row.history if role == "user"]
+    said = [text for role, text in row.history if role == "assistant"]
     return Tiered(
         row_id=row.id,
         kind=row.kind,
@@ -86,6 +87,7 @@ def _tiered(row: _Row) -> Tiered:
             system=row.system,
             before=asked[-1] if asked else "",
             history="\n".join(text for _, text in row.history),
+            proposal=said[-1] if said else "",
             turns=1 + len(asked),
             tools=len(row.tools),
         ),

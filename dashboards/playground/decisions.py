@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Caller
+from classifier.asking import PLACES, resolve
 from dashboards.requests.considered import deciding
 from dashboards.web.gateway import Gateway
 from proxy.considered import Considered, compared
@@ -37,6 +38,9 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt's classification, and the choice at each quality, the lowest first."""
 
     complexity: float
+    ask: str
+    """What was taken for the ask, and where it stands, in words. It is shown and kept nowhere."""
+    ask_place: str
     kind: str
     input_tokens: int
     output_tokens: int
@@ -80,8 +84,11 @@ def _weigh(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
         told = deciding(found, prediction.complexity)
         return Decision(floor=floor, is_own=floor == own, considered=found, deciding=told)
 
+    asked = resolve(prompt)
     return Weighed(
         complexity=prediction.complexity,
+        ask=asked.shown,
+        ask_place=PLACES[asked.place],
         kind=prediction.kind,
         input_tokens=parsed.input_tokens,
         output_tokens=prediction.expected_output_tokens,

@@ -164,6 +164,7 @@ def study_new_models(
 @classifier_app.command("explain")
 def explain(
     prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    system: Annotated[str, typer.Option(help="A system message that goes with it.")] = "",
     every: Annotated[
         bool, typer.Option("--all", help="Every ability that the artifact has, not only a few known ones.")
     ] = False,
@@ -171,6 +172,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a prompt weighs, and which of its features moved that. Nothing is kept."""
+    from classifier.asking import resolve
     from classifier.config import ClassifierSection
     from classifier.explanation import EXPLAINED, contributions
     from classifier.onnx_classifier import OnnxClassifier, load_classifier
@@ -180,11 +182,14 @@ def explain(
     if isinstance(classifier, OnnxClassifier):
         known = classifier.manifest.abilities
         classifier.adopt({name: name for name in known if every or name in EXPLAINED})
-    asked = Prompt(text=sys.stdin.read() if prompt == "-" else prompt)
+    asked = Prompt(text=sys.stdin.read() if prompt == "-" else prompt, system=system)
+    found = resolve(asked)
     prediction = classifier.classify(asked)
     moved = contributions(classifier, asked) if isinstance(classifier, OnnxClassifier) else []
     largest = moved[:_MOST_CONTRIBUTIONS]
     facts: dict[str, Any] = {
+        "ask": found.shown,
+        "ask_place": found.place,
         "complexity": prediction.complexity,
         "kind": prediction.kind,
         "source": prediction.source,
@@ -206,8 +211,10 @@ measure.register(classifier_app)
 
 
 def _print_explained(facts: dict[str, Any]) -> None:
+    from classifier.asking import PLACES
     from gateway.table import print_table
 
+    typer.echo(f"taken for the ask, {PLACES[facts['ask_place']]}: {facts['ask']}")
     typer.echo(
         f"complexity {facts['complexity']:.3f} ({facts['kind'] or facts['source']}), "
         f"{facts['expected_output_tokens']} tokens expected out, nine times in ten at most {facts['output_tokens_p90']}"
@@ -289,12 +296,27 @@ def _print_difficulty(found: dict[str, Any]) -> None:
     print_table(["prompts of known tiers", "n", "all", "clear"], rows, right=(1, 2, 3))
     typer.echo("\nmean change of complexity when a prompt is worded differently:")
     print_table(["change", "mean"], [[name, f"{each:.3f}"] for name, each in held["changes"].items()], right=(1,))
+    if "shapes" in found:
+        _print_shapes(found["shapes"])
     for name in ("chat, held out by row", "chat, never seen"):
         if name in found:
             typer.echo(f"\n{name}: pairs of origins in the right order")
             kinds = list(next(iter(found[name].values())))
             rows = [[part, *(f"{shares[kind]:.3f}" for kind in kinds)] for part, shares in found[name].items()]
             print_table(["by", *kinds], rows, right=tuple(range(1, len(kinds) + 1)))
+
+
+def _print_shapes(found: dict[str, Any]) -> None:
+    """Prints how well complexity orders prompts in the shapes in which programs and people send them."""
+    from gateway.table import print_table
+
+    typer.echo("\npairs in the right order, of held prompts in the shapes of frameworks and people:")
+    print_table(["shape", "all"], [[name, f"{each:.3f}"] for name, each in found["rows"].items()], right=(1,))
+    typer.echo("\nthe same prompts in each held template:")
+    print_table(["template", "all"], [[name, f"{each:.3f}"] for name, each in found["templates"].items()], right=(1,))
+    typer.echo("\nchoices between two targets that are turned by what leaves the task as it is, and the order then:")
+    rows = [[name, f"{each['turned']:.3f}", f"{each['order']:.3f}"] for name, each in found["changes"].items()]
+    print_table(["change", "turned", "all"], rows, right=(1, 2))
 
 
 def _figure(column: str, value: object) -> str:

@@ -57,10 +57,12 @@ def _body(path: Path) -> bytes:
 
 
 def _print_explanation(told: "Explanation") -> None:
+    from classifier.asking import PLACES
     from dashboards.ui.words import MARGIN_WORDS
     from gateway.table import print_table
     from proxy.evidence import EVIDENCE_WORDS, evidence_notes
 
+    typer.echo(f"taken for the ask, {PLACES[told.ask_place]}: {told.ask}")
     typer.echo(
         f"complexity {told.complexity:.3f} ({told.kind or told.classifier}), about {told.input_tokens} tokens in, "
         f"{told.expected_output_tokens} expected out"

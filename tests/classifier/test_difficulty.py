@@ -15,6 +15,7 @@ from classifier.training.difficulty import (
     JOINED,
     MEANT,
     RATED,
+    SENT_WEIGHT,
     THRESHOLDS,
     gist_of,
     gists_of,
@@ -83,13 +84,15 @@ def test_a_message_before_tells_only_of_a_short_one(known_everyday: Everyday) ->
 
 
 def test_a_lesson_has_a_changed_copy_of_each_prompt(known_everyday: Everyday) -> None:
-    """The copies keep tier and weight, and read otherwise; the same seed makes the same copies."""
+    """The copies keep tier and weight, and read otherwise; some stand in a template or a letter, and count less; the same seed makes the same."""
     taught = made_up.tiered()[:40]
     lesson = lessons(taught, known_everyday.table, seed=2)
     size = len(taught)
-    assert lesson.tiers.tolist() == [row.tier for row in taught] * 2
-    assert lesson.weights.tolist() == [row.weight for row in taught] * 2
-    assert (lesson.gists[:size] != lesson.gists[size:]).any(axis=1).mean() > 0.5
+    assert lesson.tiers[: 2 * size].tolist() == [row.tier for row in taught] * 2
+    assert lesson.weights[: 2 * size].tolist() == [row.weight for row in taught] * 2
+    assert 2.5 * size < len(lesson.tiers) <= 3 * size
+    assert set(lesson.weights[2 * size :]) == {SENT_WEIGHT * row.weight for row in taught}
+    assert (lesson.gists[:size] != lesson.gists[size : 2 * size]).any(axis=1).mean() > 0.4
     again = lessons(taught, known_everyday.table, seed=2)
     assert np.array_equal(again.gists, lesson.gists)
     plain = lesson_of([row.prompt for row in taught], [row.tier for row in taught], [1.0] * size, known_everyday.table)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from classifier.asking import to_search, with_plain_marks
 from classifier.compiled import CompiledWords
 from classifier.features import (
     BUCKET_BITS,
@@ -32,9 +33,9 @@ from classifier.features import (
     feature_hash,
     meaning_of,
     question_in,
-    raw_text,
     read_text,
     shape_of,
+    texts_of,
     words_of,
 )
 from classifier.prediction import Prompt
@@ -108,7 +109,7 @@ def test_any_prompt_has_finite_bounded_features(prompt: Prompt) -> None:
 @given(TEXT | st.text(alphabet="a1 证明。，\u3000한é", max_size=40))
 def test_words_are_counted_as_a_loop_would(text: str) -> None:
     """Words and word pairs are as many as a plain loop over the bytes finds."""
-    words = slow_words(text)
+    words = slow_words(with_plain_marks(text.encode("utf-8", "replace")).decode("utf-8", "replace"))
     assert extract(Prompt(text=text)).counts.sum() == len(words) + max(0, len(words) - 1)
 
 
@@ -348,17 +349,17 @@ QUOTES = [
 @given(st.lists(st.sampled_from(QUOTES), max_size=60).map("".join))
 def test_the_compiled_parts_are_those_of_the_rules(compiled: CompiledWords, text: str) -> None:
     """Plain marks, what is asked, and its question: byte by byte what the expressions say, however marks are nested or left open."""
-    prompt = Prompt(text=text)
-    ask = ask_in(read_text(prompt))
-    assert compiled.parts(raw_text(prompt)) == (read_text(prompt), ask, question_in(ask))
+    prompt = Prompt(text=text, system=text[::-1])
+    data, system, settled = to_search(prompt)
+    assert compiled.parts(data, system, settled=settled) == texts_of(prompt)
 
 
 def test_a_text_that_the_library_has_no_room_for_is_refused(compiled: CompiledWords) -> None:
     """Whoever reads more of a text has to give the library more room."""
     with pytest.raises(ValueError, match="5000 bytes"):
         compiled.words(b"x" * 5000, 10)
-    with pytest.raises(ValueError, match="5000 bytes"):
-        compiled.parts(b"x" * 5000)
+    with pytest.raises(ValueError, match="50000 bytes"):
+        compiled.parts(b"x" * 50_000, b"", settled=False)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no library"])
@@ -436,11 +437,11 @@ def test_what_is_asked_is_told_from_what_is_pasted(text: str, ask: str, question
 
 @given(PROMPTS)
 def test_the_parts_of_any_text_are_read_like_texts(prompt: Prompt) -> None:
-    """What is asked has the features of a message of its own, and the question, too; neither is longer than the text."""
-    data, features = read_text(prompt), extract(prompt)
-    ask = ask_in(data)
-    for part, read in ((features.ask, ask), (features.question, question_in(ask))):
-        assert len(read) <= len(data)
+    """What is asked has the features of a message of its own, and the question, too; neither is longer than what is searched."""
+    features = extract(prompt)
+    data, ask, question = texts_of(prompt)
+    for part, read in ((features.ask, ask), (features.question, question)):
+        assert len(read) <= HEAD_BYTES + TAIL_BYTES + 1
         assert part.structure[0] == np.float32(np.log1p(len(read)))
         assert len(part.indices) == len(part.counts) == len(part.sublinear)
     if ask == data:

@@ -191,6 +191,23 @@ def test_the_last_user_message_stands_apart_from_what_came_before() -> None:
     assert (prompt.before, prompt.since) == ("one", "")
 
 
+def test_the_proposal_is_the_assistant_s_last_words_before_the_user_s() -> None:
+    """Of several the last, and none that came before an earlier message of the user's or in the present loop."""
+    talk = [
+        ("user", "hi"),
+        ("assistant", "Hello!"),
+        ("user", "move it"),
+        ("assistant", "Wait."),
+        ("assistant", "Shall I?"),
+        ("user", "yes"),
+    ]
+    messages = [{"role": role, "content": text} for role, text in talk]
+    assert prompt_of(parse_chat(body(messages=messages), NO_HEADERS)).proposal == "Shall I?"
+    more = [*messages, {"role": "assistant", "content": "I begin."}]
+    assert prompt_of(parse_chat(body(messages=more), NO_HEADERS)).proposal == "Shall I?"
+    assert not prompt_of(parse_chat(body(messages=[*messages, {"role": "user", "content": "go"}]), NO_HEADERS)).proposal
+
+
 def test_what_follows_the_question_is_no_part_of_the_history() -> None:
     """Within a tool loop the last user message stays the question; calls and results after it stand apart."""
     messages = [
