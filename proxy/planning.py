@@ -1,15 +1,19 @@
 """What goes into planning, and what follows from a plan: facts, arm, comparators, hold. Pure."""
 
+from typing import Final
+
 from msgspec.structs import replace
 
-from accounts.caller import Caller
+from accounts.caller import Caller, Escalation
 from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
 from providers.wire import ChatRequest
+from proxy.agreement import AgreementRates, Pair, pair_for
+from proxy.answers.comparable import asked_form
 from proxy.context import RequestContext
-from proxy.escalation import may_escalate
+from proxy.escalation import asks_two, may_escalate
 from proxy.kept_answer import portion_bytes
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
@@ -18,6 +22,9 @@ from proxy.request import decisive_parameters, most_input_tokens, needs, opening
 from proxy.routed_request import Hold, RoutedRequest
 from proxy.tolerance import plain_tolerance
 from proxy.tool_loop import NO_LOOP, read_loop
+
+_PART_OF_TIME: Final = 0.3
+"""The part of the caller's time within which two cheap answers must be there."""
 
 
 def facts_of(
@@ -124,9 +131,47 @@ def hold_of(
         route,
         alias=facts.alias,
         stream=request.stream,
-        team=caller.settings.escalation,
-        wanted=parsed.wants_escalation,
+        wanted=_wanted(parsed, caller, config),
     ):
         return None
     rules = config.escalation
     return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)
+
+
+def may_ask_two(config: PipelineConfig, caller: Caller, parsed: ParsedRequest) -> bool:
+    """Returns True when two cheap targets may be asked in place of a dear one: where that is wanted, and for lines of batches that must
+    keep as much quality as the operator says.
+    """
+    request, wanted = parsed.request, _wanted(parsed, caller, config)
+    if asks_two(wanted, stream=request.stream):
+        return True
+    least = config.escalation.batch_agreement_from
+    if least is None or request.tier != "batch" or request.stream or parsed.wants_escalation == "off":
+        return False
+    rules, policy = config.policy.autos.get(request.alias), config.policy
+    floors = (None if rules is None else rules.quality_floor, caller.settings.quality_floor, policy.quality_floor)
+    return next(each for each in floors if each is not None) >= least
+
+
+def pair_of(
+    config: PipelineConfig, parsed: ParsedRequest, routed: RoutedRequest, rates: AgreementRates, now: float
+) -> Pair | None:
+    """Returns the two targets to ask before the plan; None where their answers could not be compared, or that does not pay."""
+    prediction = routed.prediction
+    if prediction is None:
+        return None
+    asked = asked_form(parsed.request, parsed.prompt, prediction.expected_output_tokens)
+    if asked is None:
+        return None
+    # Most of the time is the planned target's, should it be asked.
+    wait_s = min(config.escalation.agreement_wait_s, parsed.deadline.remaining_s(now) * _PART_OF_TIME)
+    share = rates.share(routed.caller.team_id, asked.kind)
+    return pair_for(asked, routed.plan, routed.facts, prediction, config.catalog, share=share, wait_s=wait_s)
+
+
+def _wanted(parsed: ParsedRequest, caller: Caller, config: PipelineConfig) -> Escalation:
+    """The request's own choice, else that of the alias that it was sent under, else the team's."""
+    if parsed.wants_escalation is not None:
+        return parsed.wants_escalation
+    rules = config.policy.autos.get(parsed.request.alias)
+    return caller.settings.escalation if rules is None or rules.escalation is None else rules.escalation

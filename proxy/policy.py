@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from accounts.caller import Escalation
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
@@ -59,6 +60,7 @@ Reason = Literal[
     "hedge",
     "degraded",
     "escalated",
+    "agreement",
     "holdout",
     "spill-over",
     "same-turn",
@@ -110,6 +112,8 @@ class AutoRules(msgspec.Struct, frozen=True, kw_only=True):
     """The target ids it chooses from; None for those of `auto`."""
     quality_floor: float | None = None
     """The share of the reference's quality to keep; None for the team's."""
+    escalation: Escalation | None = None
+    """When answers are asked again, or asked of two; None for the team's."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -907,6 +911,11 @@ def _candidate(option: _Option, facts: Facts) -> Candidate:
         adequate=None if option.outlook is None else option.outlook.adequate,
         output_tokens=option.output_tokens,
     )
+
+
+def candidate_of(target: Target, facts: Facts, prediction: Prediction, reason: Reason) -> Candidate:
+    """A target that is asked beside the plan."""
+    return _candidate(_option(target, facts, prediction, None, reason), facts)
 
 
 def _expected(

@@ -50,6 +50,8 @@ ESCALATION: Final[Sequence[tuple[Escalation, str]]] = (
     ("off", "Never"),
     ("whole", "For whole replies"),
     ("all", "For streams too"),
+    ("agreement", "For whole replies, and two cheap models first"),
+    ("agreement-all", "For streams too, and two cheap models first"),
 )
 LEARNING: Final[Sequence[tuple[Learning, str]]] = (
     ("off", "Nothing"),
