@@ -1,16 +1,14 @@
-"""Agreement: which two cheap targets are asked in place of a dear one, where a program can tell whether their answers say the same. Pure.
+"""Agreement: which two cheap targets are asked first, where a program can tell whether their answers say the same. Pure.
 
-Two cheap answers that say the same are rarely wrong together, and two that differ show that the prompt is hard. So where `auto` would
-choose a dear target, two cheaper ones that would each lose too much are asked beside each other: what they agree on is the answer, and
-where they do not agree the dear one is asked as planned. A pair is asked only where both hold, each by the worse assumption:
+Two cheap answers that say the same are rarely wrong together, and two that differ show that the prompt is hard. So two are asked beside each
+other: what they agree on is the answer, and where they differ a better target is asked. That has two uses:
 
-- it keeps the minimum quality, though two wrong answers always said the same: q = ab + (1 - ab - (1-a)(1-b)) p, where a, b and p are the
-  chances of the two and of the planned target, is at least what the plan had to keep;
-- it costs less, though two wrong answers never said the same: c_a + c_b + (1 - ab s) c_p < c_p, where s is how often such answers of the
-  team agreed, beside how often they were expected to.
+- *instead*: `auto` chose a dear target. It is asked only where the two differ; that costs less at the same minimum.
+- *check*, where that is wanted: `auto` chose a cheap target, on the classifier's word. A second one is asked beside it, and where they differ the
+  baseline model, which would have cost more than all that is expected to.
 
-How much two models' mistakes have in common is not known beforehand: on four-way multiple choice 60 of 100 questions that both get wrong
-get the same wrong answer (Kim et al., Correlated Errors in Large Language Models, ICML 2025).
+Either is asked only where it keeps the minimum and costs less than the better target alone, by the rule of `classifier/pairs.py`, and not where
+a team's answers of this form have shown to agree too seldom for that.
 """
 
 import math
@@ -20,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from classifier.pairs import PART_OF_COST, expected_cost, expected_quality
 from classifier.prediction import Prediction
 from providers.catalog import Catalog
 from proxy.answers.comparable import AskedForm
@@ -49,6 +48,10 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """The chance that both are right, and so agree."""
     wait_s: float
     """The most seconds that both are waited for."""
+    then: RoutePlan | None = None
+    """The plan for where they differ; None for the one that there is."""
+    alone: str = ""
+    """The target whose answer is given where the other one has none in time, as the plan chose it; empty where neither is good enough."""
 
 
 class AgreementRates:
@@ -91,62 +94,77 @@ def pair_for(
     prediction: Prediction,
     catalog: Catalog,
     *,
+    reference: str | None = None,
+    checks: bool = False,
     share: float = 1.0,
     wait_s: float = math.inf,
 ) -> Pair | None:
-    """Returns the pair of least expected cost that keeps the minimum and costs less than the planned target; None without one.
+    """Returns the pair of least expected cost that keeps the minimum and costs less than the better target; None without one.
 
-    All three must have a measured or published chance for the prompt: what is declared is no chance.
+    `reference` is the baseline model; with `checks` a cheap choice of the plan is checked, too. All must have a measured or published chance
+    for the prompt: what is declared is no chance.
     """
     planned = route.candidates[0]
-    if planned.reason in _CHOSEN_OTHERWISE or facts.loop.steps:
+    if planned.reason in _CHOSEN_OTHERWISE or facts.loop.steps or route.reference_adequate is None:
         return None
-    if route.reference_adequate is None or route.tolerance is None:
-        return None
-    right, price = planned.adequate, planned.margin_nanousd
-    if right is None or price is None:
-        return None
-    # Where nothing reaches the minimum, the planned one is the best there is, and that is what is kept.
-    least = min(route.reference_adequate - route.tolerance, right)
-    options = sorted(_options(route, right, price), key=lambda each: (each.cost, each.target_id))[:MAX_OPTIONS]
-    best, chosen = float(price), None
-    for at, one in enumerate(options):
-        for other in options[at + 1 :]:
-            both = one.adequate * other.adequate
-            cost = one.cost + other.cost + (1 - both * share) * price
-            if (
-                cost < best
-                and one.adequate != other.adequate
-                and expected_quality(one.adequate, other.adequate, right) >= least
-            ):
-                best, chosen = cost, (one, other, both)
+    then: RoutePlan | None = None
+    chosen = _choose(route, planned, share)
+    if chosen is None and checks:
+        better = _better(route, reference)
+        if better is not planned:
+            chosen = _choose(route, better, share)
+            others = [each for each in route.candidates if each is not better]
+            first = msgspec.structs.replace(better, reason="escalated")
+            then = msgspec.structs.replace(route, candidates=(first, *others))
     if chosen is None:
         return None
-    first, second = sorted(chosen[:2], key=lambda each: -each.adequate)
+    likelier, other = sorted(chosen, key=lambda each: -each.adequate)
     return Pair(
         asked=asked,
-        first=candidate_of(catalog.targets[first.target_id], facts, prediction, "agreement"),
-        second=candidate_of(catalog.targets[second.target_id], facts, prediction, "agreement"),
-        agrees=chosen[2],
+        first=candidate_of(catalog.targets[likelier.target_id], facts, prediction, "agreement"),
+        second=candidate_of(catalog.targets[other.target_id], facts, prediction, "agreement"),
+        agrees=likelier.adequate * other.adequate,
         wait_s=wait_s,
+        then=then,
+        alone="" if then is None else planned.target.target_id,
     )
 
 
-def expected_quality(one: float, other: float, planned: float) -> float:
-    """The chance of a right answer where two are asked first, from the chances of the three: two wrong ones are taken to agree."""
-    both = one * other
-    return both + (1 - both - (1 - one) * (1 - other)) * planned
+def _better(route: RoutePlan, reference: str | None) -> Candidate:
+    """The baseline model, or else the candidate that is likeliest right."""
+    named = [each for each in route.candidates if each.target.target_id == reference]
+    return named[0] if named else max(route.candidates, key=lambda each: each.adequate or 0.0)
 
 
-def _options(route: RoutePlan, planned_adequate: float, price: int) -> Iterable[_Option]:
-    """The targets that could serve the request for less than half as much, each by its cheapest name.
+def _choose(route: RoutePlan, better: Candidate, share: float) -> tuple[_Option, _Option] | None:
+    """The pair of least expected cost in place of `better`."""
+    right, price = better.adequate, better.margin_nanousd
+    if right is None or price is None or route.reference_adequate is None or route.tolerance is None:
+        return None
+    # Where nothing reaches the minimum, the planned one is the best there is, and that is what is kept.
+    least = min(route.reference_adequate - route.tolerance, right)
+    options = sorted(_options(route, better, right, price), key=lambda each: (each.cost, each.target_id))[:MAX_OPTIONS]
+    best, chosen = float(price), None
+    for at, one in enumerate(options):
+        for other in options[at + 1 :]:
+            cost = expected_cost(float(one.cost + other.cost), one.adequate * other.adequate * share, float(price))
+            keeps = expected_quality(one.adequate, other.adequate, right) >= least
+            if cost < best and one.adequate != other.adequate and keeps:
+                best, chosen = cost, (one, other)
+    return chosen
+
+
+def _options(route: RoutePlan, better: Candidate, right: float, price: int) -> Iterable[_Option]:
+    """The targets that could serve the request and cost little beside the better one.
 
     One model under two names agrees with itself, which says nothing; it has one chance, too.
     """
-    told = [(each.target.target_id, each.adequate, each.margin_nanousd) for each in route.candidates[1:]]
+    told = [
+        (each.target.target_id, each.adequate, each.margin_nanousd) for each in route.candidates if each is not better
+    ]
     told += [
         (each.target_id, each.adequate, each.margin_nanousd) for each in route.rejected if each.obstacle == "too-hard"
     ]
     for target_id, adequate, cost in told:
-        if adequate is not None and cost is not None and 2 * cost < price and adequate != planned_adequate:
+        if adequate is not None and cost is not None and cost < PART_OF_COST * price and adequate != right:
             yield _Option(target_id, adequate, cost)

@@ -19,8 +19,8 @@ AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancel
 
 
 Agreement = Literal["agreed", "disagreed", "unconfirmed"]
-"""What became of two cheap answers: they said the same and one was given; they did not, and the planned target was asked; it could not
-answer, and one of the two was given all the same.
+"""What became of two cheap answers: they said the same and one was given; they did not, and a better target was asked; that one could not
+answer, or only the plan's own choice had answered in time, and that answer was given.
 """
 
 

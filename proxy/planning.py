@@ -166,7 +166,18 @@ def pair_of(
     # Most of the time is the planned target's, should it be asked.
     wait_s = min(config.escalation.agreement_wait_s, parsed.deadline.remaining_s(now) * _PART_OF_TIME)
     share = rates.share(routed.caller.team_id, asked.kind)
-    return pair_for(asked, routed.plan, routed.facts, prediction, config.catalog, share=share, wait_s=wait_s)
+    return pair_for(
+        asked,
+        routed.plan,
+        routed.facts,
+        prediction,
+        config.catalog,
+        reference=config.policy.reference,
+        # Lines of batches that nobody opted in for are not to cost more.
+        checks=asks_two(_wanted(parsed, routed.caller, config), stream=parsed.request.stream),
+        share=share,
+        wait_s=wait_s,
+    )
 
 
 def _wanted(parsed: ParsedRequest, caller: Caller, config: PipelineConfig) -> Escalation:

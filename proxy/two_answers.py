@@ -46,7 +46,7 @@ class TwoAnswers:
                 given = await self._agreed(context, routed, pair, open_)
             finally:
                 self._running -= 1
-            return given or await self._as_planned(context, routed, open_)
+            return given or await self._as_planned(context, routed, pair, open_)
         except BaseException as error:
             for each in open_:
                 if isinstance(error, asyncio.CancelledError):
@@ -71,7 +71,7 @@ class TwoAnswers:
         if first is not None and second is not None:
             agreed = agree(pair.asked, first[1], second[1])
             self._rates.note(routed.caller.team_id, pair.asked.kind, pair.agrees, agreed=agreed)
-        context.agreement = "agreed" if agreed else "disagreed"
+        context.agreement = "agreed" if agreed else "unconfirmed" if _is_alone(pair, told) else "disagreed"
         # Of two that differ the likelier one is kept until the planned target has answered.
         kept = next((each[0] for each in (first, second) if each is not None and each[1] is not NOTHING), None)
         for each, _ in told:
@@ -98,6 +98,10 @@ class TwoAnswers:
             asyncio.ensure_future(self._dispatcher.escalate(asked, each, context.attempts))
             for each in (pair.first, pair.second)
         ]
+        # What the plan itself chose is waited for as long as both are: nothing better is there yet.
+        own = next(
+            (at for at, each in enumerate((pair.first, pair.second)) if each.target.target_id == pair.alone), None
+        )
         told: list[tuple[Committed, Any]] = []
         running, left_s = set(racing), pair.wait_s
         try:
@@ -106,17 +110,32 @@ class TwoAnswers:
                 answers = [each.result() for each in racing if each in done and each.exception() is None]
                 open_ += answers
                 told += [(each, await _said(pair, each)) for each in answers]
-                if not answers or len(answers) < len(done) or any(said is NOTHING for _, said in told):
+                waits_for_choice = own is not None and racing[own] in running
+                if any(said is NOTHING for _, said in told) or (
+                    len(answers) < max(1, len(done)) and not waits_for_choice
+                ):
                     break
                 took_s = asyncio.get_running_loop().time() - begun_at
-                left_s = min(max(took_s, _LEAST_WAIT_S), pair.wait_s - took_s)
+                left_s = pair.wait_s - took_s
+                if not waits_for_choice:
+                    left_s = min(max(took_s, _LEAST_WAIT_S), left_s)
             _mark_late(context.attempts[earlier:], told)
         finally:
             await end_race([each for each in racing if each in running], None)
         return told
 
-    async def _as_planned(self, context: RequestContext, routed: RoutedRequest, open_: list[Committed]) -> Committed:
-        """What the plan answers; where it cannot, the answer that the pair left."""
+    async def _as_planned(
+        self, context: RequestContext, routed: RoutedRequest, pair: Pair, open_: list[Committed]
+    ) -> Committed:
+        """What the better target answers; where it cannot, or where nothing speaks against the plan's own choice, the answer that the pair
+        left.
+        """
+        if context.agreement == "unconfirmed":
+            return open_.pop()
+        if pair.then is not None:
+            # Where there is an answer already, nobody but the better target is worth asking.
+            plan = msgspec.structs.replace(pair.then, candidates=pair.then.candidates[: 1 if open_ else None])
+            routed = msgspec.structs.replace(routed, plan=plan)
         try:
             committed = await self._dispatcher.dispatch(routed, context.attempts)
         except Exception:
@@ -131,6 +150,11 @@ class TwoAnswers:
             await close_quietly(each.stream)
         open_.clear()
         return committed
+
+
+def _is_alone(pair: Pair, told: Sequence[tuple[Committed, Any]]) -> bool:
+    """True where only the plan's own choice answered, and says something."""
+    return len(told) == 1 and told[0][0].attempt.deployment.target_id == pair.alone and told[0][1] is not NOTHING
 
 
 def _mark_late(attempts: Sequence[Attempt], told: Sequence[tuple[Committed, Any]]) -> None:

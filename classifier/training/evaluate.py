@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.tokens import estimate_tokens
+from classifier.training.cascade import CascadeMeasure, judge_cascades
 from classifier.training.data import BadData, Corpus, Problem
 from classifier.training.measures import (
     Calibrated,
@@ -115,6 +116,11 @@ FEWEST_ROWS: Final = 100
 FLOORS: Final = tuple(round(0.90 + step / 100, 2) for step in range(10))
 TARGETS: Final[tuple[str, ...]] = (LLAMA, GPT_4O, SONNET, HAIKU)
 REFERENCE: Final[str] = SONNET
+CASCADES: Final = (
+    ((MINI, LLAMA, GPT_4O, SONNET), GPT_4O),
+    ((LLAMA_31, "gemini-1.5-flash-002", GPT_4O, "gemini-1.5-pro-002"), GPT_4O),
+)
+"""Targets, and the one that quality is measured against, for which two cheap answers in place of a dear one are measured."""
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -211,6 +217,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     judged: list[Judged] = []
     targets: list[Target] = []
     many: list[AllTargets] = []
+    cascades: list[CascadeMeasure] = []
     timing: Timing | None = None
 
     @property
@@ -387,6 +394,14 @@ def judge_split(
         judged=judged,
         targets=judge_targets(corpus, scored, split, models),
         many=[] if many is None else [many],
+        cascades=judge_cascades(
+            CASCADES,
+            corpus.scores,
+            scored.adequate,
+            lambda name, rows: cost_of(corpus, name, rows),
+            corpus.sources,
+            split,
+        ),
     )
 
 
@@ -413,5 +428,6 @@ def evaluated(
         judged=[each for part in parts for each in part.judged],
         targets=[each for part in parts for each in part.targets],
         many=[each for part in parts for each in part.many],
+        cascades=[each for part in parts for each in part.cascades],
         timing=timing,
     )

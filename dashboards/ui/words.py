@@ -43,7 +43,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "escalated": (
         "Asked again",
-        "The answer before was weak (cut off, refused, malformed or unsure), so the more capable {target} was asked.",
+        "The answer before was weak (cut off, refused, malformed or unsure), or two cheap ones differed, so the more capable {target} was asked.",
     ),
     "agreement": (
         "Two agreed",
@@ -104,7 +104,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "escalated": "the answer was weak and was not given",
     "discarded": "the answer was the weaker of the two and was not given",
     "confirmed": "another cheap model said the same and its answer was given",
-    "disputed": "two cheap models did not say the same, so the planned one was asked",
+    "disputed": "two cheap models did not say the same, so another answer was given",
     "hedge_lost": "another attempt was quicker, so this one was cancelled",
     "continued": "it went on with an answer that had broken off at another replica",
     "orphaned": "the gateway's process died meanwhile; it is booked at the most that it may have cost",

@@ -6,10 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classifier.pairs import expected_quality
 from classifier.prediction import Prediction, TargetPrediction
 from providers.catalog import Catalog
 from providers.target import Deployment
-from proxy.agreement import MAX_RATES, AgreementRates, Pair, expected_quality, pair_for
+from proxy.agreement import MAX_RATES, AgreementRates, Pair, pair_for
 from proxy.answers.comparable import AskedForm
 from proxy.policy import Facts, Policy, RoutePlan, plan
 from tests.proxy.test_policy import price, target

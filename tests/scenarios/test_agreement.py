@@ -238,7 +238,7 @@ async def test_an_alias_may_say_it_for_its_requests() -> None:
         ({**SHORT, "model": "t2"}, {}),
         (SHORT, {"prices": (10, 11, 20)}),
         (SHORT, {"chances": (0.3, 0.35, 0.9)}),
-        (SHORT, {"chances": (0.9, 0.85, 0.9)}),
+        (SHORT, {"chances": (0.9, 0.85, 0.9), "prices": (15, 16, 20)}),
         (SHORT, {"chances": (0.8, 0.8, 0.9)}),
     ],
     ids=["prose", "two choices", "a named model", "too dear", "too weak", "cheap is good enough", "one model twice"],
@@ -249,6 +249,60 @@ async def test_where_it_does_not_pay_one_target_is_asked(fields: dict[str, Any],
     sent = await walls.ask(stream=False, **fields)
     assert "agreement" not in headers(sent)
     assert len(asked(walls)) == 1
+
+
+CHECKED: dict[str, Any] = {"floor": 0.9}
+"""A minimum that the cheapest target keeps by itself, so that the plan chooses it."""
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_cheap_choice_is_checked_by_another_cheap_one(stream: bool) -> None:
+    """Where they agree nobody else is asked; where they differ, the baseline model."""
+    walls = house("ok", "ok", "ok+tokens-4", **CHECKED)
+    told = headers(await walls.ask(stream=stream, **SHORT))
+    assert (told["target"], told["agreement"]) == ("t1", "agreed")
+    walls = house("ok", "ok+tokens-2", "ok+tokens-4", **CHECKED)
+    told = headers(await walls.ask(stream=stream, **SHORT))
+    assert (told["target"], told["reason"], told["agreement"]) == ("t2", "escalated", "disagreed")
+    assert {entry.flags for entry in closing(walls)} == {("disputed",), ()}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("broken", ["error-500", "cut-0", "hang", "hang-2"])
+async def test_the_plans_own_choice_is_given_where_nobody_else_answers_in_time(broken: str, stream: bool) -> None:
+    """It keeps the minimum by itself, so a check that fails or is late costs no more than its bound."""
+    walls = house("ok", broken, "ok+tokens-4", first_token_s=5.0, **CHECKED)
+    rules(walls, agreement_wait_s=3.0)
+    began = asyncio.get_running_loop().time()
+    told = headers(await walls.ask(stream=stream, **SHORT))
+    assert asyncio.get_running_loop().time() - began < 1.5
+    assert (told["target"], told["agreement"]) == ("t0", "unconfirmed")
+    assert "t2" not in asked(walls)
+    assert walls.upstream.open_streams == 0
+    assert len(closing(walls)) == 2
+
+
+@pytest.mark.parametrize("scripts", [("error-500", "ok", "ok+tokens-4"), ("apology", "ok", "ok+tokens-4")])
+async def test_where_the_plans_own_choice_says_nothing_the_baseline_model_is_asked(scripts: tuple[str, ...]) -> None:
+    """The other one alone was not good enough."""
+    walls = house(*scripts, **CHECKED)
+    assert headers(await walls.ask(stream=False, **SHORT))["target"] == "t2"
+
+
+async def test_where_the_check_finds_a_difference_and_the_baseline_model_fails_an_answer_is_given() -> None:
+    """The likelier one's; nobody else is asked once there is an answer."""
+    walls = house("ok", "ok+tokens-2", "error-500", **CHECKED)
+    told = headers(await walls.ask(stream=False, **SHORT))
+    assert (told["target"], told["agreement"]) == ("t1", "unconfirmed")
+    assert sorted(set(asked(walls))) == ["t0", "t1", "t2"]
+
+
+async def test_a_batch_is_not_checked_unasked() -> None:
+    """What nobody opted in for only ever saves."""
+    walls = house("ok", "ok", "ok", escalation="off", **CHECKED)
+    rules(walls, batch_agreement_from=0.5)
+    await walls.ask(stream=False, headers=[(b"x-tier", b"batch")], **SHORT)
+    assert asked(walls) == ["t0"]
 
 
 @pytest.mark.parametrize(("floor", "two"), [(1.0, True), (0.99, True), (0.98, False)])
