@@ -56,10 +56,13 @@ def choose_pairs(adequate: Floats, cost: Floats, planned: Columns, reference: Fl
     """
     rows = np.arange(len(planned))
     right, price = adequate[rows, planned], cost[rows, planned]
+    # Whom it does not fit is no alternative.
+    right = np.where(np.isfinite(right), right, 0.0)
     least = np.minimum(reference - tolerance, right)
     best = price.astype(np.float64).copy()
     first, second = (np.full(len(rows), -1, np.intp) for _ in range(2))
     open_to = (cost < PART_OF_COST * price[:, None]) & np.isfinite(adequate) & (adequate != right[:, None])
+    open_to &= (right > 0)[:, None]
     columns = adequate.shape[1]
     for one in range(columns):
         for other in range(one + 1, columns):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from classifier.frontier import Choices, Floats, Point, choose, tolerance_for
 from classifier.moves import Choice, Move, moves
+from classifier.pairs import choose_pairs, expected_quality
 from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
@@ -77,6 +78,30 @@ class MeasuredClassifier(Classifier, Protocol):
         """P(adequate) of these targets' answers, as an array of shape (prompts, targets)."""
 
 
+class TwoFirst(msgspec.Struct, frozen=True, kw_only=True):
+    """What a minimum comes to where two cheap targets are asked first (`escalation: agreement`), for requests whose answers can be compared.
+    Each figure by the worse assumption on what two wrong answers say. Money is for 1,000 requests.
+    """
+
+    asked: float
+    """The share of requests that two are asked for."""
+    again: float
+    """The share that the better target is asked for after them."""
+    cost_nanousd: int
+    kept: float
+    ways: tuple[tuple[str, str, str, str, float, float], ...] = ()
+    """Which two are asked, the better target, what is asked at once otherwise, and what `asked` and `again` are of these."""
+
+    def added_s(self, answer_s: Mapping[str, float]) -> float | None:
+        """The mean seconds that an answer comes later, from how long each target takes for one; None where that is not known."""
+        added = 0.0
+        for first, second, better, planned, asked, again in self.ways:
+            if not {first, second, better, planned} <= answer_s.keys():
+                return None
+            added += asked * (max(answer_s[first], answer_s[second]) - answer_s[planned]) + again * answer_s[better]
+        return added
+
+
 class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted effect of one floor. Money is for 1,000 requests."""
 
@@ -104,6 +129,8 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     current: bool
     moves: dict[str, Move] = {}
     """What becomes of the requests that each target has at the present policy, which bills are changed by."""
+    two: TwoFirst | None = None
+    """The same minimum with two cheap targets first; None where there is no target to ask where they differ."""
 
 
 class Present(NamedTuple):
@@ -487,4 +514,40 @@ def _floor_result(
         replica_s=replica_s,
         current=current,
         moves=moves(now, ground.at(point.tolerance), ground.at(full.tolerance, full=True)),
+        two=_two_first(ground, point.tolerance),
+    )
+
+
+def _two_first(ground: _ChoiceTable, tolerance: float) -> TwoFirst:
+    """The effect of asking two cheap targets first: in place of a dear choice, and to check a cheap one."""
+    choices, names = ground.choices, ground.columns
+    rows = np.arange(len(choices.weights))
+    planned = choose(choices.adequate, choices.order, choices.reference, tolerance)
+    instead = choose_pairs(choices.adequate, choices.compared, planned, choices.reference, tolerance).used
+    # As in `proxy/agreement.py`: the baseline model, or else the likeliest.
+    at = names.index(ground.reference[0]) if len(ground.reference) == 1 and ground.reference[0] in names else None
+    likeliest = choices.adequate.argmax(axis=1)
+    best = likeliest if at is None else np.where(np.isfinite(choices.adequate[:, at]), at, likeliest)
+    better = np.where(instead, planned, best)
+    pairs = choose_pairs(choices.adequate, choices.compared, better, choices.reference, tolerance)
+    used = pairs.used
+    one, other, right = (
+        np.where(used, choices.adequate[rows, each], 0.0) for each in (pairs.first, pairs.second, better)
+    )
+    again = np.where(used, 1 - one * other, 0.0)
+    spent = choices.cost[rows, pairs.first] + choices.cost[rows, pairs.second] + again * choices.cost[rows, better]
+    cost = np.where(used, spent, choices.cost[rows, planned])
+    quality = np.where(used, expected_quality(one, other, right), choices.adequate[rows, planned])
+    ways: dict[tuple[str, str, str, str], tuple[float, float]] = {}
+    for row in np.flatnonzero(used).tolist():
+        way = (names[pairs.first[row]], names[pairs.second[row]], names[better[row]], names[planned[row]])
+        asked, anew = ways.get(way, (0.0, 0.0))
+        ways[way] = (asked + float(choices.share[row]), anew + float(choices.share[row] * again[row]))
+    whole = choices.reference_quality
+    return TwoFirst(
+        asked=float(choices.share @ used),
+        again=float(choices.share @ again),
+        cost_nanousd=round(float(choices.share @ cost) * PREVIEWED_REQUESTS),
+        kept=float(choices.share @ quality) / whole if whole > 0 else 1.0,
+        ways=tuple((*way, *shares) for way, shares in sorted(ways.items())),
     )

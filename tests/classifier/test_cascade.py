@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from classifier.frontier import Choices
+from classifier.frontier import Choices, Floats
 from classifier.pairs import choose_pairs, expected_cost, expected_quality
-from classifier.training.cascade import SAME_WRONG, cascade_table, judge_cascades, measure_cascade, recorded
+from classifier.training.cascade import (
+    SAME_WRONG,
+    Integers,
+    cascade_table,
+    judge_cascades,
+    measure_cascade,
+    recorded,
+)
 
 
 def choices(n: int = 4_000, seed: int = 1) -> Choices:
@@ -116,7 +123,7 @@ def test_only_prompts_that_all_answered_are_judged() -> None:
     scores["a"][:150] = np.nan
     sources = np.array(["one"] * 150 + ["two"] * 150)
 
-    def cost_of(name: str, rows: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def cost_of(name: str, rows: Integers) -> Floats:
         return np.full(len(rows), {"a": 1.0, "b": 2.0, "dear": 20.0}[name])
 
     (found,) = judge_cascades([(names, "dear"), (("a", "unknown"), "a")], scores, adequate, cost_of, sources, "10-fold")
