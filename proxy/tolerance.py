@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from classifier.frontier import Choices, Floats, Point, choose, tolerance_for
 from classifier.moves import Choice, Move, moves
-from classifier.pairs import choose_pairs, expected_quality
+from classifier.pairs import choose_pairs
 from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
@@ -80,7 +80,7 @@ class MeasuredClassifier(Classifier, Protocol):
 
 class TwoFirst(msgspec.Struct, frozen=True, kw_only=True):
     """What a minimum comes to where two cheap targets are asked first (`escalation: agreement`), for requests whose answers can be compared.
-    Each figure by the worse assumption on what two wrong answers say. Money is for 1,000 requests.
+    Shares and money are by the worse assumption, that two wrong answers never say the same. Money is for 1,000 requests.
     """
 
     asked: float
@@ -88,7 +88,10 @@ class TwoFirst(msgspec.Struct, frozen=True, kw_only=True):
     again: float
     """The share that the better target is asked for after them."""
     cost_nanousd: int
-    kept: float
+    kept_low: float
+    """What is kept where two wrong answers always say the same, and the better target is right about each of them."""
+    kept_high: float
+    """The same where they never do, and models are right independently of each other."""
     ways: tuple[tuple[str, str, str, str, float, float], ...] = ()
     """Which two are asked, the better target, what is asked at once otherwise, and what `asked` and `again` are of these."""
 
@@ -537,7 +540,9 @@ def _two_first(ground: _ChoiceTable, tolerance: float) -> TwoFirst:
     again = np.where(used, 1 - one * other, 0.0)
     spent = choices.cost[rows, pairs.first] + choices.cost[rows, pairs.second] + again * choices.cost[rows, better]
     cost = np.where(used, spent, choices.cost[rows, planned])
-    quality = np.where(used, expected_quality(one, other, right), choices.adequate[rows, planned])
+    alone, both = choices.adequate[rows, planned], one * other
+    low = np.where(used, np.maximum(right - (1 - one) * (1 - other), both), alone)
+    high = np.where(used, both + (1 - both) * right, alone)
     ways: dict[tuple[str, str, str, str], tuple[float, float]] = {}
     for row in np.flatnonzero(used).tolist():
         way = (names[pairs.first[row]], names[pairs.second[row]], names[better[row]], names[planned[row]])
@@ -548,6 +553,7 @@ def _two_first(ground: _ChoiceTable, tolerance: float) -> TwoFirst:
         asked=float(choices.share @ used),
         again=float(choices.share @ again),
         cost_nanousd=round(float(choices.share @ cost) * PREVIEWED_REQUESTS),
-        kept=float(choices.share @ quality) / whole if whole > 0 else 1.0,
+        kept_low=float(choices.share @ low) / whole if whole > 0 else 1.0,
+        kept_high=float(choices.share @ high) / whole if whole > 0 else 1.0,
         ways=tuple((*way, *shares) for way, shares in sorted(ways.items())),
     )

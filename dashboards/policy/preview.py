@@ -112,7 +112,8 @@ def _two_first(offer: FloorResult, traffic: AutoTraffic | None) -> dict[str, Any
         "asked_of_two_share": round(two.asked, 4),
         "asked_again_share": round(two.again, 4),
         "usd_per_1000_requests": _dollars(two.cost_nanousd),
-        "quality_kept": round(two.kept, 4),
+        "quality_kept_low": round(two.kept_low, 4),
+        "quality_kept_high": round(two.kept_high, 4),
         "added_s": None if added_s is None else round(added_s, 3),
     }
 
@@ -139,7 +140,7 @@ def two_words(preview: Preview, team_id: str | None, traffic: AutoTraffic | None
             f"Two cheap models first (`weighbridge teams set {team_id or 'TEAM'} --escalation agreement`) at a minimum of {offer.floor:.1%}, of "
             f"{PREVIEWED_REQUESTS:,} requests whose answers a program can compare: {two.asked:.0%} would be asked of two, at most {two.again:.0%} "
             f"of a better model after them; they would cost at most {_thousand(two.cost_nanousd)} (now {_thousand(offer.cost_nanousd)}) and "
-            f"keep {two.kept:.1%} or more (now {offer.kept:.1%}). {later} Other requests are decided as before."
+            f"keep {two.kept_low:.1%} to {two.kept_high:.1%} (now {offer.kept:.1%}), by how often both make the same mistake. {later} Other requests are decided as before."
         )
 
 

@@ -313,10 +313,13 @@ def test_two_first_in_the_preview_is_what_planning_does(floor: float) -> None:
     assert asked == pytest.approx(offer.two.asked, abs=1e-6)
     assert again == pytest.approx(offer.two.again, abs=1e-6)
     assert offer.two.asked > 0
+    assert offer.two.kept_low < offer.two.kept_high
 
 
 def test_how_much_later_two_first_come_is_known_where_every_speed_is() -> None:
     """The slower of the two in place of what is asked at once, and the better one's time for those that are asked again."""
-    two = TwoFirst(asked=0.5, again=0.2, cost_nanousd=1, kept=1.0, ways=(("a", "b", "big", "big", 0.5, 0.2),))
+    two = TwoFirst(
+        asked=0.5, again=0.2, cost_nanousd=1, kept_low=1.0, kept_high=1.0, ways=(("a", "b", "big", "big", 0.5, 0.2),)
+    )
     assert two.added_s({"a": 1.0, "b": 3.0, "big": 4.0}) == pytest.approx(0.5 * (3.0 - 4.0) + 0.2 * 4.0)
     assert two.added_s({"a": 1.0, "big": 4.0}) is None
