@@ -1,6 +1,7 @@
 """Two cheap answers in place of a dear one: what the caller sees, and what is booked."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,12 +16,18 @@ from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
 from providers.catalog import Catalog
 from providers.config import TimeoutsConfig
+from proxy.batch.answering import Asked
 from proxy.escalation import EscalationRules
 from proxy.policy import AutoRules
+from proxy.wires.chat.dialect import CHAT
+from proxy.wires.completions.wire import COMPLETIONS
+from proxy.wires.messages.wire import MESSAGES
+from proxy.wires.responses.wire import RESPONSES
+from proxy.wires.wire import Wire
 from tests.proxy.test_line import Told
 from tests.proxy.test_policy import price
 from tests.scenarios.test_escalation import closing, headers, text
-from tests.scenarios.test_rules import House
+from tests.scenarios.test_rules import MINTED, House
 
 pytestmark = pytest.mark.usefixtures("leaping_time")
 
@@ -91,6 +98,20 @@ async def test_what_two_cheap_answers_agree_on_is_the_answer(
     (outcome,) = walls.told.outcomes
     assert (outcome.target_id, outcome.agreement) == ("t1", "agreed")
     assert outcome.cost_nanousd == (given.cost_nanousd or 0) + (other.cost_nanousd or 0)
+    assert walls.upstream.open_streams == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("wire", "fields"), [(MESSAGES, {"max_tokens": 5}), (RESPONSES, {"max_output_tokens": 16}), (COMPLETIONS, SHORT)]
+)
+async def test_callers_of_other_wires_are_answered_alike(wire: Wire, fields: dict[str, Any], stream: bool) -> None:
+    """In their own dialect, streamed or not."""
+    walls = house("ok", "ok", "ok")
+    sent = await walls.ask(stream=stream, wire=wire, **fields)
+    assert (headers(sent)["target"], headers(sent)["agreement"]) == ("t1", "agreed")
+    assert sent[0]["status"] == 200
+    assert len(closing(walls)) == 2
     assert walls.upstream.open_streams == 0
 
 
@@ -318,6 +339,18 @@ async def test_lines_of_batches_ask_two_where_the_minimum_is_high(floor: float, 
 
 def rules(walls: House, **changes: Any) -> None:
     walls.line.config = msgspec.structs.replace(walls.line.config, escalation=EscalationRules(**changes))
+
+
+async def test_a_line_of_a_batch_is_asked_of_two_without_a_connection() -> None:
+    """As batches ask: for a known caller, in the batch tier; all that it cost is told with its answer."""
+    walls = house("ok", "ok", "ok", escalation="off")
+    caller = await walls.line._directory.authenticate(MINTED.plaintext)
+    body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}], **SHORT}).encode()
+    line = Asked(request_id="req_1", caller=caller, endpoint="/v1/chat/completions", body=body, priority=0)
+    found = await walls.line.answer(CHAT, line)
+    assert found.status == 200
+    assert sorted(asked(walls)) == ["t0", "t1"]
+    assert found.cost_nanousd == sum(entry.cost_nanousd or 0 for entry in closing(walls))
 
 
 class Purse(MemoryLedger):
