@@ -27,6 +27,10 @@ _PART_OF_TIME: Final = 0.3
 """The part of the caller's time within which two cheap answers must be there."""
 
 
+_LEAST_TIME_S: Final = 0.2
+"""With less time than this for two answers nobody is asked beside the plan."""
+
+
 def facts_of(
     parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool, bounded: bool = False
 ) -> Facts:
@@ -165,6 +169,8 @@ def pair_of(
         return None
     # Most of the time is the planned target's, should it be asked.
     wait_s = min(config.escalation.agreement_wait_s, parsed.deadline.remaining_s(now) * _PART_OF_TIME)
+    if wait_s < _LEAST_TIME_S:
+        return None
     share = rates.share(routed.caller.team_id, asked.kind)
     return pair_for(
         asked,

@@ -13,7 +13,12 @@ class EscalationConfig(Section):
         default=0.1,
         description="The share of those requests, beyond a burst of 20, that a process escalates; 0 turns it off.",
     )
-    max_running: int = Field(default=64, ge=1, le=10_000, description="Escalations that a process runs at once.")
+    max_running: int = Field(
+        default=64,
+        ge=1,
+        le=10_000,
+        description="Escalations that a process runs at once, and as many pairs of cheap models beside them.",
+    )
     min_mean_logprob: Finite | None = Field(
         default=None,
         le=0,

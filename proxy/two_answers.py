@@ -67,11 +67,12 @@ class TwoAnswers:
         told = await self._ask(context, routed, pair, open_)
         by_target = {each.attempt.deployment.target_id: (each, said) for each, said in told}
         first, second = (by_target.get(each.target.target_id) for each in (pair.first, pair.second))
-        agreed = False
-        if first is not None and second is not None:
-            agreed = agree(pair.asked, first[1], second[1])
+        agreed = first is not None and second is not None and agree(pair.asked, first[1], second[1])
+        # What says nothing in the asked form agrees with nothing, whatever the other one would have said.
+        if len(told) > 1 or any(said is NOTHING for _, said in told):
             self._rates.note(routed.caller.team_id, pair.asked.kind, pair.agrees, agreed=agreed)
-        context.agreement = "agreed" if agreed else "unconfirmed" if _is_alone(pair, told) else "disagreed"
+        if told or pair.then is None:
+            context.agreement = "agreed" if agreed else "unconfirmed" if _is_alone(pair, told) else "disagreed"
         # Of two that differ the likelier one is kept until the planned target has answered.
         kept = next((each[0] for each in (first, second) if each is not None and each[1] is not NOTHING), None)
         for each, _ in told:
@@ -132,7 +133,8 @@ class TwoAnswers:
         """
         if context.agreement == "unconfirmed":
             return open_.pop()
-        if pair.then is not None:
+        # Where neither was heard nothing speaks against the plan's own choice, its queue and its fallbacks.
+        if pair.then is not None and context.agreement is not None:
             # Where there is an answer already, nobody but the better target is worth asking.
             plan = msgspec.structs.replace(pair.then, candidates=pair.then.candidates[: 1 if open_ else None])
             routed = msgspec.structs.replace(routed, plan=plan)

@@ -189,6 +189,14 @@ async def test_what_the_planned_target_cannot_answer_is_answered_with_what_is_th
     assert (given.baseline_nanousd or 0) > 0
 
 
+async def test_a_caller_in_a_hurry_is_not_kept_waiting_for_two() -> None:
+    """With hardly any time left the planned target is asked at once."""
+    walls = house("ok", "ok", "ok")
+    sent = await walls.ask(stream=False, headers=[(b"x-request-timeout-ms", b"500")], **SHORT)
+    assert "agreement" not in headers(sent)
+    assert asked(walls) == ["t2"]
+
+
 async def test_where_nobody_answers_the_failure_is_told() -> None:
     """As without the two."""
     walls = house("error-500", "error-500", "error-500")
@@ -303,11 +311,18 @@ async def test_the_plans_own_choice_is_given_where_nobody_else_answers_in_time(b
     assert len(closing(walls)) == 2
 
 
-@pytest.mark.parametrize("scripts", [("error-500", "ok", "ok+tokens-4"), ("apology", "ok", "ok+tokens-4")])
-async def test_where_the_plans_own_choice_says_nothing_the_baseline_model_is_asked(scripts: tuple[str, ...]) -> None:
-    """The other one alone was not good enough."""
-    walls = house(*scripts, **CHECKED)
+async def test_where_the_plans_own_choice_says_nothing_the_baseline_model_is_asked() -> None:
+    """The other one alone was not asked for its own sake."""
+    walls = house("apology", "ok", "ok+tokens-4", **CHECKED)
     assert headers(await walls.ask(stream=False, **SHORT))["target"] == "t2"
+
+
+async def test_where_the_plans_own_choice_fails_the_plan_goes_on_as_ever() -> None:
+    """Nothing speaks for a dear model then: the next candidate is asked."""
+    walls = house("error-500", "ok+slow-first-token-20ms", "ok+tokens-4", **CHECKED)
+    told = headers(await walls.ask(stream=False, **SHORT))
+    assert (told["target"], told["reason"]) == ("t1", "fallback")
+    assert "agreement" not in told
 
 
 async def test_where_the_check_finds_a_difference_and_the_baseline_model_fails_an_answer_is_given() -> None:
@@ -388,9 +403,10 @@ async def test_each_attempt_is_held_by_budgets(affordable: tuple[str, ...], targ
     assert len(closing(walls)) == len(reserved)
 
 
-async def test_what_never_agrees_is_left_alone_after_a_while() -> None:
-    """A team whose cheap answers always differ pays for no more of them, but for a try now and then."""
-    walls = house("ok", "ok+tokens-2", "ok+tokens-4", prices=(4, 5, 20))
+@pytest.mark.parametrize("scripts", [("ok", "ok+tokens-2", "ok+tokens-4"), ("ok+tokens-20", "ok+tokens-20", "ok")])
+async def test_what_never_agrees_is_left_alone_after_a_while(scripts: tuple[str, ...]) -> None:
+    """A team whose cheap answers always differ, or never have the form, pays for no more of them, but for a try now and then."""
+    walls = house(*scripts, prices=(4, 5, 20))
     for _ in range(60):
         await walls.ask(stream=False, **SHORT)
     late = [outcome.agreement for outcome in walls.told.outcomes[-30:]]
