@@ -24,6 +24,11 @@ Number = TypeVar("Number", float, Floats)
 PART_OF_COST: Final = 0.5
 """A target is asked as one of two only where it costs less than this part of the planned one."""
 
+MOST_WRONG_UNASKED: Final = 0.02
+"""Where nobody opted in, two are asked only if both are wrong with at most this chance. On known outcomes that lost nothing beyond noise,
+whatever two wrong answers say, at minimums from 99 % on; without it up to 1.3 points.
+"""
+
 
 def expected_quality(one: Number, other: Number, planned: Number) -> Number:
     """The chance of a right answer where two are asked first."""
@@ -48,11 +53,18 @@ class Pairs(msgspec.Struct, frozen=True):
         return np.asarray(self.first >= 0)
 
 
-def choose_pairs(adequate: Floats, cost: Floats, planned: Columns, reference: Floats, tolerance: float) -> Pairs:
+def choose_pairs(
+    adequate: Floats,
+    cost: Floats,
+    planned: Columns,
+    reference: Floats,
+    tolerance: float,
+    most_wrong: float = 1.0,
+) -> Pairs:
     """The pair of least expected cost for each prompt that keeps what the plan had to keep and costs less than what was planned.
 
     `adequate` and `cost` are (prompts, targets), `planned` the column of the planned target, `reference` the chance of the one that quality
-    is measured against.
+    is measured against, `most_wrong` the greatest chance that both of a pair are wrong.
     """
     rows = np.arange(len(planned))
     right, price = adequate[rows, planned], cost[rows, planned]
@@ -70,7 +82,7 @@ def choose_pairs(adequate: Floats, cost: Floats, planned: Columns, reference: Fl
             spent = expected_cost(cost[:, one] + cost[:, other], a * b, price)
             # One model under two names has one chance, and agrees with itself.
             pays = open_to[:, one] & open_to[:, other] & (a != b) & (spent < best)
-            pays &= expected_quality(a, b, right) >= least
+            pays &= (expected_quality(a, b, right) >= least) & ((1 - a) * (1 - b) <= most_wrong)
             best = np.where(pays, spent, best)
             better, lesser = np.where(a >= b, one, other), np.where(a >= b, other, one)
             first, second = np.where(pays, better, first), np.where(pays, lesser, second)

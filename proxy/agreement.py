@@ -96,23 +96,24 @@ def pair_for(
     *,
     reference: str | None = None,
     checks: bool = False,
+    most_wrong: float = 1.0,
     share: float = 1.0,
     wait_s: float = math.inf,
 ) -> Pair | None:
     """Returns the pair of least expected cost that keeps the minimum and costs less than the better target; None without one.
 
     `reference` is the baseline model; with `checks` a cheap choice of the plan is checked, too. All must have a measured or published chance
-    for the prompt: what is declared is no chance.
+    for the prompt: what is declared is no chance. `most_wrong` is the greatest chance that both are wrong.
     """
     planned = route.candidates[0]
     if planned.reason in _CHOSEN_OTHERWISE or facts.loop.steps or route.reference_adequate is None:
         return None
     then: RoutePlan | None = None
-    chosen = _choose(route, planned, share)
+    chosen = _choose(route, planned, share, most_wrong)
     if chosen is None and checks:
         better = _better(route, reference)
         if better is not planned:
-            chosen = _choose(route, better, share)
+            chosen = _choose(route, better, share, most_wrong)
             others = [each for each in route.candidates if each is not better]
             first = msgspec.structs.replace(better, reason="escalated")
             then = msgspec.structs.replace(route, candidates=(first, *others))
@@ -136,7 +137,7 @@ def _better(route: RoutePlan, reference: str | None) -> Candidate:
     return named[0] if named else max(route.candidates, key=lambda each: each.adequate or 0.0)
 
 
-def _choose(route: RoutePlan, better: Candidate, share: float) -> tuple[_Option, _Option] | None:
+def _choose(route: RoutePlan, better: Candidate, share: float, most_wrong: float) -> tuple[_Option, _Option] | None:
     """The pair of least expected cost in place of `better`."""
     right, price = better.adequate, better.margin_nanousd
     if right is None or price is None or route.reference_adequate is None or route.tolerance is None:
@@ -149,6 +150,7 @@ def _choose(route: RoutePlan, better: Candidate, share: float) -> tuple[_Option,
         for other in options[at + 1 :]:
             cost = expected_cost(float(one.cost + other.cost), one.adequate * other.adequate * share, float(price))
             keeps = expected_quality(one.adequate, other.adequate, right) >= least
+            keeps = keeps and (1 - one.adequate) * (1 - other.adequate) <= most_wrong
             if cost < best and one.adequate != other.adequate and keeps:
                 best, chosen = cost, (one, other)
     return chosen

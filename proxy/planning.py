@@ -5,6 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from accounts.caller import Caller, Escalation
+from classifier.pairs import MOST_WRONG_UNASKED
 from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
@@ -171,6 +172,7 @@ def pair_of(
     wait_s = min(config.escalation.agreement_wait_s, parsed.deadline.remaining_s(now) * _PART_OF_TIME)
     if wait_s < _LEAST_TIME_S:
         return None
+    opted_in = asks_two(_wanted(parsed, routed.caller, config), stream=parsed.request.stream)
     share = rates.share(routed.caller.team_id, asked.kind)
     return pair_for(
         asked,
@@ -179,8 +181,9 @@ def pair_of(
         prediction,
         config.catalog,
         reference=config.policy.reference,
-        # Lines of batches that nobody opted in for are not to cost more.
-        checks=asks_two(_wanted(parsed, routed.caller, config), stream=parsed.request.stream),
+        # Lines of batches that nobody opted in for are neither to cost more nor to keep less.
+        checks=opted_in,
+        most_wrong=1.0 if opted_in else MOST_WRONG_UNASKED,
         share=share,
         wait_s=wait_s,
     )

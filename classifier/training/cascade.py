@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.frontier import Choices, Floats, choose, singles, tolerance_for
-from classifier.pairs import Columns, Pairs, choose_pairs
+from classifier.pairs import MOST_WRONG_UNASKED, Columns, Pairs, choose_pairs
 
 Integers = NDArray[np.int64]
 Strings = NDArray[np.str_]
@@ -56,8 +56,10 @@ class Cascaded(msgspec.Struct, frozen=True, kw_only=True):
     auto: Spot
     instead: Asked
     """Two in place of a dear choice."""
+    unasked: Asked
+    """The same, only where both are hardly ever wrong, as lines of batches are asked without anybody's opting in."""
     checked: Asked
-    """The same, and a cheap choice checked by another cheap target, with the reference where they differ."""
+    """As `instead`, and a cheap choice checked by another cheap target, with the reference where they differ."""
 
 
 class CascadeMeasure(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +161,9 @@ def _cascaded(choices: Choices, outcome: Floats, floor: float | None, reference:
     planned = choose(choices.adequate, choices.order, choices.reference, tolerance)
     rows = np.arange(len(planned))
     instead = choose_pairs(choices.adequate, choices.compared, planned, choices.reference, tolerance)
+    unasked = choose_pairs(
+        choices.adequate, choices.compared, planned, choices.reference, tolerance, MOST_WRONG_UNASKED
+    )
     better = np.where(instead.used, planned, reference)
     pairs = choose_pairs(choices.adequate, choices.compared, better, choices.reference, tolerance)
     # Where no check pays, the plan's own choice answers.
@@ -169,6 +174,7 @@ def _cascaded(choices: Choices, outcome: Floats, floor: float | None, reference:
             float(choices.share @ outcome[rows, planned]), float(choices.share @ choices.cost[rows, planned]) / whole
         ),
         instead=_told(choices, outcome, planned, planned, instead, whole),
+        unasked=_told(choices, outcome, planned, planned, unasked, whole),
         checked=_told(choices, outcome, planned, better, pairs, whole),
     )
 
@@ -250,6 +256,10 @@ def cascade_table(found: Sequence[CascadeMeasure]) -> tuple[list[str], list[list
         rows.append([*about, "the two cheapest, then the reference", "-", "100%", always])
         for row in each.rows:
             who = "auto, no expected loss" if row.floor is None else f"auto, minimum {row.floor:.0%}"
-            for what, asked in (("two instead", row.instead), ("and checked", row.checked)):
+            for what, asked in (
+                ("two instead", row.instead),
+                ("unasked", row.unasked),
+                ("and checked", row.checked),
+            ):
                 rows.append([*about, f"{who}; {what}", _spot(row.auto), f"{asked.two:.0%}", _asked_spots(asked)])
     return head, rows

@@ -272,15 +272,22 @@ def _print_cascades(found: list[dict[str, Any]]) -> None:
             f"\ntwo cheap answers first, {each['split']}, {each['n']} prompts of {', '.join(each['sources'])}; costs as shares of "
             f"{each['reference']}'s; where it says three, of the mistakes that both make all, three fifths or none are the same"
         )
-        rows = [[name, _spot(spot), "", ""] for name, spot in zip(each["targets"], each["single"], strict=True)]
-        rows.append(["the cheapest right one", _spot(each["oracle"]), "", ""])
-        rows.append(["the two cheapest, then the reference", " | ".join(map(_spot, each["always"])), "", ""])
+        rows = [[name, _spot(spot), "", "", ""] for name, spot in zip(each["targets"], each["single"], strict=True)]
+        rows.append(["the cheapest right one", _spot(each["oracle"]), "", "", ""])
+        rows.append(["the two cheapest, then the reference", " | ".join(map(_spot, each["always"])), "", "", ""])
         for row in each["rows"]:
             who = "auto, no expected loss" if row["floor"] is None else f"auto, minimum {row['floor']:.0%}"
-            asked = (" | ".join(map(_spot, row[name]["spots"])) for name in ("instead", "checked"))
+            asked = (" | ".join(map(_spot, row[name]["spots"])) for name in ("unasked", "instead", "checked"))
             rows.append([who, _spot(row["auto"]), *asked])
         print_table(
-            ["who answers", "quality at cost", "two in place of a dear choice", "and a cheap one checked"], rows
+            [
+                "who answers",
+                "quality at cost",
+                "two unasked, in batches",
+                "two in place of a dear choice",
+                "and a cheap one checked",
+            ],
+            rows,
         )
 
 

@@ -56,10 +56,11 @@ def test_a_cheap_choice_is_checked_at_a_lower_minimum() -> None:
 def test_figures_are_bounds_of_what_is_not_known() -> None:
     """The more shared mistakes are the same, the less is kept, and the less it costs, as the dear target is asked less."""
     found = measure_cascade(choices(), ["a", "b", "dear"], "dear")
-    for told in (each for row in found.rows for each in (row.instead, row.checked)):
+    for told in (each for row in found.rows for each in (row.instead, row.unasked, row.checked)):
         assert list(told.spots) == sorted(told.spots, key=lambda spot: spot.quality)
         assert [spot.cost for spot in told.spots] == sorted(spot.cost for spot in told.spots)
         assert list(told.better) == sorted(told.better)
+    assert all(row.unasked.two <= row.instead.two for row in found.rows)
     assert SAME_WRONG == (1.0, 0.6, 0.0)
     assert all(spot.quality <= found.oracle.quality + 1e-9 for spot in found.single)
     assert found.single[2].cost == pytest.approx(1.0)

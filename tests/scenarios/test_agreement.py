@@ -333,6 +333,13 @@ async def test_where_the_check_finds_a_difference_and_the_baseline_model_fails_a
     assert sorted(set(asked(walls))) == ["t0", "t1", "t2"]
 
 
+async def test_a_batch_is_not_asked_of_two_that_may_both_be_wrong() -> None:
+    """What nobody opted in for keeps what the plan keeps, whatever two wrong answers say."""
+    walls = house("ok", "ok", "ok", escalation="off")
+    await walls.ask(stream=False, headers=[(b"x-tier", b"batch")], **SHORT)
+    assert asked(walls) == ["t2"]
+
+
 async def test_a_batch_is_not_checked_unasked() -> None:
     """What nobody opted in for only ever saves."""
     walls = house("ok", "ok", "ok", escalation="off", **CHECKED)
@@ -344,7 +351,7 @@ async def test_a_batch_is_not_checked_unasked() -> None:
 @pytest.mark.parametrize(("floor", "two"), [(1.0, True), (0.99, True), (0.98, False)])
 async def test_lines_of_batches_ask_two_where_the_minimum_is_high(floor: float, two: bool) -> None:
     """Nobody waits for them, and it costs less; the operator says from which minimum on."""
-    walls = house("ok", "ok", "ok", escalation="off", floor=floor)
+    walls = house("ok", "ok", "ok", escalation="off", floor=floor, chances=(0.88, 0.9, 0.94))
     await walls.ask(stream=False, headers=[(b"x-tier", b"batch")], **SHORT)
     assert len(asked(walls)) == (2 if two else 1)
     rules(walls, batch_agreement_from=None)
@@ -358,7 +365,7 @@ def rules(walls: House, **changes: Any) -> None:
 
 async def test_a_line_of_a_batch_is_asked_of_two_without_a_connection() -> None:
     """As batches ask: for a known caller, in the batch tier; all that it cost is told with its answer."""
-    walls = house("ok", "ok", "ok", escalation="off")
+    walls = house("ok", "ok", "ok", escalation="off", chances=(0.88, 0.9, 0.94))
     caller = await walls.line._directory.authenticate(MINTED.plaintext)
     body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}], **SHORT}).encode()
     line = Asked(request_id="req_1", caller=caller, endpoint="/v1/chat/completions", body=body, priority=0)
