@@ -202,9 +202,14 @@ def most_lost(floor: float) -> float:
     return LOSS_BOUND * max(0.0, 1.0 - floor)
 
 
+def least_chance(adequate: Floats, reference: Floats, most: float) -> Floats:
+    """(n,): the least chance that each prompt may be left with, where it may lose `most`; the best of a prompt always has it."""
+    return np.asarray(np.minimum(reference - most, adequate.max(axis=1)))
+
+
 def bounded(adequate: Floats, reference: Floats, most: float) -> Floats:
     """Returns `adequate` without the targets that would lose more than `most` of a prompt; the best of a prompt always stays."""
-    least = np.minimum(reference - most, adequate.max(axis=1))
+    least = least_chance(adequate, reference, most)
     return np.asarray(np.where(adequate >= least[:, None] - _ROUNDING, adequate, -np.inf))
 
 
