@@ -81,9 +81,13 @@ def choose_pairs(
         open_ &= wrong <= MOST_WRONG_UNASKED
     for third in thirds.T:
         p, last = chance[rows, third][:, None], price[rows, third][:, None]
+        may = (p >= right[:, None]) & np.isfinite(last)
+        if not may.any():
+            # They come in the order of their prices, those that are not good enough last.
+            break
         quality = np.minimum(both + (1 - both - wrong) * p, p)
-        expected = spent + (1 - both) * np.where(np.isfinite(last), last, 0.0)
-        pays = open_ & (p >= right[:, None]) & np.isfinite(last) & (a != p) & (b != p)
+        expected = spent + (1 - both) * np.where(may, last, 0.0)
+        pays = open_ & may & (a != p) & (b != p)
         pays &= quality >= least[:, None] - _ROUNDING
         if unasked:
             pays &= expected <= now[:, None]

@@ -29,7 +29,7 @@ class EscalationRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asks_two(wanted: Escalation, *, stream: bool) -> bool:
-    """Returns True when two cheap targets may be asked in place of a dear one."""
+    """Returns True when two cheap targets may be asked before a dear one."""
     return wanted == "agreement-all" or (wanted == "agreement" and not stream)
 
 

@@ -1,4 +1,4 @@
-"""What two cheap answers in place of a dear one keep and cost on known outcomes, beside single models, `auto` and the oracle.
+"""What two cheap answers before a dear one keep and cost on known outcomes, beside single models, `auto` and the oracle.
 
 The outcomes tell who was right, not what was said. Two right answers say the same, a right and a wrong one do not; of two wrong ones it is
 not known. So every figure is told for three shares of such prompts on which both say the same: all, three fifths (as measured on questions

@@ -126,7 +126,7 @@ CASCADES: Final = (
     ((MINI, LLAMA, GPT_4O, SONNET), GPT_4O),
     ((LLAMA_31, "gemini-1.5-flash-002", GPT_4O, "gemini-1.5-pro-002"), GPT_4O),
 )
-"""Targets, and the one that quality is measured against, for which two cheap answers in place of a dear one are measured."""
+"""Targets, and the one that quality is measured against, for which two cheap answers before a dear one are measured."""
 
 
 class Price(msgspec.Struct, frozen=True):

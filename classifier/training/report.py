@@ -214,7 +214,7 @@ def page(found: Evaluation, pictures: Sequence[tuple[str, str, bytes]]) -> str:
         _html("Targets' probabilities", target_table(found)),
         _html("Several targets at once", many_table(found)),
         _html(
-            "Two cheap answers in place of a dear one; costs as shares of the reference's",
+            "Two cheap answers before a dear one; costs as shares of the reference's",
             cascade_table(found.cascades),
         ),
         _html("Floors promised and kept", promise_table(found)),

@@ -71,7 +71,7 @@ class PutPolicy(RequestBody, frozen=True):
         Annotated[
             Escalation,
             msgspec.Meta(
-                description="Whether a weak answer is asked again: never, of whole replies, or all; with `agreement` two cheap models are asked as well in place of a dear one."
+                description="Whether a weak answer is asked again: never, of whole replies, or all; with `agreement` two cheap models are asked as well before a dear one."
             ),
         ]
         | UnsetType

@@ -56,7 +56,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "agreement": (
         "Two agreed",
-        "Two cheap models can be compared on such an answer, so {target} and another one were asked in place of a dearer one.",
+        "Two cheap models can be compared on such an answer, so {target} and another one were asked before a dearer one.",
     ),
     "holdout": (
         "Experiment",

@@ -88,7 +88,7 @@ def set_team(
         Literal["off", "whole", "all", "agreement", "agreement-all"] | None,
         typer.Option(
             help="Ask a better model after a weak answer: never, for whole replies, or for streams too; `agreement` also asks two "
-            "cheap models in place of a dear one, where their answers can be compared."
+            "cheap models before a dear one, where their answers can be compared."
         ),
     ] = None,
     learning: Annotated[
