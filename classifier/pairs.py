@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.frontier import Columns, Floats
+from classifier.frontier import Columns, Floats, least_chance, likened
 
 MOST_OPTIONS: Final = 8
 """The cheapest targets of a prompt that pairs are made of."""
@@ -28,7 +28,6 @@ MOST_THIRDS: Final = 4
 """The cheapest of those that may be asked where the two differ."""
 MOST_WRONG_UNASKED: Final = 0.02
 """Where nobody opted in, two are asked only if both are wrong with at most this chance, and cost no more than the plan's own choice."""
-_ROUNDING: Final = 1e-9
 
 
 class Pairs(msgspec.Struct, frozen=True):
@@ -51,21 +50,24 @@ def choose_pairs(
     cost: Floats,
     planned: Columns,
     willingness: float,
-    least: Floats,
+    reference: Floats,
+    most: float,
     *,
     unasked: bool = False,
     share: float = 1.0,
 ) -> Pairs:
     """Returns for each prompt the pair of the greatest net benefit, where that is greater than the planned target's.
 
-    `adequate` and `cost` are (n, T), with -inf for the chance of whom a prompt does not fit; `least` is the chance that each prompt asks for.
+    `adequate` and `cost` are (n, T), with -inf for the chance of whom a prompt does not fit; `reference` is the reference's chance, `most` what one
+    prompt may lose against it.
     `share` is what the chance of agreement is multiplied with, as answers of a form may agree more seldom than they are right.
     """
     rows = np.arange(len(planned))
     able = np.isfinite(adequate)
     chance, price = np.where(able, adequate, 0.0), np.where(able, cost, np.inf)
     right, now = chance[rows, planned], price[rows, planned]
-    best = willingness * right - now
+    best = willingness * likened(right[:, None], reference, most)[:, 0] - now
+    least = least_chance(adequate, reference, most)[:, None]
     found = tuple(np.full(len(rows), -1, np.intp) for _ in range(3))
     cheap = price.argsort(axis=1, kind="stable")[:, :MOST_OPTIONS]
     thirds = np.where(chance >= right[:, None], price, np.inf).argsort(axis=1, kind="stable")[:, :MOST_THIRDS]
@@ -88,10 +90,12 @@ def choose_pairs(
         quality = np.minimum(both + (1 - both - wrong) * p, p)
         expected = spent + (1 - both) * np.where(may, last, 0.0)
         pays = open_ & may & (a != p) & (b != p)
-        pays &= quality >= least[:, None] - _ROUNDING
+        pays &= quality >= least
         if unasked:
             pays &= expected <= now[:, None]
-        benefit = np.where(pays, willingness * quality - np.where(pays, expected, 0.0), -np.inf)
+        benefit = np.where(
+            pays, willingness * likened(quality, reference, most) - np.where(pays, expected, 0.0), -np.inf
+        )
         at = benefit.argmax(axis=1)
         better = benefit[rows, at] > best
         best = np.where(better, benefit[rows, at], best)

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from classifier.frontier import least_chance
 from classifier.pairs import choose_pairs
 from classifier.prediction import Prediction
 from providers.catalog import Catalog
@@ -109,13 +108,13 @@ def pair_for(
     names = [each.target_id for each in known]
     weights = np.array([catalog.targets[name].routing_weight for name in names])
     adequate = np.array([[each.adequate for each in known]])
-    least = least_chance(adequate, np.array([route.reference_adequate]), facts.most_lost)
     found = choose_pairs(
         adequate,
         np.array([[each.cost for each in known]]) / weights,
         np.array([names.index(planned.target.target_id)]),
         route.willing_nanousd,
-        least,
+        np.array([route.reference_adequate]),
+        facts.most_lost,
         unasked=unasked,
         share=share,
     )

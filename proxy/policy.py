@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from accounts.caller import Escalation
+from classifier.frontier import alike
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
@@ -712,17 +713,21 @@ class _TargetComparison(msgspec.Struct, eq=False):
         return max((each.outlook.adequate for each in options if each.outlook is not None), default=0.0)
 
     def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
-        bar = min((self.reference or 0.0) - self.facts.most_lost, self._best_chance(options))
-        best, chance = -math.inf, None
+        reference, most = self.reference or 0.0, self.facts.most_lost
+        bar, near = min(reference - most, self._best_chance(options)), alike(most)
+        best, chance, first = -math.inf, None, ""
         for option in options:
             if option.compared is None or option.outlook is None or option.outlook.adequate < bar:
                 continue
             target, cost = option.target, option.compared
             if has_room(target.target_id):
                 cost = resting_nanousd(cost, None)
-            benefit = willing * option.outlook.adequate - cost / target.routing_weight
-            if benefit > best:
-                best, chance = benefit, option.outlook.adequate
+            adequate = option.outlook.adequate
+            compared = reference if abs(adequate - reference) <= near else adequate
+            benefit = willing * compared - cost / target.routing_weight
+            # Of equals the first by name, as everywhere.
+            if benefit > best or (benefit == best and target.target_id < first):
+                best, chance, first = benefit, adequate, target.target_id
         return chance
 
     def too_weak(self, option: _Option) -> Rejection:

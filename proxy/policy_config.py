@@ -8,6 +8,7 @@ from accounts.caller import Escalation
 from settings.types import Finite, Section, Share
 
 DEFAULT_FLOOR: Final = 0.98
+"""The minimum quality of who sets none."""
 
 
 class EscalationConfig(Section):

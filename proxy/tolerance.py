@@ -22,7 +22,6 @@ from classifier.frontier import (
     bounded,
     bounded_point,
     choose,
-    least_chance,
     most_lost,
     willingness_for,
 )
@@ -538,7 +537,7 @@ def _floor_result(
     return FloorResult(
         floor=floor,
         willing_nanousd=point.willingness,
-        reached=point.quality >= floor * ground.whole - 1e-6,
+        reached=point.kept >= floor - 1e-6,
         kept=point.kept,
         kept_error=point.kept_error,
         cost_nanousd=round(point.cost * PREVIEWED_REQUESTS),
@@ -560,8 +559,7 @@ def _two_first(ground: _ChoiceTable, floor: float, willingness: float) -> TwoFir
     choices, names, most = ground.choices, ground.columns, most_lost(floor)
     rows = np.arange(len(choices.weights))
     planned = choose(bounded(choices.adequate, choices.reference, most), choices.order, willingness)
-    least = least_chance(choices.adequate, choices.reference, most)
-    pairs = choose_pairs(choices.adequate, choices.order, planned, willingness, least)
+    pairs = choose_pairs(choices.adequate, choices.order, planned, willingness, choices.reference, most)
     used = pairs.used
     one, other, right = (
         np.where(used, choices.adequate[rows, each], 0.0) for each in (pairs.first, pairs.second, pairs.third)

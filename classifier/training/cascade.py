@@ -19,7 +19,6 @@ from classifier.frontier import (
     Floats,
     bounded,
     choose,
-    least_chance,
     most_lost,
     singles,
     willingness_for,
@@ -178,9 +177,8 @@ def _cascaded(choices: Choices, outcome: Floats, floor: float, reference: int, w
     )
     willingness, most = willingness_for(foreseen, floor).willingness, most_lost(floor)
     planned = choose(bounded(choices.adequate, choices.reference, most), choices.order, willingness)
-    least = least_chance(choices.adequate, choices.reference, most)
     asked, unasked = (
-        choose_pairs(choices.adequate, choices.order, planned, willingness, least, unasked=each)
+        choose_pairs(choices.adequate, choices.order, planned, willingness, choices.reference, most, unasked=each)
         for each in (False, True)
     )
     rows = np.arange(len(planned))

@@ -15,6 +15,7 @@ from classifier.training.data import Integers
 from classifier.training.measures import apgr
 from classifier.training.published import (
     PLACED_BY,
+    RELEASED,
     WIDER,
     Board,
     Placing,
@@ -28,11 +29,12 @@ Note = Callable[[str, str, float], None]
 
 DECLARED: Final = 0.725
 """The chance that a declared capability of .5 stood for, before models had rows by their names."""
-FEWEST: Final = 250
+FEWEST: Final = 150
 """Least judged answers of a model in a source."""
 LEAST_GAP: Final = 0.02
 """Least difference of two models' means for which one of them is the stronger."""
-FEWEST_SCORES: Final = 3
+FEWEST_SCORES: Final = 2
+"""Least published scores of a model that is judged."""
 PRICES: Final = {
     "claude-3-5-sonnet-20240620": 15.0,
     "claude-3-haiku-20240307": 1.25,
@@ -59,7 +61,7 @@ PRICES: Final = {
 
 
 class LeftOut:
-    """Models of one family, judged on rows that `judged` marks; `asked` rows' loads are what their rows are fitted with."""
+    """Models of one family, judged on all of these prompts, for no answer to any of them goes into their rows."""
 
     def __init__(
         self,
@@ -68,25 +70,26 @@ class LeftOut:
         known: Mapping[str, Ability],
         loads: Floats,
         sources: np.ndarray[tuple[int], np.dtype[np.str_]],
-        *,
-        asked: np.ndarray[tuple[int], np.dtype[np.bool_]],
         answers: Callable[[str], Floats],
     ) -> None:
         lines = {outcome_line(model) for model in models}
         hidden = [at for at, line in enumerate(board.lines) if line in lines]
         found = standings(board.without(hidden, [name for name in board.columns if name.startswith("source")]))
-        self.placing = Placing(found, grounds_of(loads[asked], sources[asked], known))
+        self.placing = Placing(found, grounds_of(loads, sources, known))
         self.models, self.known, self.loads, self.sources = models, known, loads, sources
-        self._judged, self._answers = ~asked, answers
+        self._answers = answers
         self.scored = [model for model in models if self._scores(found.board, model) >= FEWEST_SCORES]
 
     @staticmethod
     def _scores(board: Board, model: str) -> int:
         line = outcome_line(model)
-        return int((~np.isnan(board.values[board.lines.index(line)])).sum()) if line in board.lines else 0
+        if line not in board.lines:
+            return 0
+        told = zip(board.columns, board.values[board.lines.index(line)].tolist(), strict=True)
+        return sum(not np.isnan(value) and name != RELEASED for name, value in told)
 
     def _rows(self, source: str, *models: str) -> Integers:
-        there = self._judged & np.isin(self.sources, PLACED_BY[source])
+        there = np.isin(self.sources, PLACED_BY[source])
         for model in models:
             there = there & ~np.isnan(self._answers(model))
         return np.flatnonzero(there)
@@ -119,7 +122,7 @@ class LeftOut:
                 note("APGR of pairs, priced", "by price", apgr(said, gain))
 
     def _sources(self, model: str) -> Iterator[tuple[str, Integers]]:
-        for source in self.placing.grounds.loads:
+        for source in self.placing.means(outcome_line(model).key):
             at = self._rows(source, model)
             if len(at) >= FEWEST:
                 yield source, at

@@ -29,7 +29,7 @@ from classifier.training.calibration_set import COUNTS
 from classifier.training.data import Corpus, load
 from classifier.training.left_out import LeftOut
 from classifier.training.measures import apgr
-from classifier.training.published import SCORES_FILE, Board, board_of, source_means
+from classifier.training.published import PLACED_BY, SCORES_FILE, Board, board_of, source_means
 from classifier.tuning import Ability
 
 Integers = NDArray[np.int64]
@@ -102,7 +102,9 @@ def unseen_parts(corpus: Corpus, say: Say) -> Iterator[Unseen]:
         part = part.only(np.flatnonzero(asked))
         say(f"{family}: {len(left_out)} models left out, {len(part.texts)} prompts taught")
         classifier = OnnxClassifier(training.train(part, known, 0, say))
-        rows = np.flatnonzero(~taught & np.isin(corpus.sources, list(COUNTS)))
+        # Some are never asked, as the calibration set has none of their kind: rows of published scores are judged on them, too.
+        judged = [*COUNTS, *(member for members in PLACED_BY.values() for member in members)]
+        rows = np.flatnonzero(~taught & np.isin(corpus.sources, judged))
         loads = loads_of(classifier, [corpus.prompt(int(row)) for row in rows])
         yield Unseen(family, rows, loads, left_out, dict(classifier.manifest.abilities))
 
@@ -197,8 +199,7 @@ def placed_figures(corpus: Corpus, parts: Iterable[Unseen], board: Board, say: S
             unseen.abilities,
             unseen.loads,
             exam.sources,
-            asked=exam.is_asked,
-            answers=exam.answers,
+            exam.answers,
         )
         left_out.judge(lambda what, prior, value: found.setdefault((what, prior), []).append(value))
         say(f"{unseen.family}: {len(left_out.scored)} models judged by published scores alone")

@@ -6,7 +6,6 @@ import msgspec
 
 from dashboards.ui.formats import plural
 from dashboards.web.view import PageRequest
-from proxy.evidence import UNMEASURED
 from proxy.policy import evidence_for_auto
 
 _MOST_NAMES: Final = 5
@@ -35,7 +34,7 @@ async def first_steps(view: PageRequest, team_ids: list[str], requests: int) -> 
     has_key = await gateway.accounts.has_key(owner)
     people = await gateway.people.of_organisation(owner, limit=2)
     evidence = evidence_for_auto(rules.policy, rules.catalog)
-    unknown = [target_id for target_id, each in evidence.items() if each in UNMEASURED]
+    unknown = [target_id for target_id, each in evidence.items() if each == "none"]
     team = f"/dashboard/teams/{team_ids[0]}" if team_ids else ""
     steps = (
         Step("An administrator is signed in", is_done=True, how="That is you."),
@@ -68,8 +67,8 @@ async def first_steps(view: PageRequest, team_ids: list[str], requests: int) -> 
         Step(
             "It is known how good the models are",
             is_done=not unknown,
-            how=f"{plural(len(unknown), 'model')} that the gateway may choose were not measured: {', '.join(unknown[:_MOST_NAMES])}. "
-            "Some minutes of questions place one, or `ability` in the configuration file says which known model it is.",
+            how=f"Nothing is known of {plural(len(unknown), 'model')} that the gateway may choose: {', '.join(unknown[:_MOST_NAMES])}. "
+            "Some minutes of questions place one, or ability in the configuration file says which known model it is.",
             href="/dashboard/operations/measurements" if unknown and view.may("operations.read") else "",
             command=f"weighbridge classifier measure {unknown[0]}" if unknown else "",
         ),

@@ -9,8 +9,11 @@ import typer
 from gateway.commands.shared import ConfigOption
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from gateway.configuration.settings import GatewayConfig
     from providers.catalog import Catalog
+    from proxy.evidence import Evidence
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -28,6 +31,7 @@ def check_config(
     import os
 
     from gateway.configuration.settings import load, read_environment, settings_as_shown, without_effect
+    from gateway.explain import catalog_of
     from providers.secret_references import secrets_in
 
     environment = read_environment()
@@ -48,30 +52,40 @@ def check_config(
         )
     else:
         typer.echo(f"{file}: ok")
-    hints = _hints(settings)
+    catalog = catalog_of(settings)
+    hints = _hints(settings, catalog)
     for hint in hints:
         typer.echo(f"hint: {hint}", err=True)
+    for note in _notes(settings, catalog):
+        typer.echo(f"note: {note}", err=True)
     if missing:
         typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)
     if strict and (hints or missing):
         raise typer.Exit(1)
 
 
-def _hints(settings: "GatewayConfig") -> list[str]:
-    """What nobody says of a model, and what to do about targets of `auto` that were never measured."""
-    from gateway.explain import catalog_of
+def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
+    """What nobody says of a model, and what to do about targets of `auto` that were not measured."""
     from providers.catalog import unknown_facts
+    from proxy.evidence import UNMEASURED
 
-    catalog = catalog_of(settings)
-    return [*unknown_facts(settings.providers, catalog), *_evidence(settings, catalog)]
+    return [*unknown_facts(settings.providers, catalog), *_evidence(settings, catalog, UNMEASURED)]
 
 
-def _evidence(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
-    """What to do about targets of `auto` that were not measured, by the file alone."""
+def _notes(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
+    """What is known of targets of `auto` by published scores alone, which is no fault of a file."""
+    from proxy.evidence import PUBLISHED
+
+    return _evidence(settings, catalog, PUBLISHED)
+
+
+def _evidence(settings: "GatewayConfig", catalog: "Catalog", states: "Container[Evidence]") -> list[str]:
+    """Sentences about targets of `auto` in these states, by the file alone."""
     from gateway.configuration.known_abilities import ShippedRows
     from gateway.wiring.policy import build_policy, informed
     from proxy.evidence import evidence_notes
     from proxy.policy import evidence_for_auto
 
     policy = informed(build_policy(settings.policy, settings.cost), catalog, ShippedRows(settings.classifier, catalog))
-    return list(evidence_notes(evidence_for_auto(policy, catalog), trained=settings.classifier.enabled))
+    known = {name: each for name, each in evidence_for_auto(policy, catalog).items() if each in states}
+    return list(evidence_notes(known, trained=settings.classifier.enabled))

@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier.frontier import most_lost
+from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prediction
 from cost.fleet.pool_config import PoolSection
 from cost.prices import Price
@@ -28,6 +30,8 @@ CACHED_FOR_S: Final = 600.0
 _GOLDEN: Final = 0.6180339887498949
 # Lengths are planned in steps of some 3 %: which model is cheapest does not hang on less.
 _LENGTH_STEP: Final = 1.03
+_NOT_CAPABLE: Final = frozenset({"baseline", "dearest", "most-capable"})
+"""The reasons of a first candidate that is not known to be good enough."""
 _MILLION: Final = 1_000_000
 _MOST: Final = 2**62
 _APART_S: Final = 10.0
@@ -196,6 +200,28 @@ def lengths(size: int, answer: int) -> tuple[int, int]:
     return round(_LENGTH_STEP**size), round(_LENGTH_STEP**answer)
 
 
+def with_capabilities(catalog: Catalog, classifier: object, policy: Policy) -> Catalog:
+    """The catalog with a capability for each target that has a row and no declared one: the share of the classifier's sample of
+    which it loses no more against the reference than the minimum quality lets any prompt lose. Complexity is spread evenly here,
+    so that is the highest that it is good enough for.
+    """
+    reference = policy.reference or ""
+    if not isinstance(classifier, OnnxClassifier) or reference not in classifier.rows:
+        return catalog
+    sample, most = classifier.sample(), most_lost(policy.quality_floor)
+    names = [name for name, target in catalog.targets.items() if target.capability is None and name in classifier.rows]
+    chances = classifier.adequacies(sample.vectors, [reference, *names])
+    shares = sample.weights @ (chances[:, :1] - chances[:, 1:] <= most) / sample.weights.sum()
+    found = dict(zip(names, map(float, shares), strict=True))
+    return Catalog(
+        targets={
+            name: msgspec.structs.replace(target, capability=found.get(name, target.capability))
+            for name, target in catalog.targets.items()
+        },
+        wildcards=catalog.wildcards,
+    )
+
+
 def routes_of(catalog: Catalog, policy: Policy, pool: PoolSection) -> "Routes":
     """The planner's decisions with and without that pool."""
     return Routes(catalog, msgspec.structs.replace(policy, max_candidates=len(catalog)), frozenset(pool.targets))
@@ -209,7 +235,8 @@ class Routes:
         self._policy = policy
         self._pool = pool
         self.names = [target.target_id for target in catalog]
-        self.levels = np.array(sorted({target.capability + policy.capability_shift for target in catalog}))
+        declared = {target.capability for target in catalog if target.capability is not None}
+        self.levels = np.array(sorted(each + policy.capability_shift for each in declared or {1.0}))
         self._commercial: Mapping[str, tuple[Deployment, ...]] = {
             target.target_id: _some_deployment(target)
             for target in catalog
@@ -226,9 +253,9 @@ class Routes:
         here = any(each.target.target_id in self._pool and each.reason != "degraded" for each in with_pool)
         first = without[0] if without else None
         anywhere = -1 if first is None else self.names.index(first.target.target_id)
-        too_weak = first is None or first.reason == "most-capable"
+        too_weak = first is None or first.reason in _NOT_CAPABLE
         # Where the pool is no more capable than what it stands in for, that is as good a place.
-        pool_is_weak = here and with_pool[0].reason == "most-capable"
+        pool_is_weak = here and with_pool[0].reason in _NOT_CAPABLE
         return int(here), anywhere if pool_is_weak or not too_weak else -1, anywhere
 
     def first_is_own(self, level: int, input_tokens: int, output_tokens: int, rooms: Rooms) -> bool:

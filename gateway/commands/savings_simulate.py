@@ -118,9 +118,13 @@ def _watched(settings: "GatewayConfig", pool: "PoolSection") -> "PoolConfig | No
 
 
 def _catalog(settings: "GatewayConfig") -> "Catalog":
-    from gateway.explain import catalog_of
+    from gateway.commands.savings_demand import with_capabilities
+    from gateway.explain import catalog_of, classifier_of
+    from gateway.wiring.policy import build_policy
 
-    return catalog_of(settings)
+    return with_capabilities(
+        catalog_of(settings), classifier_of(settings), build_policy(settings.policy, settings.cost)
+    )
 
 
 def _first_token_s(settings: "GatewayConfig") -> float:
@@ -397,7 +401,8 @@ def _print_findings(told: dict[str, Any]) -> None:
     if told["lateness"] is not None:
         _print_lateness(told, told["lateness"])
     typer.echo(
-        "prompts of a trace have no text: complexity is spread evenly, declared capability decides; every fleet, fixed ones "
+        "prompts of a trace have no text: complexity is spread evenly, capability decides (declared, else the share of the "
+        "classifier's sample that a model is good enough for); every fleet, fixed ones "
         "too, is ordered when the trace begins"
     )
 

@@ -1,12 +1,13 @@
 """What two cheap answers keep and cost on known outcomes."""
 
+import functools
 from itertools import permutations
 
 import msgspec
 import numpy as np
 import pytest
 
-from classifier.frontier import Choices, Floats, choose
+from classifier.frontier import Choices, Floats, alike, bounded, choose
 from classifier.pairs import MOST_WRONG_UNASKED, choose_pairs
 from classifier.training.cascade import (
     SAME_WRONG,
@@ -91,27 +92,32 @@ def test_choices_follow_what_was_foretold() -> None:
     assert found.single == other.single
 
 
+def _compared(chance: float, reference: float, near: float) -> float:
+    return reference if abs(chance - reference) <= near else chance
+
+
 @pytest.mark.parametrize("unasked", [False, True])
 def test_the_rule_is_that_of_single_prompts(unasked: bool) -> None:
     """Each prompt's pair is that of the greatest net benefit, found by trying all."""
     random = np.random.default_rng(3)
     adequate, cost = random.uniform(0.8, 0.99, (300, 4)), np.exp(random.uniform(0, 7, (300, 4)))
-    willingness, least = 5_000.0, random.uniform(0.3, 0.9, 300)
-    planned = choose(adequate, cost, willingness)
-    found = choose_pairs(adequate, cost, planned, willingness, least, unasked=unasked)
+    willingness, most, reference = 5_000.0, 0.03, random.uniform(0.8, 0.99, 300)
+    planned = choose(bounded(adequate, reference, most), cost, willingness)
+    found = choose_pairs(adequate, cost, planned, willingness, reference, most, unasked=unasked)
     for row in range(300):
         chance, price, own = adequate[row], cost[row], planned[row]
-        worth = {}
+        worth, asked = {}, min(reference[row] - most, chance.max())
+        compared = functools.partial(_compared, reference=reference[row], near=alike(most))
         for one, other, third in permutations(range(4), 3):
             a, b, p = chance[one], chance[other], chance[third]
             quality = min(p, a * b + (a * (1 - b) + b * (1 - a)) * p)
             spent = price[one] + price[other] + (1 - a * b) * price[third]
-            may = quality >= least[row] and p >= chance[own] and a >= b
+            may = quality >= asked and p >= chance[own] and a >= b
             if unasked:
                 may = may and (1 - a) * (1 - b) <= MOST_WRONG_UNASKED and spent <= price[own]
             if may:
-                worth[one, other, third] = willingness * quality - spent
-        now = willingness * chance[own] - price[own]
+                worth[one, other, third] = willingness * compared(quality) - spent
+        now = willingness * compared(chance[own]) - price[own]
         if max(worth.values(), default=-np.inf) <= now:
             assert not found.used[row]
             continue
@@ -124,9 +130,9 @@ def test_whom_a_prompt_does_not_fit_is_in_no_pair() -> None:
     case = choices(300)
     adequate = np.column_stack([case.adequate, np.full(300, -np.inf)])
     cost = np.column_stack([case.cost, np.full(300, 0.1)])
-    planned, least = np.full(300, 2), np.zeros(300)
-    found = choose_pairs(adequate, cost, planned, 1e9, least)
-    without = choose_pairs(case.adequate, case.cost, planned, 1e9, least)
+    planned, reference = np.full(300, 2), case.reference
+    found = choose_pairs(adequate, cost, planned, 1e9, reference, 1.0)
+    without = choose_pairs(case.adequate, case.cost, planned, 1e9, reference, 1.0)
     assert without.used.any()
     for one, other in zip(
         (found.first, found.second, found.third), (without.first, without.second, without.third), strict=True

@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.frontier import (
+    ALIKE,
     LEAST_LEAD,
     NO_LEAD,
     Choices,
     Floats,
+    alike,
     area,
     attainable,
     bounded,
@@ -291,7 +293,7 @@ def test_no_prompt_loses_more_than_the_bound_of_its_minimum() -> None:
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e9), st.integers(0, 1_000))
 def test_a_higher_minimum_never_chooses_a_lesser_chance(one: float, two: float, willingness: float, seed: int) -> None:
-    """At the same willingness: the bound only shuts out."""
+    """At the same willingness: the bound only shuts out, and ever fewer chances are alike."""
     chances = np.random.default_rng(seed)
     adequate, rank = chances.random((20, 3)), chances.random((20, 3)) * 1e8
     reference = adequate[:, 0]
@@ -301,4 +303,13 @@ def test_a_higher_minimum_never_chooses_a_lesser_chance(one: float, two: float, 
         return np.asarray(adequate[np.arange(20), choose(open_to, rank, willingness)])
 
     low, high = sorted((one, two))
-    assert (chance(high) >= chance(low) - 1e-9).all()
+    assert (chance(high) >= chance(low) - ALIKE - 1e-9).all()
+
+
+def test_what_is_nearly_the_references_chance_is_no_reason_to_pay() -> None:
+    """Within what the classifier is unsure of the cheapest answers, beyond it what is worth its price; at a minimum of 1 all is told apart."""
+    adequate, cost = np.array([[0.93, 0.90], [0.93, 0.86]]), np.array([[0.1, 0.01], [0.1, 0.01]])
+    reference = adequate[:, 0]
+    assert choose(bounded(adequate, reference, most_lost(0.95)), cost, 1e9).tolist() == [1, 0]
+    assert choose(bounded(adequate, reference, most_lost(1.0)), cost, 1e9).tolist() == [0, 0]
+    assert alike(most_lost(0.99)) < alike(most_lost(0.98)) == alike(most_lost(0.9)) == ALIKE

@@ -10,7 +10,9 @@ from classifier.measuring.ability_row import chances
 from classifier.training import new_models
 from classifier.training.calibration_set import COUNTS
 from classifier.training.data import Corpus
-from classifier.training.new_models import Unseen, _Exam, draw, figures
+from classifier.training.new_models import NOT_ASKED, Unseen, _Exam, draw, figures, placed_figures
+from classifier.training.published import Board, Line
+from classifier.tuning import Ability
 
 ROWS = 1_600
 
@@ -36,6 +38,25 @@ def made() -> MadeUp:
 
 def unseen(made: MadeUp) -> Unseen:
     return Unseen("family", np.arange(ROWS), made.loads, ["new"], {})
+
+
+def test_published_scores_place_a_model_that_nobody_had_seen(made: MadeUp) -> None:
+    """Its mean is nearer than by a declared .5, its own outcomes are hidden from the board, and its interval holds."""
+    lines = [Line(f"known-{at}", "") for at in range(20)] + [Line("new", "")]
+    strength = np.r_[np.linspace(-1, 2, 20), 0.5]
+    values = np.stack([strength, strength - 0.5, strength + 9], axis=1)
+    columns = ["MMLU-Pro", "GPQA-diamond", "source mmlu_pro"]
+    values[:20, 2] = strength[:20]
+    rows = {
+        line.model: Ability(weights=[1.0, 0.0, 0.0], bias=float(own)) for line, own in zip(lines, strength, strict=True)
+    }
+    del rows["new"]
+    part = Unseen("family", np.arange(ROWS), made.loads, ["new"], rows)
+    found = placed_figures(cast("Corpus", made), [part], Board(lines, columns, values), lambda _line: None)
+    by = {(each.what, each.prior): each.value for each in found}
+    assert by["mean error mmlu_pro", "published"] < 0.05 < by["mean error mmlu_pro", "declared .5"]
+    assert by["interval holds", "published"] == 1.0
+    assert {each.questions for each in found} == {NOT_ASKED}
 
 
 def test_what_is_asked_is_never_judged(made: MadeUp) -> None:

@@ -1,5 +1,6 @@
 """The classifier as it serves: within bounds, never failing a request, and what the shipped model says."""
 
+import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -514,3 +515,44 @@ def test_threads_score_apart(shipped: OnnxClassifier) -> None:
     with ThreadPoolExecutor(4) as threads:
         for _ in range(20):
             assert list(threads.map(shipped.classify, prompts)) == expected
+
+
+def at_effort(classifier: OnnxClassifier, effort: str) -> dict[str, float]:
+    prompt = msgspec.structs.replace(LEARNED, effort=effort)
+    return {name: each.adequate for name, each in classifier.classify(prompt).outlooks.items()}
+
+
+def test_a_requests_effort_chooses_the_row(made_up_artifact: Artifact) -> None:
+    """Of those targets that have one for it; the others, and other efforts, are predicted as always."""
+    classifier = OnnxClassifier(made_up_artifact, TARGETS, {"small": {"high": GPT_4O}, "unheard": {"high": LLAMA}})
+    usual = at_effort(classifier, "")
+    assert at_effort(classifier, "low") == usual
+    high = at_effort(classifier, "high")
+    assert high["small"] == usual["big"] != usual["small"]
+    assert {**high, "small": usual["small"]} == usual
+    classifier.adopt(TARGETS)
+    assert at_effort(classifier, "high") == usual
+
+
+def test_what_was_learned_at_the_usual_effort_moves_the_others_too(made_up_artifact: Artifact) -> None:
+    """By as much: a row that is a logit better than shipped is so at every effort."""
+    classifier = OnnxClassifier(made_up_artifact, TARGETS, {"small": {"high": GPT_4O}})
+    shipped = classifier.abilities["small"]
+    better = msgspec.structs.replace(shipped, bias=shipped.bias + 1.0)
+    before = at_effort(classifier, "high")["small"]
+    classifier.tune(tuning(classifier, abilities={"small": better}))
+    after = at_effort(classifier, "high")["small"]
+    assert math.log(after / (1 - after)) == pytest.approx(math.log(before / (1 - before)) + 1.0)
+
+
+def test_the_best_known_model_is_told_beside_the_targets(made_up: OnnxClassifier) -> None:
+    """It stands for a baseline model without a row; no target is called so, and it is among no outlooks."""
+    found = made_up.classify(LEARNED)
+    assert found.best_known is not None
+    assert set(found.outlooks) == {"small", "big", "wordy"}
+    every = OnnxClassifier(read_artifact(PACKAGED), {"gpt-4o": "gpt-4o-2024-05-13"})
+    proof = every.classify(Prompt(text=HARD[0]))
+    assert proof.best_known is not None
+    assert proof.best_known > proof.outlooks["gpt-4o"].adequate
+    every.adopt({})
+    assert every.classify(Prompt(text=HARD[0])).best_known is None

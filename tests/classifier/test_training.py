@@ -212,8 +212,9 @@ def test_probabilities_are_calibrated(made_up_corpus: Corpus, ten_folds: dict[st
     for model in (LLAMA, GPT_4O):
         right = made_up_corpus.scores[model]
         assert ten_folds[model].mean() == pytest.approx(right.mean(), abs=0.04)
-        sure = ten_folds[model] > 0.8
-        assert right[sure].mean() > 0.8
+        sure = ten_folds[model] > 0.7
+        assert sure.any()
+        assert right[sure].mean() > 0.7
 
 
 @pytest.mark.long

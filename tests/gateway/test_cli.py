@@ -263,13 +263,15 @@ def test_config_check(config: Path) -> None:
     )
 
 
-def test_config_check_names_targets_without_an_ability(config: Path) -> None:
-    """One hint with the command that measures one; none where the plain rule classifies anyway."""
+def test_config_check_names_targets_that_are_not_measured(config: Path) -> None:
+    """With the command that measures one; where the plain rule classifies, with what that goes by."""
     told = _run("config", "check", str(config)).stderr
-    assert told.count("hint: no `ability`") == 1
+    assert told.count("hint: Not measured") == 1
     assert "weighbridge classifier measure " in told
     config.write_text(CONFIG + "classifier: {enabled: false}\n")
-    assert "ability" not in _run("config", "check", str(config)).stderr
+    told = _run("config", "check", str(config)).stderr
+    assert "classifier measure" not in told
+    assert "declare `capability`" in told
 
 
 def test_config_check_warns_of_what_has_no_effect(config: Path) -> None:

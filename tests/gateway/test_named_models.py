@@ -7,8 +7,7 @@ from typing import Final
 import pytest
 import yaml
 
-from classifier.known_models import known_model
-from gateway.commands.config import _hints
+from gateway.commands.config import _hints, _notes
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import Environment, GatewayConfig, load
 from gateway.explain import DryRun, catalog_of
@@ -69,21 +68,19 @@ def test_two_models_by_their_names(tmp_path: Path) -> None:
     config = configured(tmp_path, "gpt-4o", "gpt-4o-mini", reference="gpt-4o")
     assert chosen(config, HARD) == ["gpt-4o"] * 3
     assert chosen(config, EASY) == ["gpt-4o-mini"] * 3
-    assert not [hint for hint in _hints(config) if "Not measured" in hint]
+    assert not [hint for hint in _hints(config, catalog_of(config)) if "Not measured" in hint]
 
 
 def test_models_of_today_by_their_names(tmp_path: Path) -> None:
     """The small ones never get what is hard, and the flagship is never too weak for it."""
     names = ("gpt-5", "gpt-5-nano", "gpt-4o-mini", "claude-sonnet-4-5")
-    if any(known_model([name]) is None for name in names):
-        pytest.skip("the model that ships has no rows of these yet")
     config = configured(tmp_path, *names, reference="gpt-5")
     assert set(chosen(config, HARD)) <= {"gpt-5", "claude-sonnet-4-5"}
     line = DryRun(config)
     for prompt in HARD:
         told = line.explain(asked(prompt), "interactive")
         assert "gpt-5" not in {each["target"] for each in told.rejected}
-    assert any(hint.startswith("Known by published scores alone: gpt-5") for hint in _hints(config))
+    assert any(hint.startswith("Known by published scores alone: gpt-5") for hint in _notes(config, catalog_of(config)))
 
 
 @pytest.mark.parametrize(("reference", "expected"), [("acme-large", "acme-large"), (None, "acme-large")])
@@ -91,7 +88,7 @@ def test_two_unknown_models(tmp_path: Path, reference: str | None, expected: str
     """What is hard goes to the baseline model, else to the dearest, and the check says what mends it."""
     config = configured(tmp_path, "acme-large", "acme-small", reference=reference)
     assert chosen(config, HARD) == [expected] * 3
-    (hint,) = [hint for hint in _hints(config) if "Not measured" in hint]
+    (hint,) = [hint for hint in _hints(config, catalog_of(config)) if "Not measured" in hint]
     assert "weighbridge classifier measure acme-large" in hint
 
 

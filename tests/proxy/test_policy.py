@@ -52,6 +52,11 @@ def target(name: str, **changes: Any) -> Target:
     return Target(**{**fields, **changes})
 
 
+def declared(each: Target) -> float:
+    assert each.capability is not None
+    return each.capability
+
+
 LLAMA = target("llama-3-70b", price=price(0.4, 0.4), capability=0.6)
 GPT = target("gpt-4o", price=price(2.5, 10, 1.25), max_context_tokens=128_000)
 MINI = target("mini", price=price(0.15, 0.6), capability=0.3)
@@ -294,11 +299,11 @@ def test_no_capable_target_is_cheaper_than_the_leader(fleet: list[Target], compl
     """`auto` never pays more than it must, routing weights counted in."""
     leader = route(facts(), complexity, *fleet).candidates[0]
     if leader.reason == "most-capable":
-        assert all(each.capability <= leader.target.capability for each in fleet)
+        assert all(declared(each) <= declared(leader.target) for each in fleet)
         return
     assert leader.expected_nanousd is not None
     for each in fleet:
-        if each.capability >= complexity:
+        if declared(each) >= complexity:
             alone = route(facts(), complexity, each).candidates[0].expected_nanousd
             assert alone is not None
             assert alone / each.routing_weight >= leader.expected_nanousd / leader.target.routing_weight
@@ -585,7 +590,7 @@ def test_embeddings_cost_what_goes_in() -> None:
 def test_what_embeds_is_no_yardstick() -> None:
     """A declared capability says nothing of embedding, so it hides no measured target's outcomes."""
     catalog = Catalog(targets={each.target_id: each for each in (LLAMA, BGE)})
-    assert BGE.capability > LLAMA.capability
+    assert declared(BGE) > declared(LLAMA)
     assert choosable(Policy(), catalog, None) == [LLAMA]
     assert yardstick({"llama-3-70b"}, Policy(), catalog, None) == ("llama-3-70b",)
 
@@ -828,7 +833,7 @@ def test_a_raise_never_leads_below_what_the_turn_had(
         else route(facts(loop=LOOP), complexity, *_HOUSE, turn=TurnChoice({0: held.target_id}), down=tuple(down))
     )
     if held is None or steps:
-        assert raised.candidates[0].target.capability >= present.candidates[0].target.capability
+        assert declared(raised.candidates[0].target) >= declared(present.candidates[0].target)
     assert set(names(raised)) == set(names(present))
 
 
@@ -861,6 +866,6 @@ def test_without_a_raise_or_a_choice_a_loop_is_planned_like_any_request(
     looped = msgspec.structs.replace(request, loop=ToolLoop(steps))
     assert route(looped, 0.2, *targets, sticky=sticky) == plain
     raised = route(msgspec.structs.replace(request, loop=struggling(raises, steps)), 0.2, *targets, sticky=sticky)
-    assert raised.candidates[0].target.capability >= plain.candidates[0].target.capability
+    assert declared(raised.candidates[0].target) >= declared(plain.candidates[0].target)
     moved = raised.candidates[0].target != plain.candidates[0].target
     assert (raised.candidates[0].reason == "struggle") == moved

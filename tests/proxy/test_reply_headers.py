@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from classifier.prediction import Prediction
 from cost.usage import Usage
+from proxy.evidence import Evidence
 from proxy.http.reply_head import fields_of
 from proxy.reply_headers import decision_lines, money_lines
 from proxy.wires.own_fields import dollars
@@ -95,3 +97,13 @@ def test_money_without_a_price_is_left_out() -> None:
 def test_money_is_written_exactly(amount: int, text: str) -> None:
     """Nine places, no rounding, no exponent."""
     assert dollars(amount) == text
+
+
+@pytest.mark.parametrize("evidence", ["measured", "published", "extrapolated", "declared", "none"])
+def test_what_a_choice_rests_on_is_told(evidence: Evidence) -> None:
+    """Where the gateway chose, and it is known what is known of its models."""
+    routed = a_routed_request(prediction=PREDICTION)
+    plan = msgspec.structs.replace(routed.plan, grounds={"small": evidence})
+    attempt = an_attempt(msgspec.structs.replace(routed, plan=plan))
+    lines = dict(fields_of(decision_lines([attempt], attempt)))
+    assert lines[b"x-weighbridge-evidence"] == evidence.encode()

@@ -52,7 +52,7 @@ class Worth(NamedTuple):
     nanousd: float
 
     def of(self, _floor: float | None, _allowed: frozenset[str] | None, _team_id: str = "") -> Willingness:
-        return Willingness(self.nanousd, self.nanousd)
+        return Willingness(self.nanousd, self.nanousd, 0.0 if self.nanousd == NO_LIMIT_NANOUSD else 1.0)
 
 
 def outlook(adequate: float) -> TargetPrediction:

@@ -271,7 +271,7 @@ async def test_what_an_answer_cannot_do_without_chooses_another_target(tmp_path:
     """Two choices, or log-probabilities: Claude, though cheaper here, is passed over, and a caller who names it is told."""
     cheap = {"input": "0.1", "output": "0.1", "version": "test"}
     async with provider(anthropic_whole) as anthropic, provider(whole) as other:
-        models = [claude(anthropic, prices=cheap), bare("gpt-4o", other)]
+        models = [claude(anthropic, prices=cheap, capability=1.0), bare("gpt-4o", other, capability=1.0)]
         async with running_gateway(tmp_path, models) as gateway, client(gateway) as ask:
             for fields in ({"n": 2}, {"logprobs": True}):
                 reply = await ask.chat.completions.with_raw_response.create(model="auto", messages=ASK, **fields)
@@ -303,8 +303,8 @@ async def test_the_longest_answer_counts_in_choosing_and_in_calling(tmp_path: Pa
     cheap = {"input": "0.1", "output": "0.1", "version": "test"}
     async with provider(whole) as served:
         models = [
-            bare("short", served, prices=cheap, max_output_tokens=1_000),
-            bare("long", served, prices=DEAR_PRICES, max_output_tokens=8_000),
+            bare("short", served, prices=cheap, max_output_tokens=1_000, capability=1.0),
+            bare("long", served, prices=DEAR_PRICES, max_output_tokens=8_000, capability=1.0),
         ]
         async with running_gateway(tmp_path, models) as gateway, client(gateway) as ask:
             for wanted in (500, 5_000, 64_000):
@@ -338,7 +338,7 @@ async def test_an_alias_may_stand_for_auto(tmp_path: Path) -> None:
     """The gateway chooses under that name, among the alias's own targets, and the name is what is booked."""
     dear, cheap = DEAR_PRICES, {"input": "0.1", "output": "0.1", "version": "test"}
     async with provider(whole) as served:
-        models = [bare("small", served, prices=cheap), bare("big", served, prices=dear, capability=1.0)]
+        models = [bare("small", served, prices=cheap, capability=0.5), bare("big", served, prices=dear, capability=1.0)]
         policy = {"aliases": {"smart": "auto", "best": {"auto": ["big"], "quality_floor": 1.0}}}
         async with running_gateway(tmp_path, models, policy=policy) as gateway, client(gateway) as ask:
             for name in ("smart", "best"):

@@ -68,8 +68,10 @@ async def test_a_team_sees_its_own(finance: Finance) -> None:
 
 
 async def test_the_verdict_can_go_either_way(own: Finance) -> None:
-    """A hundred requests that save 40 % meet the target; a nano-dollar more a request does not."""
-    for team_id, cost, verdict in (("team_v", 2_400_000, "met"), ("team_w", 2_400_001, "not met")):
+    """A hundred requests that save 40 % would meet the target, were their model measured; a nano-dollar more a request would
+    not.
+    """
+    for team_id, cost, verdict in (("team_v", 2_400_000, "not measured"), ("team_w", 2_400_001, "not met")):
         usual: dict[str, Any] = {"organisation_id": "rival", "team_id": team_id, "cost_nanousd": cost, "at_us": DAY}
         await own.keep([booked(f"{team_id}{number}", **usual) for number in range(100)])
         found = await savings(own, "rival finance", team_id=team_id)

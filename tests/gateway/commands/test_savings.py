@@ -93,6 +93,15 @@ def test_not_met_is_as_visible_as_met(tmp_path: Path) -> None:
 def test_met_is_told_with_what_it_rests_on(tmp_path: Path) -> None:
     """150 requests of a million tokens each way are worth 1,875 $ at the reference; a busy replica makes them for less."""
     keep(tmp_path, served(150, input_tokens=1_000_000, output_tokens=1_000_000, baseline_nanousd=12_500_000_000))
+    # Nothing is known of either model, so it cannot be said to be met.
+    doubtful = run("savings", *RANGE, "--check")
+    assert doubtful.exit_code == 1
+    assert table_row(doubtful.output, "large (baseline model)")[-1] == "NOT MEASURED"
+    assert "`weighbridge classifier measure llama`" in doubtful.output
+    known = (CONFIG % YESTERDAY).replace("classifier: {enabled: false}\n", "")
+    for name, row_name in (("llama", "llama-3-70b-instruct"), ("large", "gpt-4o")):
+        known = known.replace(f"model_id: {name},", f"model_id: {name}, ability: {row_name},")
+    (tmp_path / "c.yaml").write_text(known)
     found = run("savings", *RANGE, "--check")
     assert found.exit_code == 0, found.output
     row = table_row(found.output, "large (baseline model)")
