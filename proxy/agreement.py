@@ -100,7 +100,9 @@ def pair_for(
     `share` is what the chance of agreement is multiplied with.
     """
     planned = route.candidates[0]
-    if planned.reason in _CHOSEN_OTHERWISE or facts.loop.steps or planned.adequate is None:
+    if planned.reason in _CHOSEN_OTHERWISE or facts.loop.steps:
+        return None
+    if planned.adequate is None or planned.margin_nanousd is None:
         return None
     if route.willing_nanousd is None or route.reference_adequate is None:
         return None
