@@ -7,8 +7,10 @@ import msgspec
 
 Learning = Literal["off", "numbers", "prompts"]
 """Data of a team's requests that may be kept to learn from: none, numbers that are not text, or prompts as well."""
-Escalation = Literal["off", "whole", "all"]
-"""Repeating a weak answer at a better target: never, for whole replies, or for streams as well."""
+Escalation = Literal["off", "whole", "all", "agreement", "agreement-all"]
+"""Repeating a weak answer at a better target: never, for whole replies, or for streams as well. With `agreement` two cheap targets are
+asked as well before a dear one, where their answers can be compared: for whole replies, or for streams as well.
+"""
 Role = Literal["member", "finance", "admin"]
 """Rights of a key beside calling models: `finance` reads all teams' figures, `admin` also sets prices and budgets."""
 

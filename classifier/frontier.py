@@ -214,14 +214,23 @@ def alike(most: float) -> float:
     return min(ALIKE, _ALIKE_OF_LOSS * most)
 
 
+def likened(chance: Floats, reference: Floats, most: float) -> Floats:
+    """(n, T): chances as they are compared, the reference's in place of what is alike."""
+    near = abs(chance - reference[:, None]) <= alike(most)
+    return np.asarray(np.where(near, reference[:, None], chance))
+
+
+def least_chance(adequate: Floats, reference: Floats, most: float) -> Floats:
+    """(n,): the least chance that each prompt may be left with, where it may lose `most`; the best of a prompt always has it."""
+    return np.asarray(np.minimum(reference - most, adequate.max(axis=1)) - _ROUNDING)
+
+
 def bounded(adequate: Floats, reference: Floats, most: float) -> Floats:
     """Returns `adequate` as targets are compared by it: without those that would lose more than `most` of a prompt, where the best of a
     prompt always stays, and with the reference's chance in place of what is alike.
     """
-    least = np.minimum(reference - most, adequate.max(axis=1))
-    near = abs(adequate - reference[:, None]) <= alike(most)
-    compared = np.where(near, reference[:, None], adequate)
-    return np.asarray(np.where(adequate >= least[:, None] - _ROUNDING, compared, -np.inf))
+    least = least_chance(adequate, reference, most)
+    return np.asarray(np.where(adequate >= least[:, None], likened(adequate, reference, most), -np.inf))
 
 
 def bounded_point(choices: Choices, floor: float, willingness: float) -> Point:

@@ -15,6 +15,8 @@ from gateway.wiring.policy import build_policy, informed
 from providers.catalog import Catalog, build_catalog
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
+from proxy.agreement import Pair, pair_for
+from proxy.answers.comparable import asked_form
 from proxy.errors import Refused
 from proxy.evidence import Evidence
 from proxy.policy import AUTO, Facts, Rejection, RoutePlan, evidence_for_auto, plan, planned_rooms, why_too_weak
@@ -53,6 +55,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """True where the baseline model has no row, and the best known model stood for it."""
     evidence: dict[str, Evidence] = {}
     """How it is known how good each target is that `auto` may choose, by target id."""
+    two_first: str = ""
+    """Which two cheap targets would be asked first, and who where they differ, where that is wanted (`escalation: agreement`); empty for none."""
     refusal: str | None = None
     loop_steps: int = 0
     """Steps of the tool loop after the last user message."""
@@ -87,7 +91,9 @@ class DryRun:
         rooms = planned_rooms(self._policy)
         try:
             route = plan(facts, prediction, self._policy, self._catalog, self._fleet, rooms=rooms)
-            found = _explanation(facts, weighed, prediction, route, kept)
+            form = asked_form(request, weighed, prediction.expected_output_tokens)
+            pair = None if form is None else pair_for(form, route, facts, prediction, self._catalog)
+            found = _explanation(facts, weighed, prediction, route, kept, pair=pair)
         except Refused as refused:
             nothing = RoutePlan(candidates=(), rejected=())
             found = _explanation(facts, weighed, prediction, nothing, kept, refusal=refused.message)
@@ -152,7 +158,14 @@ def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier
 
 
 def _explanation(
-    facts: Facts, weighed: Prompt, prediction: Prediction, route: RoutePlan, floor: float, refusal: str | None = None
+    facts: Facts,
+    weighed: Prompt,
+    prediction: Prediction,
+    route: RoutePlan,
+    floor: float,
+    *,
+    pair: Pair | None = None,
+    refusal: str | None = None,
 ) -> Explanation:
     asked = resolve(weighed)
     return Explanation(
@@ -186,6 +199,7 @@ def _explanation(
             {"target": rejection.target_id, "obstacle": rejection.obstacle, "detail": _detail(rejection, route)}
             for rejection in route.rejected
         ),
+        two_first="" if pair is None else pair.in_words(route),
         refusal=refusal,
         loop_steps=facts.loop.steps,
         raises=facts.loop.raises,

@@ -383,7 +383,12 @@ class Attempt:
             return True
         if isinstance(error, UpstreamError) and error.owner != "request":
             return self._report_fault(error)
-        if ending == "hedge_lost" and self.sent and not self.token_events and self.candidate.reason != "hedge":
+        if (
+            ending == "hedge_lost"
+            and self.sent
+            and not self.token_events
+            and self.candidate.reason not in {"hedge", "agreement"}
+        ):
             # Late once is no fault. Who is overtaken again and again while it answers nobody hangs.
             self._permit.silent()
             return None

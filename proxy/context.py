@@ -17,6 +17,7 @@ from proxy.http.exchange import Exchange
 from proxy.idempotency.recording import Recording
 from proxy.limits.limit import Admission
 from proxy.observers.telemetry import RequestTrace
+from proxy.outcome import Agreement
 from proxy.pipeline_config import PipelineConfig
 from proxy.reply import Reply
 from proxy.request_id import REQUEST_ID_HEADER
@@ -75,6 +76,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     weakness: Weakness | None = None
     escalated_from: str | None = None
     """The target whose weak answer was replaced by a better target's."""
+    agreement: Agreement | None = None
+    """What became of two cheap answers; None where two were not asked."""
     released_at: float | None = None
     """The moment, on the monotonic clock, at which a held-back answer was released."""
     ended_by: EndedBy | None = None

@@ -250,7 +250,7 @@ class Dispatcher:
             for each in attempts[earlier:]:
                 if won is not None and each is not won.attempt and each.settled is None:
                     each.unused = "hedge_lost"
-            await _end_race(racing, won)
+            await end_race(racing, won)
         return won
 
     async def _hedge(
@@ -357,7 +357,8 @@ class Dispatcher:
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
         """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
         deployment, permit, lease = self._deployments.take(candidate, routed, _tried_deployments(attempts))
-        number = len(attempts) + 1
+        # Not their count: two that run beside each other may be given up in any order.
+        number = attempts[-1].number + 1 if attempts else 1
         attempt = Attempt(routed, number, candidate, deployment, permit, self._books, self._clock, self._now_us)
         attempt.lease = lease
         attempts.append(attempt)
@@ -462,7 +463,7 @@ async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed], *, he
     return committed
 
 
-async def _end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | None) -> None:
+async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | None) -> None:
     """Cancels all attempts but the one that won, and sees to it that each is settled. None won when the caller is gone."""
     running = [each for each in racing if not each.done()]
     for each in running:
@@ -507,15 +508,15 @@ async def _close_failed(
         attempt.close("failed", failure, status=error_reply(failure).status)
     if isinstance(failure, _NOT_HELD):
         # Nothing was booked, so it was no attempt: the next one, should there be one, takes its number.
-        del attempts[attempt.number - 1]
+        attempts.remove(attempt)
     await close_quietly(stream)
 
 
 def _close_cancelled(attempt: Attempt, stream: UpstreamStream | None) -> None:
     """Settles an attempt whose caller is gone, or that another one has overtaken. What arrived of it was made, and costs."""
     attempt.observe([] if stream is None else stream.unread())
-    if attempt.unused == "hedge_lost":
-        attempt.close("hedge_lost", status=HTTPStatus.OK, unused="hedge_lost")
+    if attempt.unused is not None:
+        attempt.close("hedge_lost", status=HTTPStatus.OK, unused=attempt.unused)
     else:
         attempt.close("caller_gone", asyncio.CancelledError(), status=CALLER_GONE)
 

@@ -19,9 +19,10 @@ CALLER_GONE: Final = 499
 
 Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed", "hedge_lost"]
 """How an attempt ended. `hedge_lost`: of two that ran beside each other the other one began to answer first."""
-Unused = Literal["escalated", "discarded", "hedge_lost"]
+Unused = Literal["escalated", "discarded", "hedge_lost", "confirmed", "disputed"]
 """The reason that an answer was not given: `escalated`, a better target's replaced it; `discarded`, it was the better
-target's but the worse answer; `hedge_lost`, another attempt was quicker.
+target's but the worse answer; `hedge_lost`, another attempt was quicker; `confirmed`, of two cheap answers that agreed the other
+was given; `disputed`, they did not agree, or it was too late for that.
 """
 
 

@@ -22,6 +22,18 @@ class EscalationRules(msgspec.Struct, frozen=True, kw_only=True):
     """The mean log-probability of the tokens below which an answer is weak; None disables the check."""
     hold_max_bytes: int = 512 * 1024
     hold_max_s: float = 30.0
+    agreement_wait_s: float = 20.0
+    """The most seconds that two cheap answers are waited for before the planned target is asked."""
+    batch_agreement_from: float | None = 0.99
+    """The minimum quality from which two cheap targets may be asked for lines of batches, whatever the team says; None for never."""
+
+
+def asks_two(wanted: Escalation, *, stream: bool) -> bool:
+    """Returns True when two cheap targets may be asked before a dear one."""
+    return wanted == "agreement-all" or (wanted == "agreement" and not stream)
+
+
+_OF_STREAMS: Final[frozenset[Escalation]] = frozenset({"all", "agreement-all"})
 
 
 class EscalationAllowance:
@@ -48,12 +60,9 @@ class EscalationAllowance:
         self.running -= 1
 
 
-def may_escalate(plan: RoutePlan, *, alias: str, stream: bool, team: Escalation, wanted: bool | None) -> bool:
-    """Returns True when the answer is to be held and judged: escalation is wanted and there is a better target.
-
-    `wanted` is the request's own choice and overrides the team's setting.
-    """
-    allowed = wanted if wanted is not None else team == "all" or (team == "whole" and not stream)
+def may_escalate(plan: RoutePlan, *, alias: str, stream: bool, wanted: Escalation) -> bool:
+    """Returns True when the answer is to be held and judged: escalation is wanted and there is a better target."""
+    allowed = wanted in _OF_STREAMS or (wanted != "off" and not stream)
     return allowed and alias == AUTO and escalation_candidate(plan, plan.candidates[0], ()) is not None
 
 

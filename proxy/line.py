@@ -17,6 +17,7 @@ from providers.breaker import Breakers
 from providers.token_counts import TokenCounter
 from proxy.admitting import BudgetGate, is_downgraded, take_from_limits
 from proxy.affinity import Affinity
+from proxy.agreement import AgreementRates
 from proxy.authenticating import caller_by_key
 from proxy.background_responses.background_responses import BackgroundResponses
 from proxy.batch.answering import Answered, Asked
@@ -53,6 +54,7 @@ from proxy.settling import Settling
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.structure import check_structure, is_heavy
 from proxy.tags import TagBounds
+from proxy.two_answers import TwoAnswers
 from proxy.uploads import Uploads
 from proxy.watching import cut_off, watch_caller
 from proxy.wires.wire import Kept, Memory, Wire
@@ -96,10 +98,12 @@ class RequestPipeline:
         self._directory = directory
         self._limiter = limiter
         self._classifier = classifier
-        self._routing = Routing(affinity, breakers, dispatcher)
+        rates = AgreementRates()
+        self._routing = Routing(affinity, breakers, dispatcher, rates)
         self._dispatcher = dispatcher
         self._in_step = dispatcher.in_step
         self._better_answers = BetterAnswers(dispatcher)
+        self._two_answers = TwoAnswers(dispatcher, rates)
         self._under_way: set[RequestContext] = set()
         self.reports = Reports(observers, reported_at_once, self._under_way)
         self._settling = Settling(affinity, latency, self.reports)
@@ -348,7 +352,13 @@ class RequestPipeline:
 
     async def dispatch(self, context: RequestContext, routed: RoutedRequest) -> Committed:
         """The answer to give, open at its first token. Raises what `Dispatcher.dispatch` raises."""
-        committed = await self._dispatcher.dispatch(routed, context.attempts)
+        if routed.agreement is not None:
+            committed = await self._two_answers.dispatch(context, routed)
+            context.released_at = self._clock()
+            if context.agreement in {"agreed", "unconfirmed"}:
+                return committed
+        else:
+            committed = await self._dispatcher.dispatch(routed, context.attempts)
         if routed.hold is not None:
             # It was held back to be judged, so a weak one may still be asked again of a better target.
             committed = await self._better_answers.choose(context, committed)

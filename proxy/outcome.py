@@ -18,6 +18,12 @@ from proxy.tool_loop import Struggle
 AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "hedge_lost", "rejected"]
 
 
+Agreement = Literal["agreed", "disagreed", "unconfirmed"]
+"""What became of two cheap answers: they said the same and one was given; they did not, and a better target was asked; that one could not
+answer, or only the plan's own choice had answered in time, and that answer was given.
+"""
+
+
 class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one attempt. Durations are seconds."""
 
@@ -93,6 +99,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The target whose weak answer was replaced by that of `target_id`."""
     weakness: Weakness | None = None
     """The weakness of the answer of `escalated_from` when that is set, else of the given answer."""
+    agreement: Agreement | None = None
+    """What became of two cheap answers; None where two were not asked."""
     loop_steps: int = 0
     """Answers of this user turn that had called tools by then; 0 where the loop was not read."""
     struggle: Struggle | None = None

@@ -51,6 +51,8 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         escalated_from=context.escalated_from,
         weakness=context.weakness,
     )
+    if context.agreement is not None:
+        outcome = msgspec.structs.replace(outcome, agreement=context.agreement)
     if context.routed is not None:
         outcome = _with_routing(outcome, context, context.routed)
     return _with_attempts(outcome, context, context.attempts) if context.attempts else outcome
@@ -120,6 +122,9 @@ def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> Non
             latency.observe(target_id, ttft_s, None if settled is None else settled.outcome.tpot_s, tier)
         elif settled is None or attempt.candidate.reason == "hedge":
             continue
+        elif settled.outcome.result == "hedge_lost" and attempt.unused == "disputed":
+            # It was cut where the other answer said nothing, however quick it would have been.
+            continue
         elif settled.outcome.result == "hedge_lost" and stream:
             # Its first token would have taken longer still. Left out, what counts as late would come ever sooner.
             latency.observe(target_id, settled.outcome.duration_s, None, tier)
@@ -147,7 +152,7 @@ def _ttft_s(context: RequestContext, attempt: Attempt) -> float | None:
     """Seconds from the request to the caller's first token. A held answer counts from its release; None when never
     released.
     """
-    if context.routed is not None and context.routed.hold is not None:
+    if context.routed is not None and (context.routed.hold is not None or context.routed.agreement is not None):
         at = context.released_at
     elif attempt.routed.before is not None:
         at = attempt.routed.before.first_token_at

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from accounts.caller import Caller
+from accounts.caller import Caller, Escalation
 from classifier.prediction import Prompt
 from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest
@@ -29,8 +29,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     """The estimated prompt tokens."""
     deadline: Deadline
-    wants_escalation: bool | None
-    """The request's own choice of whether a weak answer is escalated; None leaves it to the team's setting."""
+    wants_escalation: Escalation | None
+    """The request's own choice; None leaves it to the alias and the team."""
     idempotency_key: str | None
     later: Later | None = None
     """How it is put off, where its caller does not wait for the answer."""

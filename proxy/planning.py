@@ -1,15 +1,19 @@
 """What goes into planning, and what follows from a plan: facts, arm, comparators, hold. Pure."""
 
+from typing import Final
+
 from msgspec.structs import replace
 
-from accounts.caller import Caller
+from accounts.caller import Caller, Escalation
 from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
 from providers.wire import ChatRequest
+from proxy.agreement import AgreementRates, Pair, pair_for
+from proxy.answers.comparable import asked_form
 from proxy.context import RequestContext
-from proxy.escalation import may_escalate
+from proxy.escalation import asks_two, may_escalate
 from proxy.kept_answer import portion_bytes
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
@@ -18,6 +22,11 @@ from proxy.request import decisive_parameters, most_input_tokens, needs, opening
 from proxy.routed_request import Hold, RoutedRequest
 from proxy.tolerance import NO_CURVE
 from proxy.tool_loop import NO_LOOP, read_loop
+
+_PART_OF_TIME: Final = 0.3
+"""The part of the caller's time within which two cheap answers must be there."""
+_LEAST_TIME_S: Final = 0.2
+"""With less time than this for two answers nobody is asked beside the plan."""
 
 
 def facts_of(
@@ -124,9 +133,60 @@ def hold_of(
         route,
         alias=facts.alias,
         stream=request.stream,
-        team=caller.settings.escalation,
-        wanted=parsed.wants_escalation,
+        wanted=_wanted(parsed, caller, config),
     ):
         return None
     rules = config.escalation
     return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)
+
+
+def may_ask_two(config: PipelineConfig, caller: Caller, parsed: ParsedRequest) -> bool:
+    """Returns True when two cheap targets may be asked before a dear one: where that is wanted, and for lines of batches that must
+    keep as much quality as the operator says.
+    """
+    request, wanted = parsed.request, _wanted(parsed, caller, config)
+    if asks_two(wanted, stream=request.stream):
+        return True
+    least = config.escalation.batch_agreement_from
+    if least is None or request.tier != "batch" or request.stream or parsed.wants_escalation == "off":
+        return False
+    rules, policy = config.policy.autos.get(request.alias), config.policy
+    floors = (None if rules is None else rules.quality_floor, caller.settings.quality_floor, policy.quality_floor)
+    return next(each for each in floors if each is not None) >= least
+
+
+def pair_of(
+    config: PipelineConfig, parsed: ParsedRequest, routed: RoutedRequest, rates: AgreementRates, now: float
+) -> Pair | None:
+    """Returns the two targets to ask first; None where their answers could not be compared, or that is worth less than the plan's choice."""
+    prediction = routed.prediction
+    if prediction is None:
+        return None
+    asked = asked_form(parsed.request, parsed.prompt, prediction.expected_output_tokens)
+    if asked is None:
+        return None
+    # Most of the time is the planned target's, should it be asked.
+    wait_s = min(config.escalation.agreement_wait_s, parsed.deadline.remaining_s(now) * _PART_OF_TIME)
+    if wait_s < _LEAST_TIME_S:
+        return None
+    opted_in = asks_two(_wanted(parsed, routed.caller, config), stream=parsed.request.stream)
+    share = rates.share(routed.caller.team_id, asked.kind)
+    return pair_for(
+        asked,
+        routed.plan,
+        routed.facts,
+        prediction,
+        config.catalog,
+        # Lines of batches that nobody opted in for are neither to cost more nor to keep less.
+        unasked=not opted_in,
+        share=share,
+        wait_s=wait_s,
+    )
+
+
+def _wanted(parsed: ParsedRequest, caller: Caller, config: PipelineConfig) -> Escalation:
+    """The request's own choice, else that of the alias that it was sent under, else the team's."""
+    if parsed.wants_escalation is not None:
+        return parsed.wants_escalation
+    rules = config.policy.autos.get(parsed.request.alias)
+    return caller.settings.escalation if rules is None or rules.escalation is None else rules.escalation

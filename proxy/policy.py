@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from accounts.caller import Escalation
 from classifier.frontier import alike
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
@@ -73,6 +74,7 @@ Reason = Literal[
     "hedge",
     "degraded",
     "escalated",
+    "agreement",
     "holdout",
     "spill-over",
     "same-turn",
@@ -125,6 +127,8 @@ class AutoRules(msgspec.Struct, frozen=True, kw_only=True):
     """The target ids it chooses from; None for those of `auto`."""
     quality_floor: float | None = None
     """The share of the reference's quality to keep; None for the team's."""
+    escalation: Escalation | None = None
+    """When answers are asked again, or asked of two; None for the team's."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +267,8 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     """P(adequate) of the reference that targets with rows were compared with; None when declared capability decided."""
     stand_in: bool = False
     """True where the reference has no row, and the best of all known models stood for it."""
+    willing_nanousd: float | None = None
+    """What one more adequate answer may cost, where that decided; None where it did not."""
     grounds: Mapping[str, Evidence] = NO_EVIDENCE
     """By target id what a choice of it rests on; empty where the caller named a model."""
     cheapest_commercial: Target | None = None
@@ -687,17 +693,21 @@ class _TargetComparison(msgspec.Struct, eq=False):
         if self.stand_in:
             asked = stand_in_asks(self.reference)
             return asked, asked
-        facts = self.facts
-        roomy, full = facts.willing_with_room_nanousd, facts.willing_nanousd
-        if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
-            least = self._chance_at(options, roomy, rooms.has_room)
-        else:
-            least = self._chance_at(options, full, _nowhere)
+        willing, has_room = self.weighed_by(options, rooms)
+        least = self._chance_at(options, willing, has_room)
         if least is None or kept is None:
             return least, least
+        roomy, full = self.facts.willing_with_room_nanousd, self.facts.willing_nanousd
         without = self._chance_at(options, full, _nowhere) or 0.0
         with_room = self._chance_at(options, full if roomy is None else roomy, rooms.by_target.__contains__) or 0.0
         return least, min(least, without, with_room)
+
+    def weighed_by(self, options: Iterable[_Option], rooms: Rooms) -> tuple[float, Callable[[str], bool]]:
+        """Returns what one more adequate answer may cost now, and which targets are compared as having room."""
+        roomy = self.facts.willing_with_room_nanousd
+        if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
+            return roomy, rooms.has_room
+        return self.facts.willing_nanousd, _nowhere
 
     def _best_chance(self, options: Iterable[_Option]) -> float:
         return max((each.outlook.adequate for each in options if each.outlook is not None), default=0.0)
@@ -789,6 +799,7 @@ def _auto(
         tolerance=None if least is None or scales.reference is None else scales.reference - least,
         reference_adequate=scales.reference,
         stand_in=scales.stand_in,
+        willing_nanousd=None if least is None or scales.stand_in else scales.weighed_by(options, rooms)[0],
         grounds=policy.grounds,
         cheapest_commercial=cheapest,
     )
@@ -999,6 +1010,11 @@ def _candidate(option: _Option, facts: Facts) -> Candidate:
         strength=option.judged.strength,
         output_tokens=option.output_tokens,
     )
+
+
+def candidate_of(target: Target, facts: Facts, prediction: Prediction, reason: Reason) -> Candidate:
+    """A target that is asked beside the plan."""
+    return _candidate(_option(target, facts, prediction, None, reason), facts)
 
 
 def _expected(

@@ -4,6 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
+from accounts.caller import Escalation
 from settings.types import Finite, Section, Share
 
 DEFAULT_FLOOR: Final = 0.98
@@ -17,7 +18,12 @@ class EscalationConfig(Section):
         default=0.1,
         description="The share of those requests, beyond a burst of 20, that a process escalates; 0 turns it off.",
     )
-    max_running: int = Field(default=64, ge=1, le=10_000, description="Escalations that a process runs at once.")
+    max_running: int = Field(
+        default=64,
+        ge=1,
+        le=10_000,
+        description="Escalations that a process runs at once, and as many pairs of cheap models beside them.",
+    )
     min_mean_logprob: Finite | None = Field(
         default=None,
         le=0,
@@ -31,6 +37,20 @@ class EscalationConfig(Section):
     )
     hold_max_s: Finite = Field(
         default=30.0, gt=0, le=600, description="A stream that is held back for longer flows on unjudged."
+    )
+    agreement_wait_s: Finite = Field(
+        default=20.0,
+        gt=0,
+        le=600,
+        description="The most seconds that two cheap answers are waited for before the planned model is asked; never more than "
+        "three tenths of the caller's time.",
+    )
+    batch_agreement_from: Finite | None = Field(
+        default=0.99,
+        gt=0,
+        le=1,
+        description="Lines of batches for `auto` with this minimum quality or a higher one are asked of two cheap models first, where "
+        "their answers can be compared and that costs less. `null` leaves it to teams.",
     )
 
 
@@ -75,6 +95,10 @@ class AutoAlias(Section):
         gt=0,
         le=1,
         description="The minimum quality for requests under this name; the team's, or else `policy.quality_floor`, when not set.",
+    )
+    escalation: Escalation | None = Field(
+        default=None,
+        description="When answers under this name are asked again, or asked of two models first; the team's setting when not set.",
     )
 
 

@@ -43,7 +43,11 @@ async def relay_answer(
         if habits is not None:
             _note_habit(habits, attempt)
         lines = decision_lines(
-            context.attempts, attempt, weakness=context.weakness, escalated_from=context.escalated_from
+            context.attempts,
+            attempt,
+            weakness=context.weakness,
+            escalated_from=context.escalated_from,
+            agreement=context.agreement,
         )
         if committed.events[0].media_type:
             await _relay_pieces(context, answer, lines)

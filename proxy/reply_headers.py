@@ -1,14 +1,16 @@
 """Reply headers that describe the routing decision and its cost, as lines of a reply's head."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from proxy.answers.weak_answer import Weakness
 from proxy.attempt import Attempt
+from proxy.ending import Unused
 from proxy.evidence import Evidence
 from proxy.http.reply_head import field_lines
+from proxy.outcome import Agreement
 from proxy.reply import Header
 from proxy.wires.own_fields import dollars
 from proxy.wires.wire import Tally
@@ -17,12 +19,22 @@ _MOST_WAYS: Final = 4096
 """The most ways of requests whose lines are kept."""
 
 
+_COST_OF: Final[Mapping[Unused, bytes]] = {
+    "escalated": b"escalation",
+    "discarded": b"escalation",
+    "hedge_lost": b"hedge",
+    "confirmed": b"agreement",
+    "disputed": b"agreement",
+}
+
+
 def decision_lines(
     attempts: Sequence[Attempt],
     answering: Attempt,
     *,
     weakness: Weakness | None = None,
     escalated_from: str | None = None,
+    agreement: Agreement | None = None,
 ) -> bytes:
     """Returns the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
     began.
@@ -52,6 +64,8 @@ def decision_lines(
         headers.append((b"x-weighbridge-weakness", weakness.encode()))
     if escalated_from is not None:
         headers.append((b"x-weighbridge-escalated-from", escalated_from.encode()))
+    if agreement is not None:
+        headers.append((b"x-weighbridge-agreement", agreement.encode()))
     if answering.slot is not None and answering.slot.waited_s > 0:
         headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.slot.waited_s * 1000)))
     if len(attempts) > 1:
@@ -89,13 +103,13 @@ def money_lines(tally: Tally) -> bytes:
 
 
 def _unused_headers(attempts: Sequence[Attempt]) -> list[Header]:
-    """The costs of what was not given: of a whole answer that was replaced or discarded, and of the slower of two attempts
-    that ran beside each other. None is told where none is known.
+    """The costs of what was not given: of a whole answer that was replaced or discarded, of the slower of two attempts that ran beside
+    each other, and of cheap answers that were compared. None is told where none is known.
     """
-    headers = []
+    spent: dict[bytes, int] = {}
     for attempt in attempts:
-        usd = None if attempt.settled is None else dollars(attempt.settled.cost_nanousd)
-        if usd is not None and attempt.unused is not None:
-            name = b"hedge" if attempt.unused == "hedge_lost" else b"escalation"
-            headers.append((b"x-weighbridge-%b-cost-usd" % name, usd.encode()))
-    return headers
+        cost = None if attempt.settled is None else attempt.settled.cost_nanousd
+        if cost is not None and attempt.unused is not None:
+            name = _COST_OF[attempt.unused]
+            spent[name] = spent.get(name, 0) + cost
+    return [(b"x-weighbridge-%b-cost-usd" % name, (dollars(cost) or "").encode()) for name, cost in spent.items()]

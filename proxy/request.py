@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
+from accounts.caller import Escalation
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
@@ -493,12 +494,17 @@ def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
         raise BadRequest("`max_completion_tokens` must be at least 1.", param="max_completion_tokens")
 
 
-def wants_escalation(header: str) -> bool:
-    """Returns the request's choice of escalation. Raises BadRequest."""
-    said = header.lower()
-    if said not in {"true", "false"}:
-        raise BadRequest("`x-weighbridge-escalate` must be `true` or `false`.", param="x-weighbridge-escalate")
-    return said == "true"
+_ESCALATIONS: Final[Mapping[str, Escalation]] = {"true": "all", "false": "off", "agreement": "agreement-all"}
+
+
+def wants_escalation(header: str) -> Escalation:
+    """Returns the request's choice of escalation, for whatever it streams. Raises BadRequest."""
+    said = _ESCALATIONS.get(header.lower())
+    if said is None:
+        raise BadRequest(
+            "`x-weighbridge-escalate` must be `true`, `false` or `agreement`.", param="x-weighbridge-escalate"
+        )
+    return said
 
 
 def messages_digest(request: ChatRequest) -> int:

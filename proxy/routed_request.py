@@ -11,6 +11,7 @@ from cost.ledger.entries import Arm, Origin
 from cost.usage import Usage
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.wire import ChatRequest
+from proxy.agreement import Pair
 from proxy.cache_marks import Reuse
 from proxy.deadlines.deadline import NO_DEADLINE, Deadline
 from proxy.policy import Facts, RoutePlan
@@ -61,6 +62,8 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """True when a spent budget replaced the named model by the cheapest capable target."""
     hold: Hold | None = None
     """The limits for holding the answer to be judged before it is given; None relays it as it comes."""
+    agreement: Pair | None = None
+    """The two cheap targets that are asked before the plan; None where two answers could not be compared, or would not pay."""
     deadline: Deadline = NO_DEADLINE
     keep_bytes: int = 0
     """The payload bytes that an attempt retains, to be judged after the reply."""

@@ -10,6 +10,7 @@ from cost.ledger.entries import Arm
 from providers.breaker import Breakers, Scope
 from providers.target import Deployment, Target
 from proxy.affinity import CACHE_MIN_TOKENS, Affinity, Sticky
+from proxy.agreement import AgreementRates
 from proxy.cache_marks import Reuse, ReuseShares
 from proxy.context import RequestContext
 from proxy.deployment_choice import scope_of
@@ -19,7 +20,7 @@ from proxy.kept_answer import kept_bytes
 from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
-from proxy.planning import comparators_of, drawn_arm, facts_of, hold_of, is_replaceable
+from proxy.planning import comparators_of, drawn_arm, facts_of, hold_of, is_replaceable, may_ask_two, pair_of
 from proxy.policy import (
     AUTO,
     DEFAULT_OUTPUT_TOKENS,
@@ -42,11 +43,14 @@ from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
 class Routing:
     """The process's state that routing needs; the planning itself is pure."""
 
-    def __init__(self, affinity: Affinity, breakers: Breakers, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, affinity: Affinity, breakers: Breakers, dispatcher: Dispatcher, rates: AgreementRates | None = None
+    ) -> None:
         self._affinity = affinity
         self._breakers = breakers
         self._dispatcher = dispatcher
         self._shares = ReuseShares()
+        self._rates = rates or AgreementRates()
 
     def route(
         self,
@@ -126,7 +130,17 @@ class Routing:
         hold = hold_of(config, caller, parsed, facts, route, in_flight)
         if arm or downgraded or hold is not None or reuse is not None or turn is not None:
             routed = replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
-        return routed
+        return self._with_pair(routed, context, parsed)
+
+    def _with_pair(self, routed: RoutedRequest, context: RequestContext, parsed: ParsedRequest) -> RoutedRequest:
+        """The request with the two cheap targets that are asked first, where that is wanted, pays, and can be told."""
+        if routed.downgraded or routed.prediction is None:
+            return routed
+        config, caller = context.config, routed.caller
+        if routed.facts.alias != AUTO or not may_ask_two(config, caller, parsed):
+            return routed
+        pair = pair_of(config, parsed, routed, self._rates, context.reply.now)
+        return routed if pair is None else replace(routed, agreement=pair)
 
     def first_choice(
         self, context: RequestContext, caller: Caller, parsed: ParsedRequest, prediction: Prediction | None

@@ -26,6 +26,7 @@ from classifier.frontier import (
     willingness_for,
 )
 from classifier.moves import Choice, Move, moves
+from classifier.pairs import choose_pairs
 from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
@@ -91,6 +92,33 @@ class MeasuredClassifier(Classifier, Protocol):
         """P(adequate) of these targets' answers, as an array of shape (prompts, targets)."""
 
 
+class TwoFirst(msgspec.Struct, frozen=True, kw_only=True):
+    """What a minimum comes to where two cheap targets are asked first (`escalation: agreement`), for requests whose answers can be compared.
+    Shares and money are by the worse assumption, that two wrong answers never say the same. Money is for 1,000 requests.
+    """
+
+    asked: float
+    """The share of requests that two are asked for."""
+    again: float
+    """The share that the better target is asked for after them."""
+    cost_nanousd: int
+    kept_low: float
+    """What is kept where two wrong answers always say the same, and the better target is right about each of them."""
+    kept_high: float
+    """The same where they never do, and models are right independently of each other."""
+    ways: tuple[tuple[str, str, str, str, float, float], ...] = ()
+    """Which two are asked, the better target, what is asked at once otherwise, and what `asked` and `again` are of these."""
+
+    def added_s(self, answer_s: Mapping[str, float]) -> float | None:
+        """The mean seconds that an answer comes later, from how long each target takes for one; None where that is not known."""
+        added = 0.0
+        for first, second, better, planned, asked, again in self.ways:
+            if not {first, second, better, planned} <= answer_s.keys():
+                return None
+            added += asked * (max(answer_s[first], answer_s[second]) - answer_s[planned]) + again * answer_s[better]
+        return added
+
+
 class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted effect of one floor. Money is for 1,000 requests."""
 
@@ -120,6 +148,8 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     current: bool
     moves: dict[str, Move] = {}
     """What becomes of the requests that each target has at the present policy, which bills are changed by."""
+    two: TwoFirst | None = None
+    """The same minimum with two cheap targets first; None where there is no target to ask where they differ."""
 
 
 class Present(NamedTuple):
@@ -520,4 +550,38 @@ def _floor_result(
         replica_s=replica_s,
         current=current,
         moves=moves(now, ground.at(floor, point.willingness), ground.at(floor, full.willingness, full=True)),
+        two=_two_first(ground, floor, point.willingness),
+    )
+
+
+def _two_first(ground: _ChoiceTable, floor: float, willingness: float) -> TwoFirst:
+    """The effect of asking two cheap targets first, where that is worth more than the plan's own choice."""
+    choices, names, most = ground.choices, ground.columns, most_lost(floor)
+    rows = np.arange(len(choices.weights))
+    planned = choose(bounded(choices.adequate, choices.reference, most), choices.order, willingness)
+    pairs = choose_pairs(choices.adequate, choices.order, planned, willingness, choices.reference, most)
+    used = pairs.used
+    one, other, right = (
+        np.where(used, choices.adequate[rows, each], 0.0) for each in (pairs.first, pairs.second, pairs.third)
+    )
+    both = one * other
+    again = np.where(used, 1 - both, 0.0)
+    spent = choices.cost[rows, pairs.first] + choices.cost[rows, pairs.second]
+    cost = np.where(used, spent + again * choices.cost[rows, pairs.third], choices.cost[rows, planned])
+    alone = choices.adequate[rows, planned]
+    low = np.where(used, np.maximum(right - (1 - one) * (1 - other), both), alone)
+    high = np.where(used, both + (1 - both) * right, alone)
+    ways: dict[tuple[str, str, str, str], tuple[float, float]] = {}
+    for row in np.flatnonzero(used).tolist():
+        way = (names[pairs.first[row]], names[pairs.second[row]], names[pairs.third[row]], names[planned[row]])
+        asked, anew = ways.get(way, (0.0, 0.0))
+        ways[way] = (asked + float(choices.share[row]), anew + float(choices.share[row] * again[row]))
+    whole = choices.reference_quality
+    return TwoFirst(
+        asked=float(choices.share @ used),
+        again=float(choices.share @ again),
+        cost_nanousd=round(float(choices.share @ cost) * PREVIEWED_REQUESTS),
+        kept_low=float(choices.share @ low) / whole if whole > 0 else 1.0,
+        kept_high=float(choices.share @ high) / whole if whole > 0 else 1.0,
+        ways=tuple((*way, *shares) for way, shares in sorted(ways.items())),
     )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from classifier.measuring.checking import value_of
+from classifier.answer_forms import value_of
 from classifier.measuring.questions import SET_FILE, CalibrationSet, Kind, Question, encoded
 from classifier.training.tool_questions import tool_questions
 

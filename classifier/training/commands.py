@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from classifier.config import ClassifierSection
 from classifier.manifest import Artifact, read_artifact, write_artifact
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
+from classifier.training.cascade import recorded
 from classifier.training.data import Corpus, Floats, Integers, load
 from classifier.training.evaluate import FEWEST_ROWS, AllTargets, Evaluation, Scored, Target, Timing, evaluated
 from classifier.training.measures import Platt, brier, ece, platt
@@ -102,7 +103,14 @@ def _measured(
     """What is told of a model's quality, more and more of it: first what takes no training, then difficulty, and outcomes split by split, by
     cross-validation, without times, so that the same data give the same manifest. `ten_folds` are scores that training computes.
     """
-    found: dict[str, Any] = {"rows": [], "targets": [], "all targets": [], "notes": [], "difficulty": {}}
+    found: dict[str, Any] = {
+        "rows": [],
+        "targets": [],
+        "all targets": [],
+        "cascades": [],
+        "notes": [],
+        "difficulty": {},
+    }
     difficulty = _difficulty(artifact, known, data, seed)
     for name, told in itertools.islice(difficulty, _UNTRAINED):
         found["difficulty"][name] = told
@@ -116,6 +124,7 @@ def _measured(
         found["rows"] += [{name: value for name, value in row.items() if not name.startswith("ms_")} for row in rows]
         found["targets"] += [_calibration(each) for each in one.targets]
         found["all targets"] += [_at_once(each) for each in one.many]
+        found["cascades"] += [recorded(each) for each in one.cascades]
         found["notes"] = one.notes
         yield found
         if split == "10-fold":

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.tokens import estimate_tokens
+from classifier.training.cascade import CascadeMeasure, judge_cascades
 from classifier.training.data import BadData, Corpus, Problem
 from classifier.training.factors import equal_sources
 from classifier.training.measures import (
@@ -121,6 +122,11 @@ TARGETS: Final[tuple[tuple[str, ...], ...]] = ((LLAMA, MINI, GPT_4O, SONNET), (L
 Haiku there are none on one of the sources.
 """
 REFERENCE: Final[str] = GPT_4O
+CASCADES: Final = (
+    ((MINI, LLAMA, GPT_4O, SONNET), GPT_4O),
+    ((LLAMA_31, "gemini-1.5-flash-002", GPT_4O, "gemini-1.5-pro-002"), GPT_4O),
+)
+"""Targets, and the one that quality is measured against, for which two cheap answers before a dear one are measured."""
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -219,6 +225,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     judged: list[Judged] = []
     targets: list[Target] = []
     many: list[AllTargets] = []
+    cascades: list[CascadeMeasure] = []
     timing: Timing | None = None
 
     @property
@@ -416,6 +423,15 @@ def judge_split(
         judged=judged,
         targets=judge_targets(corpus, scored, split, models),
         many=[each for each in many if each is not None],
+        cascades=judge_cascades(
+            CASCADES,
+            corpus.scores,
+            scored.adequate,
+            lambda name, rows: cost_of(corpus, name, rows),
+            lambda name, rows: foretold_cost(corpus, scored, name, rows),
+            corpus.sources,
+            split,
+        ),
     )
 
 
@@ -442,5 +458,6 @@ def evaluated(
         judged=[each for part in parts for each in part.judged],
         targets=[each for part in parts for each in part.targets],
         many=[each for part in parts for each in part.many],
+        cascades=[each for part in parts for each in part.cascades],
         timing=timing,
     )

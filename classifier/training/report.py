@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from classifier.training.cascade import cascade_table, recorded
 from classifier.training.evaluate import (
     LENGTH_ALONE,
     PRICES,
@@ -175,8 +176,8 @@ def aligned(table: Table) -> str:
 
 def told(found: Evaluation) -> str:
     """Everything that the command prints: the main table, published results, several targets, and notes."""
-    many = many_table(found)
-    parts = [aligned(table) for table in (main_table(found), published_table(), *([many] if many[1] else []))]
+    beside = [table for table in (many_table(found), cascade_table(found.cascades)) if table[1]]
+    parts = [aligned(table) for table in (main_table(found), published_table(), *beside)]
     notes = "\n".join(f"note: {note}" for note in found.notes)
     return "\n\n".join([*parts, notes] if notes else parts)
 
@@ -212,6 +213,10 @@ def page(found: Evaluation, pictures: Sequence[tuple[str, str, bytes]]) -> str:
         _html("Money and quality, pair by pair", money_table(found)),
         _html("Targets' probabilities", target_table(found)),
         _html("Several targets at once", many_table(found)),
+        _html(
+            "Two cheap answers before a dear one; costs as shares of the reference's",
+            cascade_table(found.cascades),
+        ),
         _html("Floors promised and kept", promise_table(found)),
         _html("Prices", price_table()),
     ]
@@ -294,6 +299,7 @@ def _plain(found: Evaluation) -> dict[str, object]:
         "targets": [msgspec.to_builtins(each) for each in found.targets],
         "promises": [{"split": each.split, "rows": each.promises} for each in found.many],
         "targets_together": [_many_numbers(found, at) for at in range(len(found.many))],
+        "cascades": [recorded(each) for each in found.cascades],
         "own_labels": dict(OWN),
     }
 

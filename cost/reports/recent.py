@@ -36,7 +36,7 @@ SEARCHED: Final = 5_000
 _ATTEMPTS: Final = 5
 """Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
 _FAILED_FROM: Final = 400
-_NO_FALLBACKS: Final = ("escalated", "hedge")
+_NO_FALLBACKS: Final = ("escalated", "hedge", "agreement")
 """Reasons of further attempts that were not made because one had failed."""
 _ENDS: Final = tuple(sorted(TERMINAL))
 _STATUS: Final = re.compile(r"([1-5])(xx|[0-9]{2})", re.ASCII)
@@ -204,7 +204,7 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def was_held(self) -> bool:
         """True if the answer was judged before it was given, so that the first token was given later than it was made."""
-        return any(each.reason == "escalated" or "discarded" in each.flags for each in self.attempts)
+        return any(each.reason in {"escalated", "agreement"} or "discarded" in each.flags for each in self.attempts)
 
     @property
     def estimated(self) -> bool:

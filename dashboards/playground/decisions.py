@@ -9,6 +9,8 @@ from accounts.caller import Caller
 from classifier.asking import PLACES, resolve
 from dashboards.requests.considered import deciding
 from dashboards.web.gateway import Gateway
+from proxy.agreement import pair_for
+from proxy.answers.comparable import asked_form
 from proxy.considered import Considered, compared
 from proxy.deadlines.deadline import NO_DEADLINE
 from proxy.errors import Refused
@@ -31,6 +33,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     considered: Considered | None = None
     """None where nothing could be asked."""
     deciding: str = ""
+    two_first: str = ""
+    """Which two cheap models would be asked first, and who where they differ, where that is wanted; empty for none."""
     refusal: str = ""
 
 
@@ -73,16 +77,24 @@ def _weigh(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
         own = config.policy.quality_floor if config.tolerances is not None else DEFAULT_FLOOR
     fleet = {name: gateway.ready(target) for name, target in config.catalog.targets.items()}
     rooms = planned_rooms(config.policy)
+    form = asked_form(request, prompt, prediction.expected_output_tokens)
 
     def decision(floor: float) -> Decision:
         settings = msgspec.structs.replace(caller.settings, quality_floor=floor)
         facts = facts_of(parsed, msgspec.structs.replace(caller, settings=settings), config, downgraded=False)
         try:
-            found = compared(plan(facts, prediction, config.policy, config.catalog, fleet, rooms=rooms))
+            route = plan(facts, prediction, config.policy, config.catalog, fleet, rooms=rooms)
         except Refused as refused:
             return Decision(floor=floor, is_own=floor == own, refusal=refused.message)
-        told = deciding(found, prediction.complexity)
-        return Decision(floor=floor, is_own=floor == own, considered=found, deciding=told)
+        found = compared(route)
+        pair = None if form is None else pair_for(form, route, facts, prediction, config.catalog)
+        return Decision(
+            floor=floor,
+            is_own=floor == own,
+            considered=found,
+            deciding=deciding(found, prediction.complexity),
+            two_first="" if pair is None else pair.in_words(route),
+        )
 
     asked = resolve(prompt)
     return Weighed(

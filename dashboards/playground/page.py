@@ -47,6 +47,12 @@ _COLUMNS: Final = (
     Column("margin", "Margin", "money", "What one more request is reckoned at", sortable=False),
     Column("why", "What decides", sortable=False),
 )
+_TWO: Final = Column(
+    "two",
+    "Two first",
+    note="Cheap models that are asked first where the team wants that, as a program can compare such answers",
+    sortable=False,
+)
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,10 +100,12 @@ async def decide(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
                 else lost_against_baseline(each.considered, chosen),
                 "expected": None if chosen is None else chosen.expected_nanousd,
                 "margin": None if chosen is None else chosen.margin_nanousd,
+                "two": each.two_first or None,
                 "why": f"{_OWN if each.is_own else ''}{each.deciding or each.refusal}",
             }
         )
-    table = Table.of(_COLUMNS, rows, {}, name="decisions", caption="What would be chosen", csv=False)
+    columns = (*_COLUMNS, _TWO) if any(each.two_first for each in found.decisions) else _COLUMNS
+    table = Table.of(columns, rows, {}, name="decisions", caption="What would be chosen", csv=False)
     return await _page(view, form.plain, {}, weighed=found, decisions=table)
 
 

@@ -21,7 +21,7 @@ from classifier.learning.requests import own_requests
 from cost.reports.scope import ReadScope
 from dashboards.policy.anchored import AnchoredPreview, Month, anchored
 from dashboards.policy.change import PolicyChoice, policy_of, proposed, set_policy
-from dashboards.policy.preview import bill_words, own_words, replicas_up, room_words
+from dashboards.policy.preview import bill_words, own_words, replicas_up, room_words, two_words
 from dashboards.policy.traffic import DAYS, auto_traffic
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
@@ -52,6 +52,8 @@ ESCALATION: Final[Sequence[tuple[Escalation, str]]] = (
     ("off", "Never"),
     ("whole", "For whole replies"),
     ("all", "For streams too"),
+    ("agreement", "For whole replies, and two cheap models first"),
+    ("agreement-all", "For streams too, and two cheap models first"),
 )
 LEARNING: Final[Sequence[tuple[Learning, str]]] = (
     ("off", "Nothing"),
@@ -105,6 +107,8 @@ class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
     """What the last 30 days cost, which the forecasts start from."""
     bill: tuple[str, ...] = ()
     """Sentences on what the forecasts start from."""
+    two: tuple[str, ...] = ()
+    """Sentences on what two cheap models first would cost, keep and delay."""
 
     @property
     def now(self) -> FloorOption | None:
@@ -215,6 +219,7 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: Team
         stops=floor_options(found, traffic.per_s),
         spent_nanousd=traffic.totals.known_cost_nanousd,
         bill=tuple(bill_words(preview, traffic)) if any(found.months) else (),
+        two=tuple(two_words(preview, team.team_id, traffic)),
     )
 
 

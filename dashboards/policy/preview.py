@@ -53,7 +53,7 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
         },
         "anchored": any(month is not None for month in months),
         "offers": [
-            {**_offer(offer, preview.pools), "month": _month(month)}
+            {**_offer(offer, preview.pools), "two_first": _two_first(offer, traffic), "month": _month(month)}
             for offer, month in zip(preview.offers, months, strict=True)
         ],
         "pools": [_pool(pool) for pool in preview.pools],
@@ -63,6 +63,7 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
         "notes": [
             *(bill_words(preview, traffic) if traffic is not None and any(months) else ()),
             *notes(preview, team_id, requests_per_s),
+            *two_words(preview, team_id, traffic),
         ],
     }
 
@@ -101,6 +102,48 @@ def _offer(offer: FloorResult, pools: Iterable[PoolSize]) -> dict[str, Any]:
         "pools": [_use(pool, offer) for pool in pools],
         "current": offer.current,
     }
+
+
+def _two_first(offer: FloorResult, traffic: AutoTraffic | None) -> dict[str, Any] | None:
+    """The same minimum with two cheap models first, for requests whose answers can be compared."""
+    two = offer.two
+    if two is None:
+        return None
+    added_s = None if traffic is None else two.added_s(traffic.answer_s)
+    return {
+        "asked_of_two_share": round(two.asked, 4),
+        "asked_again_share": round(two.again, 4),
+        "usd_per_1000_requests": _dollars(two.cost_nanousd),
+        "quality_kept_low": round(two.kept_low, 4),
+        "quality_kept_high": round(two.kept_high, 4),
+        "added_s": None if added_s is None else round(added_s, 3),
+    }
+
+
+def two_words(preview: Preview, team_id: str | None, traffic: AutoTraffic | None) -> Iterable[str]:
+    """What `escalation: agreement` would cost, keep and delay, before anybody turns it on."""
+    for offer in preview.offers:
+        two = offer.two
+        if not offer.current or two is None:
+            continue
+        if not two.asked:
+            yield (
+                f"Two cheap models first (`--escalation agreement`) would pay for no prompt at a minimum of {offer.floor:.1%} with these models."
+            )
+            continue
+        added_s = None if traffic is None else two.added_s(traffic.answer_s)
+        later = (
+            "Answers take as long as the slower of the two, and for those asked again the better model's time on top; how long that is "
+            "is not known before each of these models has answered the team a few times."
+            if added_s is None
+            else f"By what these models took for the team's latest answers, one comes {added_s:+.2f} s later in the mean, and is held until its end."
+        )
+        yield (
+            f"Two cheap models first (`weighbridge teams set {team_id or 'TEAM'} --escalation agreement`) at a minimum of {offer.floor:.1%}, of "
+            f"{PREVIEWED_REQUESTS:,} requests whose answers a program can compare: {two.asked:.0%} would be asked of two, at most {two.again:.0%} "
+            f"of a better model after them; they would cost at most {_thousand(two.cost_nanousd)} (now {_thousand(offer.cost_nanousd)}) and "
+            f"keep {two.kept_low:.1%} to {two.kept_high:.1%} (now {offer.kept:.1%}), by how often both make the same mistake. {later} Other requests are decided as before."
+        )
 
 
 def _month(month: Month | None) -> dict[str, Any] | None:

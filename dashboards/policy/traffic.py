@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.reports.latency import LATEST, Asked, LatestReader
+from cost.reports.latency import FEWEST, LATEST, Asked, LatestReader, Sample
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader, UsageSums, added
 from cost.times import DAY_US
@@ -37,6 +38,8 @@ class AutoTraffic(msgspec.Struct, frozen=True, kw_only=True):
     auto_share: float | None
     """The share of recent requests that let the gateway choose; None without recent ones."""
     by_target: dict[str, TargetSpend] = {}
+    answer_s: dict[str, float] = {}
+    """The median seconds of a whole answer of each target, of those that answered often enough lately."""
 
     @property
     def requests(self) -> int | None:
@@ -66,6 +69,7 @@ async def auto_traffic(engine: AsyncEngine, scope: ReadScope, now_us: int) -> Au
         target_id, origin = row.group
         if origin == _CALLER:
             booked.setdefault(str(target_id), []).append(row.sums)
+    latest = await LatestReader(engine).read(scope)
     firsts = [each.alias == AUTO for each in asked if each.attempt == 1]
     return AutoTraffic(
         totals=used.totals or UsageSums(),
@@ -74,7 +78,16 @@ async def auto_traffic(engine: AsyncEngine, scope: ReadScope, now_us: int) -> Au
             name: _spend(added(parts), [each for each in asked if each.target_id == name], whole=len(asked) < LATEST)
             for name, parts in sorted(booked.items())
         },
+        answer_s=_answer_s(latest),
     )
+
+
+def _answer_s(latest: Sequence[Sample]) -> dict[str, float]:
+    taken: dict[str, list[float]] = {}
+    for each in latest:
+        if each.served and each.duration_us is not None:
+            taken.setdefault(each.target_id, []).append(each.duration_us / _S)
+    return {name: median(values) for name, values in taken.items() if len(values) >= FEWEST}
 
 
 def _spend(booked: UsageSums, latest: Sequence[Asked], *, whole: bool) -> TargetSpend:

@@ -70,7 +70,9 @@ class PutPolicy(RequestBody, frozen=True):
     escalation: (
         Annotated[
             Escalation,
-            msgspec.Meta(description="Whether a weak answer is asked again: never, of whole replies, or all."),
+            msgspec.Meta(
+                description="Whether a weak answer is asked again: never, of whole replies, or all; with `agreement` two cheap models are asked as well before a dear one."
+            ),
         ]
         | UnsetType
     ) = UNSET

@@ -52,7 +52,11 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "escalated": (
         "Asked again",
-        "The answer before was weak (cut off, refused, malformed or unsure), so the more capable {target} was asked.",
+        "The answer before was weak (cut off, refused, malformed or unsure), or two cheap ones differed, so the more capable {target} was asked.",
+    ),
+    "agreement": (
+        "Two agreed",
+        "Two cheap models can be compared on such an answer, so {target} and another one were asked before a dearer one.",
     ),
     "holdout": (
         "Experiment",
@@ -123,12 +127,22 @@ _FLAGS: Final[Mapping[str, str]] = {
     "failed": "it failed within the gateway",
     "escalated": "the answer was weak and was not given",
     "discarded": "the answer was the weaker of the two and was not given",
+    "confirmed": "another cheap model said the same and its answer was given",
+    "disputed": "two cheap models did not say the same, so another answer was given",
     "hedge_lost": "another attempt was quicker, so this one was cancelled",
     "continued": "it went on with an answer that had broken off at another replica",
     "orphaned": "the gateway's process died meanwhile; it is booked at the most that it may have cost",
     "other_version": "a rollout meant another version, of which no replica had room",
     "lost_host": "the gateway's machine was lost meanwhile; it is booked at the most that it may have cost",
 }
+
+
+_NOT_GIVEN: Final = frozenset({("escalated",), ("discarded",), ("confirmed",), ("disputed",)})
+"""Flags of whole answers that were not given."""
+
+
+_LABELLED: Final[Mapping[str, str]] = {"escalated": "Escalated", "agreement": "Two agreed"}
+"""Answers that are told by the reason of their target."""
 
 
 def reason_label(reason: str) -> str:
@@ -171,8 +185,8 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
     """The request's outcome for its caller: a few words and a tone."""
     told = request.told
     if told.served:
-        if told.reason == "escalated":
-            return "Escalated", "info"
+        if told.reason in _LABELLED:
+            return _LABELLED[told.reason], "info"
         if len(request.attempts) == 1:
             return "Answered", "good"
         return ("Hedged" if request.was_hedged else "Continued" if CONTINUED in told.flags else "Fell back"), "info"
@@ -214,7 +228,7 @@ def ended(entry: Entry, *, goes_on: bool = False) -> str:
             else ""
         )
         return f"It answered{after}{first}, and the caller got that answer.{_flags_sentence(entry)}"
-    if entry.status == _OK and entry.flags[:1] in {("escalated",), ("discarded",)}:
+    if entry.status == _OK and entry.flags[:1] in _NOT_GIVEN:
         return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_flags_sentence(entry, skip=1)}"
     if goes_on:
         return f"It broke off{_cause_clause(entry, after)}, and another replica went on with the answer; what was used is booked."

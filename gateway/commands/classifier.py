@@ -270,9 +270,35 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
         columns = list(rows[0])
         cells = [[_figure(column, row.get(column, "-")) for column in columns] for row in rows]
         print_table(columns, cells, right=tuple(range(2, len(columns))))
+        _print_cascades(metrics.get("cascades", []))
         _print_difficulty(metrics.get("difficulty", {}))
     elif metrics:
         print_json(metrics)
+
+
+def _print_cascades(found: list[dict[str, Any]]) -> None:
+    """Prints what two cheap answers before a dear one kept and cost, beside single models, `auto` and the cheapest right answer."""
+    from gateway.table import print_table
+
+    for each in found:
+        typer.echo(
+            f"\ntwo cheap answers first, {each['split']}, {each['n']} prompts of {', '.join(each['sources'])}; costs as shares of "
+            f"{each['reference']}'s; where it says three, of the mistakes that both make all, three fifths or none are the same"
+        )
+        rows = [[name, _spot(spot), "", ""] for name, spot in zip(each["targets"], each["single"], strict=True)]
+        rows.append(["the cheapest right one", _spot(each["oracle"]), "", ""])
+        rows.append(["the two cheapest, then the reference", " | ".join(map(_spot, each["always"])), "", ""])
+        for row in each["rows"]:
+            asked = (" | ".join(map(_spot, row[name]["spots"])) for name in ("unasked", "asked"))
+            rows.append([f"auto, minimum {row['floor']:.0%}", _spot(row["auto"]), *asked])
+        print_table(
+            ["who answers", "quality at cost", "two first unasked, in batches", "two first where wanted"],
+            rows,
+        )
+
+
+def _spot(spot: dict[str, float]) -> str:
+    return f"{spot['quality']:.4f} at {spot['cost']:.3f}"
 
 
 def _print_difficulty(found: dict[str, Any]) -> None:

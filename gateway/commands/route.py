@@ -94,6 +94,8 @@ def _print_explanation(told: "Explanation") -> None:
                 "(nothing is watched here: a pool with replicas under `cost.pools` is taken to have room; booked is the "
                 "expected cost)"
             )
+    if told.two_first:
+        typer.echo(f"\nwith two cheap answers first (`escalation: agreement`): {told.two_first}")
     if told.rejected:
         typer.echo("\nnot candidates:")
         print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])

@@ -85,8 +85,11 @@ def set_team(
         ),
     ] = None,
     escalation: Annotated[
-        Literal["off", "whole", "all"] | None,
-        typer.Option(help="Ask a better model after a weak answer: never, for whole replies, or for streams too."),
+        Literal["off", "whole", "all", "agreement", "agreement-all"] | None,
+        typer.Option(
+            help="Ask a better model after a weak answer: never, for whole replies, or for streams too; `agreement` also asks two "
+            "cheap models before a dear one, where their answers can be compared."
+        ),
     ] = None,
     learning: Annotated[
         Literal["off", "numbers", "prompts"] | None,

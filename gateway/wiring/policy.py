@@ -58,7 +58,9 @@ def _auto_rules(behind: str | tuple[str, ...] | AutoAlias) -> AutoRules:
     if not isinstance(behind, AutoAlias):
         return AutoRules()
     return AutoRules(
-        targets=None if behind.auto is None else frozenset(behind.auto), quality_floor=behind.quality_floor
+        targets=None if behind.auto is None else frozenset(behind.auto),
+        quality_floor=behind.quality_floor,
+        escalation=behind.escalation,
     )
 
 
@@ -91,4 +93,6 @@ def build_escalation(config: EscalationConfig) -> EscalationRules:
         min_mean_logprob=config.min_mean_logprob,
         hold_max_bytes=config.hold_max_bytes,
         hold_max_s=config.hold_max_s,
+        agreement_wait_s=config.agreement_wait_s,
+        batch_agreement_from=config.batch_agreement_from,
     )

@@ -7,7 +7,10 @@ much work) counts as not weak: a wrong "weak" costs a second call, a wrong "fine
   a cut answer is what was asked for, unless nothing usable is left of it: no content at all, or JSON or
   tool arguments that were asked for and are broken by the cut.
 - `refused`: the wire says so (`refusal`, `content_filter`), or a short answer begins as refusals do.
-- `invalid-json`, `schema-mismatch`: against `response_format`. Patterns are not looked at: Python's regular
+- `invalid-json`, `schema-mismatch`: against `response_format`. JSON between fences, or the one object in prose, is JSON: what
+  teams parse answers with (LangChain's and LlamaIndex's parsers, instructor, mem0, graphiti and their own) finds it there, and a
+  second call at a dearer target for three backticks helps nobody. Only a schema with `strict: true` promises bare JSON on every
+  provider's wire, and the SDKs' `parse` relies on it, so there a fence is a fault. Patterns are not looked at: Python's regular
   expressions can be made to run for ever. No reference leaves the schema.
 - `malformed-tool-arguments`: no object, not what the tool's parameters ask for, or a tool that was never offered.
 - `low-logprob`: the mean of the tokens' log-probabilities is below the operator's bound.
@@ -22,6 +25,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from classifier.answer_forms import MAX_JSON_CHARS, NOTHING, json_in
 from providers.wire import ChatRequest
 from proxy.answers.refusals import reads_as_refusal
 from proxy.answers.schema_check import MAX_STEPS, NotJudged, follows
@@ -31,7 +35,6 @@ Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "m
 
 MAX_JUDGED_BYTES: Final = 4 * 1024 * 1024
 """The most payload bytes that are judged; a larger answer counts as not weak."""
-MAX_JSON_CHARS: Final = 256 * 1024
 MAX_DEFINITION_BYTES: Final = 256 * 1024
 """The most bytes of tool definitions, and of a response format, that are parsed."""
 MAX_TOOL_CALLS: Final = 128
@@ -85,7 +88,7 @@ class CalledTool:
         self.arguments: list[str] = []
 
 
-class _Answer(msgspec.Struct):
+class WholeChoice(msgspec.Struct):
     """One choice of the answer, assembled from its streamed pieces."""
 
     texts: list[str] = []
@@ -113,6 +116,12 @@ class _RequestedForm(msgspec.Struct):
         form = self._field("response_format")
         inner = form.get("json_schema") if isinstance(form, dict) else None
         return inner.get("schema") if isinstance(inner, dict) else None
+
+    def wants_bare(self) -> bool:
+        """True where the answer must be JSON and nothing else."""
+        form = self._field("response_format")
+        inner = form.get("json_schema") if isinstance(form, dict) else None
+        return isinstance(inner, dict) and inner.get("strict") is True
 
     def wants_object(self) -> bool:
         form = self._field("response_format")
@@ -160,7 +169,7 @@ def judge(
     asked = _RequestedForm(request, max_schema_steps)
     first: Weakness | None = None
     try:
-        for answer in _put_together(payloads):
+        for answer in choices_of(payloads):
             found = _weakness(asked, answer, min_mean_logprob)
             if found is None:
                 return None
@@ -179,15 +188,15 @@ def graver(weakness: Weakness, than: Weakness) -> bool:
 _decode: Final = msgspec.json.Decoder(_Payload).decode
 
 
-def _put_together(payloads: Sequence[bytes]) -> Iterable[_Answer]:
+def choices_of(payloads: Sequence[bytes]) -> Iterable[WholeChoice]:
     """The choices' answers, the first choice's first."""
-    answers: dict[int, _Answer] = {}
+    answers: dict[int, WholeChoice] = {}
     for payload in payloads:
         for choice in _decode(payload).choices or ():
             number = choice.index if type(choice.index) is int else 0
             answer = answers.get(number)
             if answer is None:
-                answer = answers[number] = _Answer()
+                answer = answers[number] = WholeChoice()
             if isinstance(choice.finish_reason, str):
                 answer.finish = choice.finish_reason
             part = choice.delta or choice.message
@@ -198,7 +207,7 @@ def _put_together(payloads: Sequence[bytes]) -> Iterable[_Answer]:
     return map(answers.__getitem__, sorted(answers))
 
 
-def _add_part(answer: _Answer, part: _Part) -> None:
+def _add_part(answer: WholeChoice, part: _Part) -> None:
     if part.content:
         answer.texts.append(part.content if type(part.content) is str else _text_of_parts(part.content))
     if part.refusal:
@@ -213,7 +222,7 @@ def _add_part(answer: _Answer, part: _Part) -> None:
         _add_call(answer, -1, part.function_call)
 
 
-def _add_logprobs(answer: _Answer, tokens: Iterable[_Logprob]) -> None:
+def _add_logprobs(answer: WholeChoice, tokens: Iterable[_Logprob]) -> None:
     for token in tokens:
         if isinstance(token.logprob, int | float) and math.isfinite(token.logprob):
             answer.logprob_sum += token.logprob
@@ -226,7 +235,7 @@ def _text_of_parts(content: Any) -> str:
     return "".join(text for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
 
 
-def _add_call(answer: _Answer, number: int, function: Function | None) -> None:
+def _add_call(answer: WholeChoice, number: int, function: Function | None) -> None:
     call = answer.calls.get(number)
     if call is None:
         if len(answer.calls) >= MAX_TOOL_CALLS:
@@ -243,7 +252,7 @@ def _add_call(answer: _Answer, number: int, function: Function | None) -> None:
         call.arguments.append(msgspec.json.encode(function.arguments).decode())
 
 
-def _weakness(asked: _RequestedForm, answer: _Answer, min_mean_logprob: float | None) -> Weakness | None:
+def _weakness(asked: _RequestedForm, answer: WholeChoice, min_mean_logprob: float | None) -> Weakness | None:
     if answer.refusal or answer.finish == "content_filter":
         return "refused"
     cut = answer.finish == "length"
@@ -259,7 +268,7 @@ def _weakness(asked: _RequestedForm, answer: _Answer, min_mean_logprob: float | 
     return None
 
 
-def _form_weakness(asked: _RequestedForm, answer: _Answer) -> Weakness | None:
+def _form_weakness(asked: _RequestedForm, answer: WholeChoice) -> Weakness | None:
     """Returns the weakness of an answer whose tool calls or JSON cannot be used, or which a cut left empty; else None."""
     if answer.calls:
         return "malformed-tool-arguments" if not _callable(asked, answer.calls.values()) else None
@@ -272,8 +281,10 @@ def _form_weakness(asked: _RequestedForm, answer: _Answer) -> Weakness | None:
 
 def _broken_json(asked: _RequestedForm, text: str) -> Weakness | None:
     try:
-        value = _parsed(text)
-    except ValueError:
+        value, is_bare = json_in(text)
+    except OverflowError as error:
+        raise NotJudged from error
+    if value is NOTHING or (not is_bare and asked.wants_bare()):
         return "invalid-json"
     if asked.wants_object():
         return None if isinstance(value, dict) else "invalid-json"

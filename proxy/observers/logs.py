@@ -306,6 +306,7 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "classify_s": outcome.classify_s,
         "escalated_from": safe_name(outcome.escalated_from),
         "weakness": outcome.weakness,
+        "agreement": outcome.agreement,
         "loop_steps": outcome.loop_steps,
         "struggle": outcome.struggle,
         "attempts": [_attempt_fields(attempt) for attempt in outcome.attempts[:MAX_LOGGED_ATTEMPTS]],

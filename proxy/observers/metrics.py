@@ -163,6 +163,11 @@ class Metrics:
             "Weak answers that a better model's answer replaced.",
             ("from_target", "to_target", "weakness"),
         )
+        self._agreements = self._counter(
+            "weighbridge_agreements",
+            "Requests that two cheap models were asked for, by the target that answered and what became of the two answers.",
+            ("target", "result"),
+        )
         self._continued = self._counter(
             "weighbridge_continued_streams",
             "Streams whose replica was lost and that another one went on with, by how that ended.",
@@ -295,6 +300,8 @@ class Metrics:
             self._escalations.labels(
                 self._target(outcome.escalated_from), self._target(outcome.target_id or NONE), outcome.weakness or NONE
             ).inc()
+        if outcome.agreement is not None:
+            self._agreements.labels(self._target(outcome.target_id or NONE), outcome.agreement).inc()
         for attempt in outcome.attempts:
             key = (attempt.deployment_id, attempt.result)
             tally = self._attempt_tallies.get(key)

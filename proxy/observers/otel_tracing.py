@@ -198,6 +198,7 @@ def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:
             "weighbridge.classifier": outcome.classifier,
             "weighbridge.escalated_from": safe_name(outcome.escalated_from),
             "weighbridge.weakness": outcome.weakness,
+            "weighbridge.agreement": outcome.agreement,
             "weighbridge.struggle": outcome.struggle,
             "weighbridge.attempts": len(outcome.attempts),
             "weighbridge.cost_nanousd": outcome.cost_nanousd,

@@ -186,7 +186,7 @@ async def test_bad_settings_are_refused(store: AccountStore) -> None:
         ({"quality_floor": float("nan")}, "above 0 and at most 1"),
         ({"shadow_share": -0.1}, "from 0 to 1"),
         ({"shadow_share": float("nan")}, "from 0 to 1"),
-        ({"escalation": "always"}, "off, whole, all, not 'always'"),
+        ({"escalation": "always"}, "off, whole, all, agreement, agreement-all, not 'always'"),
         ({"learning": "text"}, "off, numbers, prompts, not 'text'"),
         ({"learning": "off", "shadow_share": 0.1}, "keeps no verdicts"),
         *(({"weight": bad}, "above 0 and at most 1000") for bad in (0.0, -1.0, 1000.1, float("inf"), float("nan"))),

@@ -63,6 +63,33 @@ def test_a_floor_decides_and_a_stricter_one_pays_more(config: GatewayConfig) -> 
     assert worth[0] < worth[-1]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        ("Why is the sky blue?", ""),
+        ("Why is the sky blue?\nA) dust\nB) air\nC) the sea\nD) ozone", "middle and small, where they differ big"),
+    ],
+)
+def test_two_cheap_answers_first_are_told_where_they_would_be_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prompt: str, told: str
+) -> None:
+    """Which two, and who where they differ; only of answers that a program can compare."""
+    path = tmp_path / "gateway.yaml"
+    cheap = {"input": 0.1, "output": 0.4}
+    models = [
+        model("big", SCRIPTED, prices={"input": 20.0, "output": 80.0}),
+        model("middle", SCRIPTED, prices=cheap),
+        model("small", SCRIPTED, prices=cheap),
+    ]
+    path.write_text(yaml.safe_dump({"providers": {"models": models}, "cost": {"reference_target": "big"}}))
+    abilities = {"big": (3.0, (0.5, 0.0)), "middle": (2.0, (0.5, 0.0)), "small": (1.8, (0.5, 0.0))}
+    weighs = MadeUpClassifier(abilities, made_up_sample())
+    found = explain(load(path, Environment(data_dir=tmp_path)), prompt, floor=1.0, classifier=weighs)
+    assert found.two_first == told
+    _print_explanation(found)
+    assert ("with two cheap answers first" in capsys.readouterr().out) is bool(told)
+
+
 def test_a_declared_target_is_told_by_its_complexity(config: GatewayConfig) -> None:
     """Both rules may stand side by side in one explanation."""
     details = {each["target"]: each["detail"] for each in explained(config, 1.0).rejected}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts.caller import Escalation
-from proxy.escalation import EscalationAllowance, EscalationRules, escalation_candidate, may_escalate
+from proxy.escalation import EscalationAllowance, EscalationRules, asks_two, escalation_candidate, may_escalate
 from proxy.policy import Candidate, RoutePlan
 from tests.proxy.test_policy import target
 
@@ -55,28 +55,29 @@ def test_the_order_of_the_plan_does_not_matter_the_cost_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("team", "wanted", "whole", "stream"),
+    ("wanted", "whole", "stream", "two"),
     [
-        ("off", None, False, False),
-        ("whole", None, True, False),
-        ("all", None, True, True),
-        ("off", True, True, True),
-        ("all", False, False, False),
+        ("off", False, False, (False, False)),
+        ("whole", True, False, (False, False)),
+        ("all", True, True, (False, False)),
+        ("agreement", True, False, (True, False)),
+        ("agreement-all", True, True, (True, True)),
     ],
 )
-def test_the_team_chooses_and_the_request_has_the_last_word(
-    team: Escalation, wanted: bool | None, whole: bool, stream: bool
+def test_what_is_wanted_says_what_is_held_and_of_whom_two_are_asked(
+    wanted: Escalation, whole: bool, stream: bool, two: tuple[bool, bool]
 ) -> None:
     """For `auto` alone."""
     plan = route(CHEAP, DEAR)
     for streams, expected in ((False, whole), (True, stream)):
-        assert may_escalate(plan, alias="auto", stream=streams, team=team, wanted=wanted) is expected
-        assert not may_escalate(plan, alias="cheap", stream=streams, team=team, wanted=wanted)
+        assert may_escalate(plan, alias="auto", stream=streams, wanted=wanted) is expected
+        assert not may_escalate(plan, alias="cheap", stream=streams, wanted=wanted)
+        assert asks_two(wanted, stream=streams) is two[streams]
 
 
 def test_nothing_is_held_back_when_nobody_better_is_there() -> None:
     """The most capable target's stream flows at once."""
-    assert not may_escalate(route(DEAR, CHEAP), alias="auto", stream=True, team="all", wanted=True)
+    assert not may_escalate(route(DEAR, CHEAP), alias="auto", stream=True, wanted="all")
 
 
 @given(st.lists(st.booleans(), max_size=300), st.floats(0, 1))

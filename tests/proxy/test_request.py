@@ -268,10 +268,13 @@ def test_only_known_headers_are_read() -> None:
     assert headers == RequestHeaders(authorization="Bearer k", tier="batch")
 
 
-@pytest.mark.parametrize(("sent", "wanted"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
-def test_a_request_may_ask_for_escalation_or_forbid_it(sent: str, wanted: bool) -> None:
+@pytest.mark.parametrize(
+    ("sent", "wanted"),
+    [("true", "all"), ("True", "all"), ("false", "off"), ("FALSE", "off"), ("agreement", "agreement-all")],
+)
+def test_a_request_may_ask_for_escalation_or_forbid_it(sent: str, wanted: str) -> None:
     """In either case of letters."""
-    assert wants_escalation(sent) is wanted
+    assert wants_escalation(sent) == wanted
 
 
 @pytest.mark.parametrize("sent", ["", "1", "yes", "true,true"])

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from classifier.tuning import Ability, Tuning
 from providers.catalog import Catalog
 from providers.target import Target
+from proxy.agreement import pair_for
+from proxy.answers.comparable import AskedForm
 from proxy.policy import Facts, OwnPool, Policy, plan
 from proxy.shadow_price import Room, Rooms
-from proxy.tolerance import FLOORS, MAX_CACHED, NO_CURVE, Tolerances, learn_from_own_requests
+from proxy.tolerance import FLOORS, MAX_CACHED, NO_CURVE, Tolerances, TwoFirst, learn_from_own_requests
 from tests.proxy.made_up_classifier import MadeUpClassifier, MadeUpSample, made_up_sample
 from tests.proxy.test_policy import price, target
 
@@ -279,3 +281,46 @@ def test_a_pool_without_hours_is_compared_by_its_average() -> None:
     assert (idle.shares, idle.cost_nanousd) == (average.shares, average.cost_nanousd)
     assert average.margin_nanousd == average.cost_nanousd == average.full_nanousd
     assert tolerances(classifier(), policy=OWN_POLICY).preview([0.9], None).offers[0].own_share > average.own_share
+
+
+@pytest.mark.parametrize("floor", [0.9, 1.0])
+def test_two_first_in_the_preview_is_what_planning_does(floor: float) -> None:
+    """Each prompt of the sample, planned one by one, is asked of the pair that the preview counts, at the price that it says."""
+    sample = made_up_sample()
+    weighs = classifier(sample=sample)
+    counted = tolerances(weighs)
+    (offer,) = counted.preview([floor], None, current=floor).offers
+    assert offer.two is not None
+    weight = sample.weights / sample.weights.sum()
+    everything = catalog(BIG, MIDDLE, SMALL)
+    fleet = {each.target_id: each.deployments for each in everything}
+    asked = again = 0.0
+    for row in range(len(weight)):
+        prediction = weighs.predicted(sample.vectors[row], int(sample.output_tokens[row]))
+        facts = Facts(
+            alias="auto",
+            tier="interactive",
+            needs=frozenset(),
+            input_tokens=int(sample.input_tokens[row]),
+            max_output_tokens=None,
+            willing_nanousd=offer.willing_nanousd,
+            most_lost=counted.of(floor, None).most_lost,
+        )
+        route = plan(facts, prediction, POLICY, everything, fleet)
+        pair = pair_for(AskedForm("text"), route, facts, prediction, everything)
+        if pair is not None:
+            asked += weight[row]
+            again += weight[row] * (1 - pair.agrees)
+    assert asked == pytest.approx(offer.two.asked, abs=1e-6)
+    assert again == pytest.approx(offer.two.again, abs=1e-6)
+    assert offer.two.asked > 0
+    assert offer.two.kept_low < offer.two.kept_high
+
+
+def test_how_much_later_two_first_come_is_known_where_every_speed_is() -> None:
+    """The slower of the two in place of what is asked at once, and the better one's time for those that are asked again."""
+    two = TwoFirst(
+        asked=0.5, again=0.2, cost_nanousd=1, kept_low=1.0, kept_high=1.0, ways=(("a", "b", "big", "big", 0.5, 0.2),)
+    )
+    assert two.added_s({"a": 1.0, "b": 3.0, "big": 4.0}) == pytest.approx(0.5 * (3.0 - 4.0) + 0.2 * 4.0)
+    assert two.added_s({"a": 1.0, "big": 4.0}) is None

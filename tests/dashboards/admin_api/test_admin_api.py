@@ -210,7 +210,10 @@ async def test_what_would_be_right_is_told(gateway: Running) -> None:
     assert "There are `reason`, `quality_floor`, " in told.body["error"]["message"]
     assert "`continue_streams`" in told.body["error"]["message"]
     told = await call(gateway, "PUT", "/teams/team_a/policy", admin, {"escalation": "maybe", "reason": "why"})
-    assert "Invalid enum value 'maybe'. It is one of `all`, `off`, `whole`." in told.body["error"]["message"], told.body
+    assert (
+        "Invalid enum value 'maybe'. It is one of `agreement`, `agreement-all`, `all`, `off`, `whole`."
+        in told.body["error"]["message"]
+    ), told.body
 
 
 async def test_who_may_not_is_refused(gateway: Running) -> None:

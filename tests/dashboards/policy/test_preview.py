@@ -98,3 +98,22 @@ def test_it_says_where_preferring_our_own_does_not_pay() -> None:
         (offer,) = preview.offers
         told = "does not pay" in " ".join(preview_as_json(preview, None)["notes"])
         assert told is (offer.margin_nanousd > offer.full_nanousd)
+
+
+def test_two_cheap_models_first_are_told_with_price_and_delay_beforehand() -> None:
+    """For the minimum that holds: how many requests, what they cost and keep, and how much later an answer comes, where that is known."""
+    counted = tolerances(classifier())
+    preview = counted.preview([1.0], None, current=1.0)
+    found = preview_as_json(preview, "team_a")
+    told = found["offers"][0]["two_first"]
+    assert 0 < told["asked_again_share"] < told["asked_of_two_share"] <= 1
+    assert told["added_s"] is None
+    (words,) = (note for note in found["notes"] if note.startswith("Two cheap models first"))
+    assert "teams set team_a --escalation agreement" in words
+    assert "is not known" in words
+    lately = AutoTraffic(totals=UsageSums(), auto_share=None, answer_s={"big": 4.0, "middle": 2.0, "small": 1.0})
+    timed = preview_as_json(preview, "team_a", lately)
+    two = preview.offers[0].two
+    assert two is not None
+    assert timed["offers"][0]["two_first"]["added_s"] == pytest.approx(two.added_s(lately.answer_s), abs=1e-3)
+    assert any("s later in the mean" in note for note in timed["notes"])

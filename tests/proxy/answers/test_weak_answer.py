@@ -23,6 +23,9 @@ AS_OBJECT: dict[str, Any] = {"response_format": {"type": "json_object"}}
 AS_PERSON: dict[str, Any] = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
 }
+AS_STRICT_PERSON: dict[str, Any] = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+}
 KILOS = {"type": "object", "properties": {"kg": {"type": "number"}}, "required": ["kg"]}
 WEIGH: dict[str, Any] = {"tools": [{"type": "function", "function": {"name": "weigh", "parameters": KILOS}}]}
 
@@ -87,8 +90,16 @@ def test_refusals_of_every_kind_are_weak(choice: dict[str, Any]) -> None:
     [
         ('{"a": 1}', AS_OBJECT, None),
         ("[1]", AS_OBJECT, "invalid-json"),
-        ("Sure! {}", AS_OBJECT, "invalid-json"),
-        ('```json\n{"a": 1}\n```', AS_OBJECT, "invalid-json"),
+        ("Sure!", AS_OBJECT, "invalid-json"),
+        ("Sure! {}", AS_OBJECT, None),
+        ('```json\n{"a": 1}\n```', AS_OBJECT, None),
+        ('Here you are:\n```\n{"a": 1}\n```\nAnything else?', AS_OBJECT, None),
+        ("```json\n[1]\n```", AS_OBJECT, "invalid-json"),
+        ("See [1] and {braces}.", AS_OBJECT, "invalid-json"),
+        ('```json\n{"name": "Ada", "age": 36}\n```', AS_PERSON, None),
+        ('```json\n{"name": "Ada"}\n```', AS_PERSON, "schema-mismatch"),
+        ('```json\n{"name": "Ada", "age": 36}\n```', AS_STRICT_PERSON, "invalid-json"),
+        ('{"name": "Ada", "age": 36}', AS_STRICT_PERSON, None),
         ("", AS_OBJECT, "invalid-json"),
         ('{"half": "\\ud83d"}', AS_OBJECT, None),
         ('{"name": "Ada", "age": 36}', AS_PERSON, None),
