@@ -7,7 +7,7 @@ from pydantic import Field
 from accounts.caller import Escalation
 from settings.types import Finite, Section, Share
 
-DEFAULT_FLOOR: Final = 0.98
+DEFAULT_FLOOR: Final = 0.97
 """The minimum quality of who sets none."""
 
 

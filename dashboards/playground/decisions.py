@@ -20,7 +20,7 @@ from proxy.policy import plan, planned_rooms
 from proxy.policy_config import DEFAULT_FLOOR
 from proxy.request import RequestHeaders, input_tokens, parse_chat, prompt_of
 
-FLOORS: Final = (0.90, 0.95, 0.98, 0.99, 1.0)
+FLOORS: Final = (0.90, 0.95, 0.97, 0.99, 1.0)
 """Minimum qualities that are shown beside the team's own."""
 
 

@@ -47,7 +47,7 @@ def write_sample_config(folder: Path, addresses: Addresses, first_day: date) -> 
             "auto": [OWN, HAIKU, SONNET, REFERENCE],
             "aliases": {FAST: MINI, "open-weights": [OWN, HOSTED]},
             "fallbacks": {REFERENCE: [SONNET], HAIKU: [MINI]},
-            "quality_floor": 0.98,
+            "quality_floor": 0.97,
         },
         "providers": {"models": _models(addresses.upstream, first_day)},
     }

@@ -80,7 +80,7 @@ async def test_a_change_is_shown_before_it_is_made(running: Running, admin: Brow
     )
     assert answer.status == 200
     assert diff(answer) == [
-        ("Minimum quality", "The gateway's own, 98.0 %", "92.5 %"),
+        ("Minimum quality", "The gateway's own, 97.0 %", "92.5 %"),
         ("Allowed models", "Every model", "small"),
         ("Shadow comparisons", "No requests", "5 % of requests"),
     ]
@@ -205,7 +205,7 @@ async def test_every_stop_is_told_for_the_months_requests(running: Running, admi
     months = [float(row["month_usd"]) for row in rows]
     assert kept == sorted(kept)
     assert months == sorted(months)
-    assert next(row for row in rows if row["note"] == "Now")["floor_share"] == "0.98"
+    assert next(row for row in rows if row["note"] == "Now")["floor_share"] == "0.97"
 
 
 def test_stops_that_choose_the_same_are_one() -> None:
