@@ -117,7 +117,7 @@ def measuring_hint(target_id: str) -> str:
     return f"`weighbridge classifier measure {target_id}` measures it in minutes; `ability: NAME` says which known model it is"
 
 
-class Judged(msgspec.Struct, frozen=True):
+class Judged(msgspec.Struct, frozen=True, gc=False):
     """One target's standing, and how strong it is in comparison: more is better."""
 
     standing: Standing
@@ -127,7 +127,7 @@ class Judged(msgspec.Struct, frozen=True):
 _UNJUDGED: Final = Judged("unknown", _UNKNOWN)
 
 
-class Yardstick(msgspec.Struct, frozen=True):
+class Yardstick(msgspec.Struct, frozen=True, gc=False):
     """What the targets are held against for one prompt."""
 
     complexity: float

@@ -676,13 +676,12 @@ class _TargetComparison(msgspec.Struct, eq=False):
         have changed since.
         """
         least, at_turn = self._asked(options, rooms, kept)
-        prediction, shift = self.prediction, self.policy.capability_shift
-        yardstick = Yardstick(prediction.complexity, self.reference, least, shift)
+        complexity, reference, shift = self.prediction.complexity, self.reference, self.policy.capability_shift
+        yardstick = Yardstick(complexity, reference, least, shift)
+        kept_id = None if kept is None or at_turn is None else kept.target_id
         for option in options:
             outlook, target = option.outlook, option.target
-            judging = yardstick
-            if kept is not None and kept.target_id == target.target_id and at_turn is not None:
-                judging = Yardstick(prediction.complexity, self.reference, at_turn, shift)
+            judging = yardstick if target.target_id != kept_id else Yardstick(complexity, reference, at_turn, shift)
             option.judged = judging.judge(None if outlook is None else outlook.adequate, target.capability)
         return least
 
@@ -709,21 +708,23 @@ class _TargetComparison(msgspec.Struct, eq=False):
             return roomy, rooms.has_room
         return self.facts.willing_nanousd, _nowhere
 
-    def _best_chance(self, options: Iterable[_Option]) -> float:
-        return max((each.outlook.adequate for each in options if each.outlook is not None), default=0.0)
-
-    def _chance_at(self, options: Iterable[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
+    def _chance_at(self, options: Sequence[_Option], willing: float, has_room: Callable[[str], bool]) -> float | None:
         reference, most = self.reference or 0.0, self.facts.most_lost
-        bar, near = min(reference - most, self._best_chance(options)), alike(most)
+        chances = [each.outlook.adequate for each in options if each.outlook is not None]
+        if not chances:
+            return None
+        bar, near = min(reference - most, max(chances)), alike(most)
         best, chance, first = -math.inf, None, ""
         for option in options:
-            if option.compared is None or option.outlook is None or option.outlook.adequate < bar:
+            outlook, cost = option.outlook, option.compared
+            if cost is None or outlook is None:
                 continue
-            target, cost = option.target, option.compared
-            if has_room(target.target_id):
+            adequate, target = outlook.adequate, option.target
+            if adequate < bar:
+                continue
+            if has_room is not _nowhere and has_room(target.target_id):
                 cost = resting_nanousd(cost, None)
-            adequate = option.outlook.adequate
-            compared = reference if abs(adequate - reference) <= near else adequate
+            compared = reference if -near <= adequate - reference <= near else adequate
             benefit = willing * compared - cost / target.routing_weight
             # Of equals the first by name, as everywhere.
             if benefit > best or (benefit == best and target.target_id < first):
@@ -808,6 +809,8 @@ def _auto(
 def _by_trust(others: list[_Option], capable: list[_Option], facts: Facts, policy: Policy) -> list[_Option]:
     """Returns what is not good enough, or unknown, the most trusted first. The reference is told apart here."""
     unknown = [option for option in others if option.judged.standing == "unknown"]
+    if not unknown:
+        return sorted(others, key=_by_strength)
     baseline = next((option for option in unknown if option.target.target_id == policy.reference), None)
     if baseline is not None and not facts.spares:
         known = [_price_of(option) for option in (*capable, *others) if option.judged.standing != "unknown"]
@@ -821,6 +824,10 @@ def _by_trust(others: list[_Option], capable: list[_Option], facts: Facts, polic
             each.rank,
         ),
     )
+
+
+def _by_strength(option: _Option) -> tuple[float, tuple[float, bool, str]]:
+    return -option.judged.strength, option.rank
 
 
 def _price_of(option: _Option) -> int:
