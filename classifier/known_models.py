@@ -40,13 +40,14 @@ _TAKEN_OFF: Final = tuple(
     re.compile(pattern)
     for pattern in (
         r":(?:free|nitro|floor|exacto|extended|beta|online)$",
+        r"(?<=-gguf):(?:latest|b?f16|(?:ud-)?i?q\d[a-z0-9_-]*)$",
         r"[-@]20\d\d-?\d\d-?\d\d$",
         r"(?:-latest|@latest|@default|@00\d|-maas|-hf)$",
         r"-(?:dynamic|unsloth|mlx|gguf|quantized)$",
         r"-(?:fp8|fp16|bf16|fp4|nvfp4|mxfp4|awq|gptq|int[48]|[48]bit|bnb-4bit|awq-int4|gptq-int[48]|w4a16|w8a8|w8a16)$",
         r"\.(?:w4a16|w8a8|w8a16)$",
         r"(?<=b)-(?:q\d[a-z0-9_]*|it-qat|qat)$|-(?:q\d(?:_[a-z0-9]+)*)$",
-        r"(?<=instruct)-(?:turbo|lite|reference)$",
+        r"(?<=instruct)-(?:turbo(?:-free)?|lite|reference)$",
         r"(?<=:)(.*)-(?:instruct|it|chat)$",
     )
 )

@@ -130,6 +130,9 @@ def _with_next_step(error: Exception) -> str:
 
 
 def _of_the_system(error: OSError) -> str | None:
+    if isinstance(error, BrokenPipeError):
+        # Whoever read the output has enough, as `head` does; typer ends quietly.
+        return None
     if isinstance(error, ConnectionError | socket.gaierror) or "Connect call failed" in str(error):
         return f"the database cannot be reached ({error}); is it running, and is its address right (DATABASE_URL)?"
     if error.strerror is None:

@@ -12,6 +12,7 @@ Of the targets with a row the one of the greatest net benefit sets what a prompt
 import math
 import operator
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -731,6 +732,10 @@ class _TargetComparison(msgspec.Struct, eq=False):
                 best, chance, first = benefit, adequate, target.target_id
         return chance
 
+    def loses_nothing(self, option: _Option) -> bool:
+        """Returns True for a target with a row that is at least as likely to be adequate as the yardstick."""
+        return option.outlook is not None and self.reference is not None and option.outlook.adequate >= self.reference
+
     def too_weak(self, option: _Option) -> Rejection:
         target, outlook, policy = option.target, option.outlook, self.policy
         is_unknown = option.judged.standing == "unknown"
@@ -786,6 +791,12 @@ def _auto(
         by_cache = capable[0].reason == "prompt-cache"
         cold = _first_without_cache(capable, scales, rooms) if by_cache else capable[0]
         ordered = _within_turn(capable, cold, kept, scales)
+    if scales.reference is not None:
+        # A better one being chosen makes the baseline model no weak one: it stands behind, and so does what loses nothing to it.
+        ordered, others = (
+            [*ordered, *filter(scales.loses_nothing, others)],
+            list(filterfalse(scales.loses_nothing, others)),
+        )
     if policy.degrade and others:
         for option in others:
             option.reason = "degraded"

@@ -158,8 +158,8 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def took_us(self) -> int | None:
-        """Duration of all attempts, made one after the other, without queueing; None if one is unknown. Of a hedged request,
-        whose attempts ran beside each other, the time from the first one's start to the last one's end.
+        """Duration of all attempts, made one after the other, without queueing; None if one is unknown. Where attempts ran
+        beside each other, the time from the first one's start to the last one's end.
         """
         begun_us = self._begun_us
         if begun_us is not None:
@@ -196,10 +196,15 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
         return any(each.reason == "hedge" for each in self.attempts)
 
     @property
+    def asked_two(self) -> bool:
+        """True if two cheap models were asked beside each other first."""
+        return any(each.reason == "agreement" for each in self.attempts)
+
+    @property
     def _begun_us(self) -> int | None:
-        """Start of the first attempt of a hedged request, in microseconds since 1970; None for others or if unknown."""
-        first = self.attempts[0]
-        return first.at_us - first.duration_us if self.was_hedged and first.duration_us is not None else None
+        """Start of the first attempt where some ran beside each other, in microseconds since 1970; None for others or if unknown."""
+        first, beside = self.attempts[0], self.was_hedged or self.asked_two
+        return first.at_us - first.duration_us if beside and first.duration_us is not None else None
 
     @property
     def was_held(self) -> bool:

@@ -110,9 +110,14 @@ def _offer(
     shares = _shares(offer, traffic)
     own_share = sum(share for name, share in shares.items() if name in own)
     work = own_share / offer.own_share if offer.own_share else 1.0
+    cost, two = round(moved.cost * each), offer.two
+    if two is not None and offer.cost_nanousd:
+        # The sample's prompts are longer or shorter than the team's, and both figures stand side by side.
+        two = msgspec.structs.replace(two, cost_nanousd=round(two.cost_nanousd * cost / offer.cost_nanousd))
     return msgspec.structs.replace(
         offer,
-        cost_nanousd=round(moved.cost * each),
+        two=two,
+        cost_nanousd=cost,
         margin_nanousd=round(moved.added * each),
         full_nanousd=round(moved.full * each),
         saving=None if not reference else 1 - moved.cost / requests / reference,

@@ -256,7 +256,7 @@ def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = 
     if preview.basis == "none":
         yield (
             "The classifier has no row of the baseline model (`cost.reference_target`), or of any model that `auto` may choose, so "
-            "there is nothing to compare with, and a prompt may lose 1 - the minimum."
+            "there is nothing to compare with, and no minimum changes anything: what is known of the models decides."
         )
     elif preview.basis == "own":
         yield (

@@ -107,10 +107,10 @@ def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: f
         if considered.stand_in
         else "the baseline model"
     )
-    return (
-        f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, {beside} "
-        f"{considered.reference_adequate:.1%}: what is more likely to be good costs more than that is worth."
-    )
+    told = f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, {beside} {considered.reference_adequate:.1%}"
+    if all(each.adequate is None or each.adequate <= chosen.adequate for each in considered.targets):
+        return f"{told}; none is more likely to be good."
+    return f"{told}: what is more likely to be good costs more than that is worth."
 
 
 def _first(considered: Considered, chosen: ConsideredTarget) -> str:
@@ -121,6 +121,14 @@ def _first(considered: Considered, chosen: ConsideredTarget) -> str:
     if not others:
         return f"{own} it was the only one good enough."
     following = others[0]
+    behind = following.margin_nanousd is not None and following.margin_nanousd < chosen.margin_nanousd
+    if (
+        behind
+        and following.adequate is not None
+        and chosen.adequate is not None
+        and following.adequate < chosen.adequate
+    ):
+        return f"Should it fail, {following.target_id} is asked: it is cheaper, and less likely to be good."
     if following.margin_nanousd is None:
         return f"{own} it came before {following.target_id}, which has no price."
     return f"{own} it came before {following.target_id} at {nano_money(following.margin_nanousd)}."

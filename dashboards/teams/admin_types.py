@@ -53,7 +53,9 @@ class PutPolicy(RequestBody, frozen=True):
         Annotated[
             float,
             msgspec.Meta(
-                gt=0, le=1, description="The share of the baseline model's quality to keep; null takes the gateway's."
+                gt=0,
+                le=1,
+                description="The share to keep of the best answers that the baseline model's money buys; null takes the gateway's.",
             ),
         ]
         | UnsetType

@@ -55,8 +55,8 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "The answer before was weak (cut off, refused, malformed or unsure), or two cheap ones differed, so the more capable {target} was asked.",
     ),
     "agreement": (
-        "Two agreed",
-        "Two cheap models can be compared on such an answer, so {target} and another one were asked before a dearer one.",
+        "One of two",
+        "Answers to this request can be compared, so two cheap models were asked beside each other before a dearer one; {target} was one of them.",
     ),
     "holdout": (
         "Experiment",
@@ -189,12 +189,19 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
             return _LABELLED[told.reason], "info"
         if len(request.attempts) == 1:
             return "Answered", "good"
-        return ("Hedged" if request.was_hedged else "Continued" if CONTINUED in told.flags else "Fell back"), "info"
+        return _several(request), "info"
     if told.entry == "expire" or told.status == 0:
         return "Unknown", "warn"
     if told.status == CALLER_GONE:
         return "Caller hung up", "quiet"
     return (f"Failed ({told.status})", "bad") if told.status >= _FAILED_FROM else ("Broken off", "bad")
+
+
+def _several(request: RecentRequest) -> str:
+    """Why an answer took several attempts."""
+    if any("disputed" in each.flags for each in request.attempts):
+        return "Two differed"
+    return "Hedged" if request.was_hedged else "Continued" if CONTINUED in request.told.flags else "Fell back"
 
 
 def decision(request: RecentRequest) -> tuple[str, ...]:

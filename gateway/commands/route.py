@@ -108,14 +108,24 @@ def _print_outlooks(told: "Explanation") -> None:
     from gateway.table import print_table
 
     if told.reference_adequate is None:
-        typer.echo("\nmeasured outcomes, not used: there is no measured baseline model to compare them with")
-    else:
-        if told.stand_in:
-            typer.echo("\nnothing is known of the baseline model, so models are compared with the best known one")
-        typer.echo(
-            f"\nat a minimum quality of {told.quality_floor:.0%} one more good answer may cost up to {_money(told.willing_usd)}, "
-            f"so this prompt asks for a chance of {told.reference_adequate - (told.tolerance or 0.0):.3f} or more"
+        why = (
+            "nothing was compared"
+            if told.refusal
+            else "not used, as nothing is known of the baseline model to compare them with"
         )
+        typer.echo(f"\nwhat is known of the models; {why}")
+    else:
+        asked = f"this prompt asks for a chance of {told.reference_adequate - (told.tolerance or 0.0):.3f} or more"
+        if told.stand_in:
+            typer.echo(
+                "\nnothing is known of the baseline model, so models are held against the best that the classifier has a row of, "
+                f"with a chance of {told.reference_adequate:.3f}: {asked}"
+            )
+        else:
+            typer.echo(
+                f"\nat a minimum quality of {told.quality_floor:.0%} one more good answer may cost up to "
+                f"{_money(told.willing_usd)}, so {asked}"
+            )
     rows = [
         [
             each["target"],

@@ -81,7 +81,7 @@ def set_team(
         str | None,
         typer.Option(
             metavar="SHARE|none",
-            help="The minimum quality: the share of the baseline model's to keep; none: the gateway's.",
+            help="The minimum quality: the share to keep of the best answers that the baseline model's money buys; none: the gateway's.",
         ),
     ] = None,
     escalation: Annotated[

@@ -37,6 +37,9 @@ from classifier.known_models import EFFORTS, efforts_of, known_model, known_mode
         ("models/gemini-2.5-flash", "gemini-2.5-flash"),
         ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b-instruct"),
         ("meta-llama/Llama-3.3-70B-Instruct-Turbo", "llama-3.3-70b-instruct"),
+        ("meta-llama/Llama-3.3-70B-Instruct-Turbo-Free", "llama-3.3-70b-instruct"),
+        ("hf.co/bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M", "llama-3.1-8b-instruct"),
+        ("hf.co/unsloth/Qwen3-8B-GGUF:UD-Q4_K_XL", "qwen3-8b"),
         ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "llama-3.3-70b-instruct"),
         ("unsloth/Llama-3.3-70B-Instruct-bnb-4bit", "llama-3.3-70b-instruct"),
         ("Qwen/Qwen3-32B-FP8", "qwen3-32b"),
@@ -64,6 +67,8 @@ def test_a_name_finds_its_model_wherever_it_runs(name: str, model: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        # Somebody else's weights, by the name that Ollama has for what lies at Hugging Face.
+        "hf.co/acme/Qwen3-8B-GGUF:Q4_K_M",
         # Other models that begin alike.
         "gpt-4o-audio-preview",
         "gpt-4o-realtime-preview-2025-06-03",

@@ -368,3 +368,14 @@ def test_a_keys_models_are_ones_that_there_are(config: Path) -> None:
     assert "`providers.models`" in _fails("keys", "create", "team_a", "--models", "gpt", *named, status=2)
     made = json.loads(_ok("keys", "create", "team_a", "--models", "small", "--json", *named))
     assert "did you mean small?" in _fails("keys", "set", made["key_id"], "--models", "smal", *named, status=2)
+
+
+def test_a_reader_that_has_enough_is_told_nothing_of_a_database() -> None:
+    """`… | head -1` ends without a word, as what it read was all that it wanted."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "gateway.cli", "classifier", "explain", "--all", "hi"]
+    with os.fdopen(writing, "wb") as nobody:
+        done = subprocess.run(command, cwd=ROOT, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False)
+    assert "database" not in done.stderr
+    assert "Traceback" not in done.stderr

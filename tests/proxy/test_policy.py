@@ -382,9 +382,14 @@ def test_a_measured_target_is_capable_while_a_better_one_is_not_worth_its_price(
 
 
 def test_a_target_better_than_the_reference_comes_first_whatever_it_costs_less() -> None:
-    """What gains and is cheaper needs no willingness, and the weaker reference is no substitute."""
-    found = measured(facts(), {"gpt-4o": outlook(0.7), "mini": outlook(0.71)}, GPT, MINI)
-    assert names(found) == ["mini"]
+    """What gains and is cheaper needs no willingness; the reference stands last, should it fail, and what is weaker does not."""
+    outlooks = {"gpt-4o": outlook(0.7), "mini": outlook(0.71), "llama-3-70b": outlook(0.69)}
+    found = measured(facts(), outlooks, GPT, MINI, LLAMA)
+    assert [(each.target.target_id, each.reason) for each in found.candidates] == [
+        ("mini", "cheapest-capable"),
+        ("gpt-4o", "fallback"),
+    ]
+    assert obstacles(found) == {"llama-3-70b": "too-hard"}
     assert found.tolerance == pytest.approx(-0.01)
 
 
@@ -516,13 +521,13 @@ def test_a_measured_plan_ignores_the_order_of_targets(
 
 
 @given(fleets, priced_outlooks, chances)
-def test_the_first_has_the_greatest_net_benefit_and_the_others_are_no_worse(
+def test_the_first_has_the_greatest_net_benefit_and_the_others_are_no_worse_than_it_or_than_the_reference(
     fleet: list[Target], drawn: list[tuple[float, float, float]], willing: float
 ) -> None:
-    """What is asked next after a failure is at least as likely to be adequate; what is rejected is less likely."""
+    """What is asked next after a failure is as likely to be adequate as the first or the reference; what is rejected is less likely."""
     outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id, max_candidates=99)
     found = measured(facts(willing_nanousd=1e8 * willing), outlooks, *fleet, policy=policy)
-    least = outlooks[names(found)[0]].adequate
+    least = min(outlooks[names(found)[0]].adequate, outlooks[fleet[0].target_id].adequate)
     assert all(outlooks[name].adequate >= least for name in names(found))
     assert all(each.adequate is not None and each.adequate < least for each in found.rejected)
     costs = {each.target.target_id: each.expected_nanousd for each in found.candidates}

@@ -1,12 +1,13 @@
 """What a preview says in JSON and in words."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from cost.reports.usage import UsageSums
 from dashboards.policy.preview import MAX_FLOORS, floors_from, preview_as_json
-from dashboards.policy.traffic import AutoTraffic
+from dashboards.policy.traffic import AutoTraffic, TargetSpend
 from proxy.tolerance import FLOORS
 from tests.proxy.made_up_classifier import made_up_sample
 from tests.proxy.test_policy import price, target
@@ -117,3 +118,20 @@ def test_two_cheap_models_first_are_told_with_price_and_delay_beforehand() -> No
     assert two is not None
     assert timed["offers"][0]["two_first"]["added_s"] == pytest.approx(two.added_s(lately.answer_s), abs=1e-3)
     assert any("s later in the mean" in note for note in timed["notes"])
+
+
+def test_two_cheap_models_first_cost_by_the_bill_where_the_rest_does() -> None:
+    """What they would cost and what is paid now stand in one sentence, so a team of shorter requests has both scaled alike."""
+    preview = tolerances(classifier()).preview([1.0], None, current=1.0)
+    (plain,) = preview_as_json(preview, "team_a")["offers"]
+    spend = TargetSpend(served=1_000.0, cost_nanousd=1_000_000.0, cost_error_nanousd=0.0, baseline_nanousd=2_000_000.0)
+    billed = AutoTraffic(
+        totals=UsageSums(requests=1_000, cost_nanousd=1_000_000), auto_share=1.0, by_target={"big": spend}
+    )
+    (anchored,) = preview_as_json(preview, "team_a", billed)["offers"]
+
+    def ratio(offer: Any) -> float:
+        return float(offer["two_first"]["usd_per_1000_requests"]) / float(offer["usd_per_1000_requests"])
+
+    assert anchored["usd_per_1000_requests"] != plain["usd_per_1000_requests"]
+    assert ratio(anchored) == pytest.approx(ratio(plain), rel=1e-3)

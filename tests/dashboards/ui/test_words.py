@@ -106,6 +106,25 @@ def test_a_weak_answer_that_was_not_given_is_no_failure() -> None:
     assert outcome(request(weak, better)) == ("Escalated", "info")
 
 
+def test_two_that_differed_are_told_as_asked_beside_each_other() -> None:
+    """Nothing failed and nothing agreed, and the slower of the two is waited for, not their sum."""
+    one = answered(served=False, reason="agreement", flags=("disputed",), baseline_nanousd=None, at_us=2_000_000)
+    other = answered(
+        served=False,
+        reason="agreement",
+        flags=("disputed",),
+        baseline_nanousd=None,
+        at_us=1_900_000,
+        duration_us=800_000,
+    )
+    better = answered(attempt=3, target_id="gpt-5", at_us=2_500_000, duration_us=500_000)
+    asked = request(one, other, better)
+    assert outcome(asked) == ("Two differed", "info")
+    assert asked.asked_two
+    assert asked.took_us == 1_400_000
+    assert "agreed" not in reason_label("agreement")
+
+
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
