@@ -53,7 +53,10 @@ _REASONING: Final = frozenset(
         "top_p",
     }
 )
-_REASONS: Final = re.compile(r"(?:o[1-9]|gpt-5)(?![0-9.])(?!.*chat)")
+_REASONS: Final = re.compile(r"(?:(?:o[1-9]|gpt-5)(?![0-9.])|gpt-5\.[5-9](?!\d)|gpt-5\.\d-(?:codex|pro))(?!.*chat)")
+# Those that do not reason unless asked to take a temperature, and refuse the old name of the bound all the same.
+_RENAMED: Final = frozenset({"max_tokens"})
+_RENAMES: Final = re.compile(r"gpt-5\.\d(?!.*chat)")
 
 
 def lacking(deployments: Iterable[Deployment]) -> frozenset[str]:
@@ -72,7 +75,8 @@ def _lacking(deployment: Deployment) -> frozenset[str]:
             return _BEDROCK
         return _CLAUDE if provider == "anthropic" or "claude" in model else frozenset()
     if deployment.kind in {"openai", "azure"}:
-        return _REASONING if _REASONS.match(model.rpartition("/")[2]) else frozenset()
+        name = model.rpartition("/")[2]
+        return _REASONING if _REASONS.match(name) else _RENAMED if _RENAMES.match(name) else frozenset()
     return frozenset()
 
 
