@@ -39,10 +39,10 @@ LOSS_BOUND: Final = 3.0
 """What one prompt may be expected to lose against the reference, as a multiple of what a minimum lets be lost on average. An average
 alone lets all that is hard be lost where most is easy.
 """
-ALIKE: Final = 0.04
+ALIKE: Final = 0.05
 """Chances this near to the reference's are taken to be the same, as the classifier is no surer itself where outcomes of such prompts
 are known. Otherwise a dear model would be asked for what is easy, as soon as the answer is short and the last points of chance are cheap.
-On held-out folds it changes next to nothing (.846 of answers for .848).
+On held-out folds it costs little: 101.4 % of the baseline model's quality for 101.8, at the same spend.
 """
 _ALIKE_OF_LOSS: Final = 2 / 3
 """And no more than this part of what one prompt may lose, so that a minimum of 1 tells all chances apart."""
