@@ -34,8 +34,8 @@ SEARCHED_BYTES: Final = 16_384
 """Of a longer message so many bytes of its start and of its end are searched for labels."""
 SCORED_BYTES: Final = 6_144
 """Of these so many at either end are taken apart into sentences; what lies between is material."""
-SYSTEM_BYTES: Final = 4_096
-"""A longer system message is a role with its rules, and sets no task."""
+SYSTEM_BYTES: Final = 2_048
+"""Of a longer system message so many bytes of its start and of its end are searched for a task."""
 MOST_UNITS: Final = 1_024
 MOST_LABELS: Final = 256
 PROPOSAL_CHARS: Final = 4_000
@@ -464,10 +464,12 @@ OF_FORM: Final = 6
 
 
 @functools.cache
-def weights() -> NDArray[np.int8]:
-    """(2**WEIGHT_BITS + 1, CLASSES): the weight of each bucket, and in the last row what every score begins with."""
+def weights(*, system: bool = False) -> NDArray[np.int8]:
+    """(2**WEIGHT_BITS + 1, CLASSES): the weight of each bucket, and in the last row what every score begins with; for users' messages, or
+    for system messages, where the same words are more often a rule.
+    """
     content = (importlib.resources.files("classifier") / "asking.npz").read_bytes()
-    found: NDArray[np.int8] = np.load(io.BytesIO(content))["weights"]
+    found: NDArray[np.int8] = np.load(io.BytesIO(content))["system_weights" if system else "weights"]
     return found
 
 
@@ -484,6 +486,8 @@ def all_marks(taken: Taken) -> Iterator[tuple[Unit, list[int]]]:
 
 MARGIN: Final = 12
 """By how much more a rule has to be the likeliest."""
+SYSTEM_MARGIN: Final = 24
+"""The same in a system message."""
 SURELY_BESIDE: Final = 45
 """By how much what is beside the point: what is left out by mistake is not read."""
 
@@ -492,17 +496,17 @@ LESS: Final = 2
 """A request that leads by less than the surest one's lead over this is none."""
 
 
-def score(taken: Taken, *, framed: bool = False) -> None:
-    """Tells the class of each unit."""
-    table = weights()
+def score(taken: Taken, *, system: bool = False) -> None:
+    """Tells the class of each unit, of a user's message or of a system message."""
+    table = weights(system=system)
     for unit, marks in all_marks(taken):
         sums = table[-1].astype(int) + table[marks].astype(int).sum(axis=0)
-        sums[RULE] -= MARGIN
+        sums[RULE] -= SYSTEM_MARGIN if system else MARGIN
         sums[BESIDE] -= SURELY_BESIDE
         unit.kind = int(sums.argmax())
         unit.lead = int(sums[REQUEST] - sums[1:].max()) if unit.kind == REQUEST else 0
     most = max((unit.lead for unit in taken.units), default=0)
-    framed = framed or _is_framed(taken)
+    framed = system or _is_framed(taken)
     for unit in taken.units:
         if unit.kind == REQUEST and LESS * unit.lead < most:
             unit.kind = MATERIAL
@@ -598,7 +602,7 @@ def _is_value(value: bytes) -> bool:
 
 # What the ask is about.
 
-NEAR, ARTICLE, THING, OWN = 1, 2, 4, 8
+NEAR, ARTICLE, THING, OWN, INPUT = 1, 2, 4, 8, 16
 
 
 def _word_hash(word: str) -> int:
@@ -606,6 +610,7 @@ def _word_hash(word: str) -> int:
 
 
 WORDS: Final = {
+    **{_word_hash(word): INPUT for word in words.INPUTS.split()},
     **{_word_hash(word): OWN for word in words.OWN.split()},
     **{_word_hash(word): NEAR for word in words.NEAR.split()},
     **{_word_hash(word): ARTICLE for word in words.ARTICLES.split()},
@@ -635,19 +640,29 @@ COMMON: Final = frozenset(
     stem for word in words.COMMON.split() for stem in _stems(word.encode(), 0, len(word.encode()))
 )
 _CHINESE_NEAR: Final = tuple(word.encode() for word in words.NEAR_CHINESE.split())
+_CHINESE_INPUTS: Final = tuple(word.encode() for word in words.INPUTS_CHINESE.split())
 
 
-def speaks_of(text: bytes, begin: int, end: int, *, loosely: bool) -> bool:
-    """Whether words speak of something that stands beside them; `loosely`: also of what is one's own."""
+def speaks_of(text: bytes, begin: int, end: int, *, loosely: bool = False, system: bool = False) -> bool:
+    """Whether words speak of something that stands beside them; `loosely`: also of what is one's own; those of a `system` message: also of
+    whoever sends it.
+    """
     article = 2
     for hashed, _, _ in tokens_of(text, begin, end):
         kind = WORDS.get(hashed, 0)
         article += 1
-        if kind == NEAR or (kind == THING and article <= 1 + loosely) or (kind == OWN and loosely):
+        if (
+            kind == NEAR
+            or (kind == THING and article <= 1 + loosely)
+            or (kind == OWN and loosely)
+            or (kind == INPUT and system)
+        ):
             return True
         if kind == ARTICLE:
             article = 0
     part = text[begin:end]
+    if system and any(word in part for word in _CHINESE_INPUTS):
+        return True
     return part.endswith(b":") or any(word in part for word in _CHINESE_NEAR)
 
 
@@ -741,10 +756,10 @@ def _joined(text: bytes, units: list[Unit], every: list[Unit]) -> bytes:
     return b"".join(out)
 
 
-def analysed(text: bytes, *, framed: bool = False) -> Taken:
-    """A text taken apart, with each unit's class. `framed` says that rules are to be expected in it."""
+def analysed(text: bytes, *, system: bool = False) -> Taken:
+    """A text taken apart, with each unit's class: a user's message, or a system message, in which rules are to be expected."""
     taken = taken_apart(text)
-    score(taken, framed=framed)
+    score(taken, system=system)
     return taken
 
 
@@ -752,8 +767,8 @@ def read_of(text: bytes, system: bytes = b"") -> Asked:
     """What is read of a user's message with this system message, both with plain marks."""
     taken = analysed(text)
     ask, rank = _asking(taken)
-    if system and rank == 0 and len(system) <= SYSTEM_BYTES:
-        found = _standing_task(system, taken, ask)
+    if system and rank <= _TASK:
+        found = _standing_task(system, taken, ask, rank)
         if found:
             return Asked(found + b"\n\n" + text, found, "system")
     if not ask:
@@ -769,28 +784,42 @@ def read_of(text: bytes, system: bytes = b"") -> Asked:
 PASTED_BYTES: Final = 200
 TOLD: Final = 40
 """The lead from which on a request is told apart where nothing is left out."""
-LEAST_TASK: Final = 30
-"""The lead from which on a sentence of a system message sets a task."""
+LEAST_TASK: Final = 12
+"""The lead from which on a sentence of a system message sets a task that does not speak of what the user sends."""
+SURE_TASK: Final = 35
+"""The lead from which on it goes before a request that a user's message makes."""
+LONG_SYSTEM_BYTES: Final = 3_072
+"""A longer system message is mostly a role with its rules: of it only a task for whatever the user sends counts."""
 
 
-def _standing_task(system: bytes, message: Taken, ask: list[Unit]) -> bytes:
+def _standing_task(system: bytes, message: Taken, ask: list[Unit], message_rank: int) -> bytes:
     """The task that a system message sets for whatever the user sends, or nothing."""
-    taken = analysed(system, framed=True)
+    taken = analysed(system, system=True)
     tasks, rank = _asking(taken)
     tasks = [unit for unit in tasks if unit.kind in {REQUEST, MATERIAL}]
     lead = max((unit.lead for unit in tasks), default=0)
-    if lead < (1 if rank > 1 else LEAST_TASK):
+    near = any(speaks_of(system, unit.begin, unit.end, system=True) for unit in tasks)
+    if lead < (1 if rank > 1 or near else LEAST_TASK):
         return b""
     requests = [unit for unit in ask if unit.kind == REQUEST]
-    if requests and rank <= 1:
-        size = sum(unit.end - unit.begin for unit in message.units)
-        pasted = size > PASTED_BYTES and sum(unit.end - unit.begin for unit in requests) < size // 2
-        labelled = any(label.rank == _MATERIAL for label in message.labels)
-        near = any(speaks_of(system, unit.begin, unit.end, loosely=False) for unit in tasks)
-        own = max(unit.lead for unit in requests)
-        brings = pasted or labelled or any(unit.kind == MATERIAL and unit.lead < 0 for unit in message.units)
-        if not ((near and brings) or ((near or brings) and lead > own)):
-            return b""
+    size = sum(unit.end - unit.begin for unit in message.units)
+    pasted = size > PASTED_BYTES and sum(unit.end - unit.begin for unit in requests) < size // 2
+    labelled = any(label.rank == _MATERIAL for label in message.labels)
+    brings = pasted or labelled or any(unit.kind == MATERIAL and unit.lead < 0 for unit in message.units)
+    own = max((unit.lead for unit in ask), default=0)
+    if len(system) > LONG_SYSTEM_BYTES:
+        wins = near and (brings or lead > LESS * own)
+    elif message_rank:
+        # A label in what is pasted, such as "Problem:", does not outdo the task; one before a request does.
+        wins = near and lead > own
+    elif requests:
+        # A user's own request goes before what may be a rule.
+        wins = near or lead >= SURE_TASK
+    else:
+        # To a greeting nobody applies a task.
+        wins = near or any(unit.kind != BESIDE for unit in message.units)
+    if not wins:
+        return b""
     return _joined(system, tasks, taken.units)
 
 
@@ -868,8 +897,7 @@ def to_search(prompt: Prompt) -> tuple[bytes, bytes, bool]:
         accepted = accepted_of(text, prompt.proposal)
         if accepted:
             return searched(accepted), b"", True
-    # A longer one is a role with its rules; and most have none.
-    return searched(text), searched(system) if system and len(system) <= SYSTEM_BYTES else b"", False
+    return searched(text), bounded(system, SYSTEM_BYTES, SYSTEM_BYTES) if system else b"", False
 
 
 # For the compiled library.
@@ -882,19 +910,22 @@ def tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
         common[stem >> 6] |= np.uint64(1 << (stem & 63))
     arrays: dict[str, NDArray[Any]] = {
         "weights": weights(),
+        "system_weights": weights(system=True),
         "common": common,
         "lookalike": np.frombuffer(
             bytes(words.LOOKALIKES.get(chr(code), "\0").encode()[0] for code in _ALPHABETS), np.uint8
         ),
         "alike": np.frombuffer(bytes(_LOWER[byte] if byte in _IN_WORD else 0 for byte in range(256)), np.uint8),
         "near": _sequences(_CHINESE_NEAR),
+        "inputs": _sequences(_CHINESE_INPUTS),
         "fill": _sequences(_PLACEHOLDERS),
     }
     numbers = {
         "weight_bits": WEIGHT_BITS,
         "scored": SCORED_BYTES,
-        "system": SYSTEM_BYTES,
+        "long_system": LONG_SYSTEM_BYTES,
         "margin": MARGIN,
+        "system_margin": SYSTEM_MARGIN,
         "surely_beside": SURELY_BESIDE,
         "less": LESS,
         "compared": COMPARED_BYTES,
@@ -907,6 +938,7 @@ def tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
         "sure": SURE,
         "told": TOLD,
         "least_task": LEAST_TASK,
+        "sure_task": SURE_TASK,
     }
     known = {
         name: {_name_hash(key): value for key, value in names.items()}
@@ -953,7 +985,15 @@ def _sequences(parts: Sequence[bytes]) -> NDArray[np.uint8]:
 # Consent to what the assistant proposed.
 
 _CONSENT: Final = re.compile(words.CONSENT, re.IGNORECASE)
-_THANKING: Final = re.compile(rf"(?:{words.MERE_THANKS}[\s,.!;:…，。！-]*)+", re.IGNORECASE)
+_BETWEEN: Final = r"[\s,.!;:…，。！、-]"
+# Each word is atomic, so that no text takes longer than its length.
+_PRAISING: Final = re.compile(
+    rf"(?>(?:{words.THANKS}|{words.PRAISE})(?:\b|(?<=[\u4e00-\u9fff])){_BETWEEN}*)+", re.IGNORECASE
+)
+_ASSENTING: Final = re.compile(
+    rf"(?>(?:{words.PLAIN_ASSENT}|{words.PRAISE})(?:\b|(?<=[\u4e00-\u9fff])){_BETWEEN}*)+", re.IGNORECASE
+)
+_DIRECT: Final = re.compile(words.DIRECT, re.IGNORECASE)
 _PROPOSING: Final = re.compile(words.PROPOSING, re.IGNORECASE)
 _SENTENCES: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 _WHOLE: Final = re.compile(
@@ -961,22 +1001,35 @@ _WHOLE: Final = re.compile(
 )
 _OPTION: Final = re.compile(
     r"(?:option|choice|variant|number|no\.?|plan|variante|opción|opcion|nummer|numéro|方案|选项|第|the|la|el|le|die)?\s*#?"
-    r"([1-9]|[a-e]\b|一|二|三|四|one\b|two\b|three\b|first\b|second\b|third\b|fourth\b|last\b|primera?\b|segunda?\b|premi[eè]re?\b|deuxième\b|erste\b|zweite\b)",
+    r"([1-9]|[a-e]\b|一|二|三|四|one\b|two\b|three\b|first\b|second\b|third\b|fourth\b|last\b|primera?\b|segunda?\b|premi[eè]re?\b|deuxième\b|erste[nrs]?\b|zweite[nrs]?\b|dritte[nrs]?\b)",
     re.IGNORECASE,
 )
+
+
+def _declined(ordinal: str) -> tuple[str, ...]:
+    return ordinal, *(f"{ordinal}{end}" for end in "nrs")
+
+
 _ORDINALS: Final = {
-    **dict.fromkeys(("one", "first", "一", "primera", "primero", "premier", "première", "erste"), "1"),
-    **dict.fromkeys(("two", "second", "二", "segunda", "segundo", "deuxième", "zweite"), "2"),
-    **dict.fromkeys(("three", "third", "三"), "3"),
+    **dict.fromkeys(("one", "first", "一", "primera", "primero", "premier", "première", *_declined("erste")), "1"),
+    **dict.fromkeys(("two", "second", "二", "segunda", "segundo", "deuxième", *_declined("zweite")), "2"),
+    **dict.fromkeys(("three", "third", "三", *_declined("dritte")), "3"),
     **dict.fromkeys(("fourth", "四"), "4"),
 }
 _LISTED: Final = re.compile(
-    r"(?:^|\n|(?<=[.:;,]\s))[^\n\w]*(?:option|plan|variant|variante|opción|方案)?\s*\(?([1-9]|[a-e])\s?[.):：-]\)?\s",
+    r"(?:^|\n|(?<=[.:;,]\s)|(?<=\s)(?=\())[^\n\w]*(?:option|plan|variant|variante|opción|方案)?\s*\(?([1-9]|[a-e])\s?[.):：-]\)?\s",
     re.IGNORECASE,
 )
 _THANKS_FIRST: Final = re.compile(
     r"(?:many )?thank|thx|ty\b|danke|vielen dank|gracias|muchas|merci|谢|多谢", re.IGNORECASE
 )
+_CHOOSING: Final = re.compile(
+    rf"(?:{words.CHOOSING}){_BETWEEN}*+(?P<part>(?:the |la |el |le |den |die |das |nur )?(?:step|option|point|part|schritt|paso|étape|opción|variante|第)?\s*#?(?:[1-9]|[a-e]|first|second|third|last|one|two"
+    rf"|erste[nrs]?|zweite[nrs]?|dritte[nrs]?|primer[ao]?|segund[ao]|premi[eè]re?|deuxième|[一二三四])"
+    rf"(?: (?:step|one|option|point|part|schritt|paso|étape))?[个步项]?)(?:[\s,]+(?:please|bitte|por favor|s'il (?:te|vous) plaît|for now|only|only please))?[\s.!。]*",
+    re.IGNORECASE,
+)
+"""A refusal or an assent that names one part of a proposal."""
 _MOST_TERMS: Final = 6
 _OWN_TERMS: Final = re.compile(
     r"[?？]|\b(?:not|no|but|don't|nothing|none|never|nein|nicht|aber|kein|lieber|pero|non|pas|mais|rien|instead|already|later)\b|不|但",
@@ -990,15 +1043,22 @@ LONG_PROPOSAL: Final = 1_200
 def accepted_of(text: str, proposal: str) -> str:
     """What a message accepts of the assistant's words: an option that it names, or what they propose; nothing where it is no consent."""
     said = text.strip()
+    if _PRAISING.fullmatch(said):
+        return ""
+    offered = proposal[-PROPOSAL_CHARS:].strip()
+    chosen = _CHOOSING.fullmatch(said)
+    # Terms of one's own that name a part of what was proposed.
+    part = _option(chosen["part"], offered) if chosen else ""
+    if part:
+        return part
     match = _CONSENT.match(said)
     if match is None or not match.end():
         return ""
     more = said[match.end() :].strip()
     if more and (len(more.split()) > _MOST_TERMS or _OWN_TERMS.search(said) or _THANKS_FIRST.match(said)):
         return ""
-    offered = proposal[-PROPOSAL_CHARS:].strip()
     asks = "?" in offered[-400:] or "？" in offered[-400:]
-    if not (asks or _PROPOSING.search(offered)) or (_THANKING.fullmatch(said) and not asks):
+    if not (asks or _DIRECT.search(said)) and (not _PROPOSING.search(offered) or _ASSENTING.fullmatch(said)):
         return ""
     accepted = _option(said, offered) or _offer(said, offered)
     return f"{accepted}\n{text.strip()}" if more else accepted
