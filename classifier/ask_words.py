@@ -68,7 +68,7 @@ VERBS: Final = (
     "examine execute expand explain explica explique expliquez explore express extend extract extrae extrais fais fass "
     "fasse fetch figure fill find finde finish fix flag forecast format formulate formuliere generate get gib give go group "
     "guess haz help highlight identify illustrate implement improve infer insert integrate interpret invent investigate "
-    "judge justifica justifie justify korrigiere kürze label leite let list liste listez locate look löse mach mache make "
+    "judge justifica justifie justify korrigiere kürze label leite list liste listez locate look löse mach mache make "
     "map mark match measure merge migrate minimise minimize model modify montre montrez move muestra name negotiate nenn "
     "nenne normalise normalize open optimise optimize ordena order ordne organise organize outline paraphrase parse perform "
     "pick plan plane planifica planifie play plot polish post predict prepare present print prioritise prioritize process "

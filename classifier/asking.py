@@ -382,7 +382,7 @@ def _tag_rank(name: bytes) -> int:
 _OFFSET, _PRIME, _MASK = 2166136261, 16777619, 0xFFFFFFFF
 FIRST_TOKENS: Final = 20
 LAST_TOKENS: Final = 6
-_ALONE, _FIRST, _SECOND, _PAIR, _END, _OPENS, _LENGTH, _COUNT, _PLACED, _DENSE, _STEMMED = range(1, 12)
+_ALONE, _FIRST, _SECOND, _PAIR, _END, _OPENS, _LENGTH, _COUNT, _PLACED, _DENSE, _STEMMED, _OPENED = range(1, 13)
 
 
 def _hashed(salt: int, one: int, other: int = 0) -> int:
@@ -451,6 +451,9 @@ def marks_of(text: bytes, unit: Unit, *, new_line: bool, new_block: bool) -> lis
     found.append(_hashed(_PLACED, new_line | new_block << 1))
     odd = sum(1 for byte in text[begin : min(end, begin + _HEAD)] if byte not in _IN_WORD and byte != _BLANK)
     found.append(_hashed(_DENSE, 16 * odd // max(1, min(end - begin, _HEAD))))
+    # Whether it begins as a request does, whichever verb it is.
+    opened = WORDS.get(hashes[0], 0) & (VERB | ASKING) if hashes else 0
+    found.append(_hashed(_OPENED, opened, closing if closing in b"?:" else 0))
     return found
 
 
@@ -459,7 +462,7 @@ _BLANK, _A = b" A"
 _TAIL: Final = 64
 
 
-OF_FORM: Final = 6
+OF_FORM: Final = 7
 """How many of a unit's marks, the last ones, are of its form."""
 
 
@@ -499,14 +502,17 @@ LESS: Final = 2
 def score(taken: Taken, *, system: bool = False) -> None:
     """Tells the class of each unit, of a user's message or of a system message."""
     table = weights(system=system)
+    framed = system or _is_framed(taken)
     for unit, marks in all_marks(taken):
         sums = table[-1].astype(int) + table[marks].astype(int).sum(axis=0)
         sums[RULE] -= SYSTEM_MARGIN if system else MARGIN
         sums[BESIDE] -= SURELY_BESIDE
         unit.kind = int(sums.argmax())
-        unit.lead = int(sums[REQUEST] - sums[1:].max()) if unit.kind == REQUEST else 0
-    most = max((unit.lead for unit in taken.units), default=0)
-    framed = system or _is_framed(taken)
+        if unit.kind == REQUEST:
+            unit.lead = int(sums[REQUEST] - sums[1:].max())
+        elif unit.kind == RULE and not framed:
+            unit.lead = max(0, int(sums[REQUEST] - max(sums[MATERIAL], sums[BESIDE])))
+    most = max((unit.lead for unit in taken.units if unit.kind == REQUEST), default=0)
     for unit in taken.units:
         if unit.kind == REQUEST and LESS * unit.lead < most:
             unit.kind = MATERIAL
@@ -602,20 +608,34 @@ def _is_value(value: bytes) -> bool:
 
 # What the ask is about.
 
-NEAR, ARTICLE, THING, OWN, INPUT = 1, 2, 4, 8, 16
+NEAR, ARTICLE, THING, OWN, INPUT, VERB, ASKING = 1, 2, 4, 8, 16, 32, 64
 
 
 def _word_hash(word: str) -> int:
     return tokens_of(word.encode(), 0, len(word.encode()))[0][0]
 
 
-WORDS: Final = {
-    **{_word_hash(word): INPUT for word in words.INPUTS.split()},
-    **{_word_hash(word): OWN for word in words.OWN.split()},
-    **{_word_hash(word): NEAR for word in words.NEAR.split()},
-    **{_word_hash(word): ARTICLE for word in words.ARTICLES.split()},
-    **{_word_hash(word): THING for word in words.THINGS.split()},
-}
+def _kinds() -> dict[int, int]:
+    found: dict[int, int] = {}
+    for kind, said in (
+        (OWN, words.OWN),
+        (NEAR, words.NEAR),
+        (ARTICLE, words.ARTICLES),
+        (THING, words.THINGS),
+        (INPUT, words.INPUTS),
+        (VERB, words.VERBS),
+        (ASKING, words.ASKED_WITH),
+        # A Chinese word is told by its first character.
+        (ASKING, " ".join(word[0] for word in words.ASKED_CHINESE.split())),
+    ):
+        for word in said.split():
+            hashed = _word_hash(word)
+            found[hashed] = found.get(hashed, 0) | kind
+    return found
+
+
+WORDS: Final = _kinds()
+"""By a word's hash what it is in a request."""
 STEM: Final = 5
 STEM_BITS: Final = 14
 
@@ -651,14 +671,10 @@ def speaks_of(text: bytes, begin: int, end: int, *, loosely: bool = False, syste
     for hashed, _, _ in tokens_of(text, begin, end):
         kind = WORDS.get(hashed, 0)
         article += 1
-        if (
-            kind == NEAR
-            or (kind == THING and article <= 1 + loosely)
-            or (kind == OWN and loosely)
-            or (kind == INPUT and system)
-        ):
+        meant = NEAR | (THING if article <= 1 + loosely else 0) | (OWN if loosely else 0) | (INPUT if system else 0)
+        if kind & meant:
             return True
-        if kind == ARTICLE:
+        if kind & ARTICLE:
             article = 0
     part = text[begin:end]
     if system and any(word in part for word in _CHINESE_INPUTS):
@@ -784,8 +800,8 @@ def read_of(text: bytes, system: bytes = b"") -> Asked:
 PASTED_BYTES: Final = 200
 TOLD: Final = 40
 """The lead from which on a request is told apart where nothing is left out."""
-LEAST_TASK: Final = 12
-"""The lead from which on a sentence of a system message sets a task that does not speak of what the user sends."""
+LEAST_TASK: Final = 20
+"""The lead from which on a sentence of a system message sets a task; half of it where it speaks of what the user sends."""
 SURE_TASK: Final = 35
 """The lead from which on it goes before a request that a user's message makes."""
 LONG_SYSTEM_BYTES: Final = 3_072
@@ -799,7 +815,7 @@ def _standing_task(system: bytes, message: Taken, ask: list[Unit], message_rank:
     tasks = [unit for unit in tasks if unit.kind in {REQUEST, MATERIAL}]
     lead = max((unit.lead for unit in tasks), default=0)
     near = any(speaks_of(system, unit.begin, unit.end, system=True) for unit in tasks)
-    if lead < (1 if rank > 1 or near else LEAST_TASK):
+    if lead < (1 if rank > 1 else LEAST_TASK // 2 if near else LEAST_TASK):
         return b""
     requests = [unit for unit in ask if unit.kind == REQUEST]
     size = sum(unit.end - unit.begin for unit in message.units)

@@ -606,8 +606,8 @@ enum { REQUEST, MATERIAL, OF_RULES, BESIDE, CLASSES };
 enum { MOST_UNITS = 1024, MOST_LABELS = 256, MOST_SEARCHED = 2 * 16384 + 1, MOST_SYSTEM = 3 * 4096, LONGEST_LABEL = 40, DECORATED = 10 };
 enum { LABEL_NONE = -128, LABEL_ANSWER = -2, LABEL_RULES = -1, LABEL_MATERIAL = 0, LABEL_HARNESS = -3, LABEL_WEAKEST = 1, LABEL_TASK = 2 };
 enum { FIRST_TOKENS = 20, LAST_TOKENS = 6, UNIT_HEAD = 160, UNIT_TAIL = 64, STEM = 5, STEM_BITS = 14, STEM_WORDS = (1 << STEM_BITS) / 64 };
-enum { ALONE = 1, FIRST, SECOND, PAIR, END, OPENS, LENGTH, COUNT, PLACED_AT, DENSE, STEMMED };
-enum { NEAR = 1, ARTICLE = 2, THING = 4, OWN = 8, INPUT = 16 };
+enum { ALONE = 1, FIRST, SECOND, PAIR, END, OPENS, LENGTH, COUNT, PLACED_AT, DENSE, STEMMED, OPENED };
+enum { NEAR = 1, ARTICLE = 2, THING = 4, OWN = 8, INPUT = 16, VERB = 32, ASKING = 64 };
 static const uint32_t HASH_OFFSET = 2166136261u, HASH_PRIME = 16777619u, HASH_MIX = 0x2C1B3C6Du;
 
 
@@ -843,7 +843,9 @@ static void score_units(const struct asking *a, struct taken *t, int system) {
     const uint8_t *text = t->text;
     const int8_t *weights = system ? a->system_weights : a->weights;
     int framed = system;
-    int32_t most = t->units ? t->unit[0].lead : 0;
+    for (int32_t at = 0; at < t->labels; at++) framed |= t->label[at].rank >= LABEL_MATERIAL;
+    for (int32_t at = 0; at < t->units; at++) framed |= t->unit[at].lead < 0 && text[t->unit[at].begin] == '<';
+    int32_t most = 0;
     for (int32_t at = 0; at < t->units; at++) {
         struct unit *unit = t->unit + at;
         if (unit->kind >= 0) continue;
@@ -873,6 +875,9 @@ static void score_units(const struct asking *a, struct taken *t, int system) {
         add_mark(a, weights, &sums, COUNT, count < 12 ? (uint32_t)count : 12, 0);
         add_mark(a, weights, &sums, PLACED_AT, (uint32_t)(new_line | new_block << 1), 0);
         add_mark(a, weights, &sums, DENSE, (uint32_t)(16 * odd / (head - begin > 1 ? head - begin : 1)), 0);
+        /* Whether it begins as a request does, whichever verb it is. */
+        int32_t opened = count ? looked_up(a->word_keys, a->word_values, a->word_mask, first) : 0;
+        add_mark(a, weights, &sums, OPENED, opened == LABEL_NONE ? 0 : (uint32_t)(opened & (VERB | ASKING)), closing == '?' || closing == ':' ? closing : 0);
         sums[OF_RULES] -= system ? a->system_margin : a->margin;
         sums[BESIDE] -= a->surely_beside;
         for (int32_t each = 1; each < CLASSES; each++)
@@ -881,11 +886,13 @@ static void score_units(const struct asking *a, struct taken *t, int system) {
         if (kind == REQUEST) {
             int32_t other = sums[1] > sums[2] ? sums[1] : sums[2];
             unit->lead = sums[0] - (other > sums[3] ? other : sums[3]);
+        } else if (kind == OF_RULES && !framed) {
+            int32_t lead = sums[0] - (sums[1] > sums[3] ? sums[1] : sums[3]);
+            unit->lead = lead > 0 ? lead : 0;
         }
     }
-    for (int32_t at = 0; at < t->units; at++) most = t->unit[at].lead > most ? t->unit[at].lead : most;
-    for (int32_t at = 0; at < t->labels; at++) framed |= t->label[at].rank >= LABEL_MATERIAL;
-    for (int32_t at = 0; at < t->units; at++) framed |= t->unit[at].lead < 0 && text[t->unit[at].begin] == '<';
+    for (int32_t at = 0; at < t->units; at++)
+        if (t->unit[at].kind == REQUEST && t->unit[at].lead > most) most = t->unit[at].lead;
     for (int32_t at = 0; at < t->units; at++)
         if (t->unit[at].kind == REQUEST && a->less * t->unit[at].lead < most) t->unit[at].kind = MATERIAL;
         else if (t->unit[at].kind == OF_RULES && !framed) t->unit[at].kind = REQUEST;
@@ -961,8 +968,9 @@ static int speaks_of(const struct asking *a, const uint8_t *text, int32_t begin,
     for (int32_t at = begin; next_token(a, text, at, end, &token); at = token.end) {
         int32_t kind = looked_up(a->word_keys, a->word_values, a->word_mask, token.hash);
         article++;
-        if (kind == NEAR || (kind == THING && article <= 1 + loosely) || (kind == OWN && loosely) || (kind == INPUT && system)) return 1;
-        if (kind == ARTICLE) article = 0;
+        if (kind == LABEL_NONE) kind = 0;
+        if (kind & (NEAR | (article <= 1 + loosely ? THING : 0) | (loosely ? OWN : 0) | (system ? INPUT : 0))) return 1;
+        if (kind & ARTICLE) article = 0;
         beyond |= is_lone(text[token.begin]);
     }
     for (const uint8_t *input = a->inputs; system && beyond && *input; input += *input + 1)
@@ -1100,7 +1108,7 @@ static int32_t standing_task(const struct asking *a, const uint8_t *system, int3
         if (tasks[at] && t->unit[at].lead > lead) lead = t->unit[at].lead;
         if (tasks[at] && !near) near = speaks_of(a, system, t->unit[at].begin, t->unit[at].end, 0, 1);
     }
-    if (lead < (rank > 1 || near ? 1 : a->least_task)) return 0;
+    if (lead < (rank > 1 ? 1 : near ? a->least_task / 2 : a->least_task)) return 0;
     for (int32_t at = 0; at < message->units; at++) {
         const struct unit *unit = message->unit + at;
         all += unit->end - unit->begin;

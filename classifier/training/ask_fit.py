@@ -134,7 +134,7 @@ def examples(data: Path, draw: random.Random) -> Iterator[Example]:  # noqa: C90
 
 
 _STANDING: Final = (
-    "Extract|List|Return|Say|State|Output|Name|Fix|Count|Repeat|Find|Identify|Collect|Classify|Label|Detect|Translate|Summarise|Summarize|Condense|Rewrite|Review|Check|Score|Rate|Convert|Turn"
+    "Reply with|Respond with|Answer with|Extract|List|Return|Say|State|Output|Name|Fix|Count|Repeat|Find|Identify|Collect|Classify|Label|Detect|Translate|Summarise|Summarize|Condense|Rewrite|Review|Check|Score|Rate|Convert|Turn"
     "|Assign|Determine|Draft|Prepare|Write|Analyse|Compare|Assess|Reconcile|Redact|Normalise|Correct|Proofread|Tag|Route|Transcribe|Describe|Explain"
 )
 _OF: Final = (

@@ -136,7 +136,7 @@ def test_a_standing_task_is_found_behind_a_role_and_over_any_material(task: str,
     """Code, tables, prose and a ticket that asks for money are what the task is about."""
     found = resolve(Prompt(text=text, system=role + task))
     assert found.place == "system"
-    assert found.ask.decode().startswith(task.split(".")[0])
+    assert found.ask.decode().startswith(task.split(".", maxsplit=1)[0])
 
 
 def test_a_task_in_a_long_system_message_is_found() -> None:
