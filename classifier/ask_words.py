@@ -146,7 +146,7 @@ THANKS: Final = (
     r"|merci(?: beaucoup| bien)?|谢谢(?:你|您|了)?|多谢|感谢))"
 )
 PRAISE: Final = (
-    r"(?:great|perfect|super|good|cool|nice|fine|wonderful|excellent|awesome|amazing|brilliant|lovely|very much|so much|a lot|got it|i see|that'?s|it'?s|is|very|klar|toll|prima|perfekt|wunderbar"
+    r"(?:(?:ok|okay|alright|right|vale|d'accord)(?=.*(?:thank|thx|danke?|merci|gracias))|good to know|noted|great|perfect|super|good|cool|nice|fine|wonderful|excellent|awesome|amazing|brilliant|lovely|very much|so much|a lot|got it|i see|that'?s|it'?s|is|very|klar|toll|prima|perfekt|wunderbar"
     r"|sehr|gut|schön|perfecto|genial|estupendo|muy|bien|muchas|parfait|très|génial|excellente?|好|太|很|棒|极|了|完美|不错|really|all|for (?:now|that|your help|the help))"
 )
 """Thanks and praise. A message of these alone accepts nothing, whatever was proposed."""

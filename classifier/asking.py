@@ -802,6 +802,10 @@ TOLD: Final = 40
 """The lead from which on a request is told apart where nothing is left out."""
 LEAST_TASK: Final = 20
 """The lead from which on a sentence of a system message sets a task; half of it where it speaks of what the user sends."""
+TASK_SHARE: Final = 3
+"""A task that does not speak of what the user sends is at least this part of its system message; a smaller one is a rule among others."""
+LEAST_SHARE: Final = 12
+"""The same for a task that speaks of it."""
 SURE_TASK: Final = 35
 """The lead from which on it goes before a request that a user's message makes."""
 LONG_SYSTEM_BYTES: Final = 3_072
@@ -823,17 +827,20 @@ def _standing_task(system: bytes, message: Taken, ask: list[Unit], message_rank:
     labelled = any(label.rank == _MATERIAL for label in message.labels)
     brings = pasted or labelled or any(unit.kind == MATERIAL and unit.lead < 0 for unit in message.units)
     own = max((unit.lead for unit in ask), default=0)
+    of_tasks = sum(unit.end - unit.begin for unit in tasks)
+    of_system = sum(unit.end - unit.begin for unit in taken.units if unit.lead >= 0)
+    most, some = TASK_SHARE * of_tasks >= of_system, LEAST_SHARE * of_tasks >= of_system
     if len(system) > LONG_SYSTEM_BYTES:
-        wins = near and (brings or lead > LESS * own)
+        wins = near and most and (brings or lead > LESS * own)
     elif message_rank:
         # A label in what is pasted, such as "Problem:", does not outdo the task; one before a request does.
-        wins = near and lead > own
+        wins = near and most and lead > own
     elif requests:
-        # A user's own request goes before what may be a rule.
-        wins = near or lead >= SURE_TASK
+        # A user's own request goes before what may be a rule among others.
+        wins = (near and some) or (most and lead >= SURE_TASK)
     else:
         # To a greeting nobody applies a task.
-        wins = near or any(unit.kind != BESIDE for unit in message.units)
+        wins = (near and some) or most or size > PASTED_BYTES // 2
     if not wins:
         return b""
     return _joined(system, tasks, taken.units)
@@ -955,6 +962,8 @@ def tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
         "told": TOLD,
         "least_task": LEAST_TASK,
         "sure_task": SURE_TASK,
+        "task_share": TASK_SHARE,
+        "least_share": LEAST_SHARE,
     }
     known = {
         name: {_name_hash(key): value for key, value in names.items()}

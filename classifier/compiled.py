@@ -66,6 +66,8 @@ _ASKING_NUMBERS: Final = (
     "told",
     "least_task",
     "sure_task",
+    "task_share",
+    "least_share",
 )
 
 

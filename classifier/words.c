@@ -53,7 +53,7 @@ struct asking {
     const uint8_t *near;       /* sequences of bytes, each behind its length, that speak of what stands beside; a length of 0 ends them */
     const uint8_t *inputs;     /* likewise those by which a system message speaks of what the user sends */
     const uint8_t *fill;       /* likewise what fills a label's place in a template */
-    int32_t label_mask, tag_mask, word_mask, last_mask, weight_bits, scored, long_system, margin, system_margin, surely_beside, less, compared, a_shared_word, long_material, pasted, signed_units, signature, fewest_telling, sure, told, least_task, sure_task;
+    int32_t label_mask, tag_mask, word_mask, last_mask, weight_bits, scored, long_system, margin, system_margin, surely_beside, less, compared, a_shared_word, long_material, pasted, signed_units, signature, fewest_telling, sure, told, least_task, sure_task, task_share, least_share;
 };
 
 /* What a request says beside its text. */
@@ -1099,7 +1099,7 @@ static int32_t read_units(const struct asking *a, const struct taken *t, const u
 /* The task that a system message sets for whatever the user sends, into `out`; returns its size, 0 where it sets none. */
 static int32_t standing_task(const struct asking *a, const uint8_t *system, int32_t size, const struct taken *message, const uint8_t *asks, int32_t message_rank, struct taken *t, uint8_t *out, int32_t room) {
     uint8_t tasks[MOST_UNITS];
-    int32_t count, rank, lead = 0, own = 0, requests = 0, asked = 0, all = 0, brings = 0, near = 0, said = 0, wins;
+    int32_t count, rank, lead = 0, own = 0, requests = 0, asked = 0, all = 0, brings = 0, near = 0, of_tasks = 0, of_system = 0, most, some, wins;
     take_apart(a, system, size, t);
     score_units(a, t, 1);
     rank = asking_units(a, t, tasks, &count);
@@ -1108,11 +1108,16 @@ static int32_t standing_task(const struct asking *a, const uint8_t *system, int3
         if (tasks[at] && t->unit[at].lead > lead) lead = t->unit[at].lead;
         if (tasks[at] && !near) near = speaks_of(a, system, t->unit[at].begin, t->unit[at].end, 0, 1);
     }
+    for (int32_t at = 0; at < t->units; at++) {
+        if (t->unit[at].lead >= 0) of_system += t->unit[at].end - t->unit[at].begin;
+        if (tasks[at]) of_tasks += t->unit[at].end - t->unit[at].begin;
+    }
+    most = a->task_share * of_tasks >= of_system;
+    some = a->least_share * of_tasks >= of_system;
     if (lead < (rank > 1 ? 1 : near ? a->least_task / 2 : a->least_task)) return 0;
     for (int32_t at = 0; at < message->units; at++) {
         const struct unit *unit = message->unit + at;
         all += unit->end - unit->begin;
-        said |= unit->kind != BESIDE;
         brings |= unit->kind == MATERIAL && unit->lead < 0;
         if (asks[at] && unit->lead > own) own = unit->lead;
         if (!asks[at] || unit->kind != REQUEST) continue;
@@ -1121,13 +1126,13 @@ static int32_t standing_task(const struct asking *a, const uint8_t *system, int3
     }
     brings |= all > a->pasted && asked < all / 2;
     for (int32_t at = 0; at < message->labels; at++) brings |= message->label[at].rank == LABEL_MATERIAL;
-    if (size > a->long_system) wins = near && (brings || lead > a->less * own);
+    if (size > a->long_system) wins = near && most && (brings || lead > a->less * own);
     /* A label in what is pasted, such as "Problem:", does not outdo the task; one before a request does. */
-    else if (message_rank) wins = near && lead > own;
-    /* A user's own request goes before what may be a rule. */
-    else if (requests) wins = near || lead >= a->sure_task;
+    else if (message_rank) wins = near && most && lead > own;
+    /* A user's own request goes before what may be a rule among others. */
+    else if (requests) wins = (near && some) || (most && lead >= a->sure_task);
     /* To a greeting nobody applies a task. */
-    else wins = near || said;
+    else wins = (near && some) || most || all > a->pasted / 2;
     if (!wins) return 0;
     return joined_units(t, tasks, out, room);
 }

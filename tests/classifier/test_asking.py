@@ -153,6 +153,8 @@ def test_a_task_in_a_long_system_message_is_found() -> None:
     [
         "You are a helpful assistant.",
         "You are the assistant of a bank. Answer the customer's questions politely. Never give legal advice. Keep answers short.",
+        "You are Kite, an engineering agent. Inspect the code before editing. Prefer small diffs. Report the commands that you ran.",
+        "You are a language partner for learners of Italian. Correct mistakes gently. Keep to the level of the learner.",
         "You are Fern, a coding agent. " + "Read the file before you edit it. Run the tests. Never push. " * 200,
     ],
 )
