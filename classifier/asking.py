@@ -819,8 +819,6 @@ def _standing_task(system: bytes, message: Taken, ask: list[Unit], message_rank:
     tasks = [unit for unit in tasks if unit.kind in {REQUEST, MATERIAL}]
     lead = max((unit.lead for unit in tasks), default=0)
     near = any(speaks_of(system, unit.begin, unit.end, system=True) for unit in tasks)
-    if lead < (1 if rank > 1 else LEAST_TASK // 2 if near else LEAST_TASK):
-        return b""
     requests = [unit for unit in ask if unit.kind == REQUEST]
     size = sum(unit.end - unit.begin for unit in message.units)
     pasted = size > PASTED_BYTES and sum(unit.end - unit.begin for unit in requests) < size // 2
@@ -830,6 +828,11 @@ def _standing_task(system: bytes, message: Taken, ask: list[Unit], message_rank:
     of_tasks = sum(unit.end - unit.begin for unit in tasks)
     of_system = sum(unit.end - unit.begin for unit in taken.units if unit.lead >= 0)
     most, some = TASK_SHARE * of_tasks >= of_system, LEAST_SHARE * of_tasks >= of_system
+    if lead < (1 if rank > 1 or most else LEAST_TASK // 2 if near else LEAST_TASK):
+        return b""
+    # Documents in a system message are what a user's own question is about.
+    if any(unit.lead < 0 for unit in taken.units):
+        some = most
     if len(system) > LONG_SYSTEM_BYTES:
         wins = near and most and (brings or lead > LESS * own)
     elif message_rank:

@@ -1114,7 +1114,10 @@ static int32_t standing_task(const struct asking *a, const uint8_t *system, int3
     }
     most = a->task_share * of_tasks >= of_system;
     some = a->least_share * of_tasks >= of_system;
-    if (lead < (rank > 1 ? 1 : near ? a->least_task / 2 : a->least_task)) return 0;
+    if (lead < (rank > 1 || most ? 1 : near ? a->least_task / 2 : a->least_task)) return 0;
+    /* Documents in a system message are what a user's own question is about. */
+    for (int32_t at = 0; at < t->units; at++)
+        if (t->unit[at].lead < 0) some = most;
     for (int32_t at = 0; at < message->units; at++) {
         const struct unit *unit = message->unit + at;
         all += unit->end - unit->begin;
