@@ -840,7 +840,7 @@ def _standing_task(system: bytes, message: Taken, ask: list[Unit], message_rank:
         wins = near and most and lead > own
     elif requests:
         # A user's own request goes before what may be a rule among others.
-        wins = (near and some) or (most and lead >= SURE_TASK)
+        wins = (near and some) or (most and lead >= SURE_TASK and size > PASTED_BYTES // 2)
     else:
         # To a greeting nobody applies a task.
         wins = (near and some) or most or size > PASTED_BYTES // 2

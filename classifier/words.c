@@ -1133,7 +1133,7 @@ static int32_t standing_task(const struct asking *a, const uint8_t *system, int3
     /* A label in what is pasted, such as "Problem:", does not outdo the task; one before a request does. */
     else if (message_rank) wins = near && most && lead > own;
     /* A user's own request goes before what may be a rule among others. */
-    else if (requests) wins = (near && some) || (most && lead >= a->sure_task);
+    else if (requests) wins = (near && some) || (most && lead >= a->sure_task && all > a->pasted / 2);
     /* To a greeting nobody applies a task. */
     else wins = (near && some) || most || all > a->pasted / 2;
     if (!wins) return 0;
