@@ -138,6 +138,7 @@ soak-steady: $(VENV)/.dev  ## an hour of mixed load (WB_MINUTES): memory and ope
 	@$(BIN)/python -m benchmarks.steady
 
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
+	@$(BIN)/python -m classifier.training.ask_fit $(DATA)
 	@$(BIN)/weighbridge classifier train --data $(DATA) --out classifier/artifacts
 
 screens: $(VENV)/.dev packages  ## take the pictures in docs/screens anew (the list is in benchmarks/screens.py)

@@ -68,7 +68,7 @@ VERBS: Final = (
     "examine execute expand explain explica explique expliquez explore express extend extract extrae extrais fais fass "
     "fasse fetch figure fill find finde finish fix flag forecast format formulate formuliere generate get gib give go group "
     "guess haz help highlight identify illustrate implement improve infer insert integrate interpret invent investigate "
-    "judge justifica justifie justify korrigiere kürze label leite let list liste listez locate look löse mach mache make "
+    "judge justifica justifie justify korrigiere kürze label leite list liste listez locate look löse mach mache make "
     "map mark match measure merge migrate minimise minimize model modify montre montrez move muestra name negotiate nenn "
     "nenne normalise normalize open optimise optimize ordena order ordne organise organize outline paraphrase parse perform "
     "pick plan plane planifica planifie play plot polish post predict prepare present print prioritise prioritize process "
@@ -99,6 +99,12 @@ NEAR: Final = (
     "cette ces suivant suivante suivants suivantes dessous dessus ici"
 )
 """Words by which a request speaks of what stands beside it."""
+INPUTS: Final = (
+    "user users customer customers client clients sender senders caller callers author input inputs submitted described forwarded "
+    "received incoming supplied sent reported transcribed uploaded nutzer kunden kunde kundin absender eingabe geschilderten "
+    "usuario cliente remitente entrada utilisateur client expéditeur entrée décrite"
+)
+"""Words by which a task in a system message speaks of what the user sends."""
 ARTICLES: Final = "the der die das den dem des el la los las del le les du each every"
 THINGS: Final = (
     "line lines row rows list page loop value values test tests build app button call output response error errors version "
@@ -116,26 +122,38 @@ OWN: Final = (
 )
 """Words by which somebody speaks of what is his, and has often shown it."""
 NEAR_CHINESE: Final = "这 下面 以下 上述 上面 其中 文中 此 该"
+INPUTS_CHINESE: Final = "用户 客户 输入 给出 文本 消息"
 
 CONSENT: Final = (
-    r"(?:(?:yes|yeah|yep|yup|sure|ok|okay|alright|fine|great|perfect|good|cool|absolutely|definitely|certainly|of course|please|pls|exactly|right|correct"
+    r"(?:(?:please do|allez-y|yes|yeah|yep|yup|sure|ok|okay|alright|fine|great|perfect|good|cool|absolutely|definitely|certainly|of course|please|pls|exactly|right|correct"
     r"|agreed|approved|confirmed|confirm|lgtm|sounds (?:good|great|fine|perfect|right)|looks (?:good|great|fine)|go ahead|go for it|go on|proceed|continue|carry on"
     r"|do it|do that|do so|do this|do all(?: of (?:it|that|them))?|let'?s (?:do (?:it|that|this)|go)|make it so|ship it|with (?:all of )?(?:it|that|this|them)|all of (?:it|that|them)|everything"
     r"|i (?:agree|approve|accept|confirm)|that works|works for me|i'?d like that|that would be (?:great|good|nice|lovely|perfect)|please do|you may|start|begin|and|then|that|the|as (?:you )?(?:proposed|suggested|planned|described)|with the plan|the plan"
     r"|implement (?:it|that|this|all of it)|run it|apply (?:it|them|that)|execute(?: it| the plan)?|both|all|first one|second one|third one|last one|the (?:first|second|third|fourth|last|former|latter)(?: one| option)?"
-    r"|(?:option|choice|variant|number|no\.?|plan|variante|opción|opcion|nummer|numéro|número|方案|选项|第)? ?#?(?:[1-9]|[a-e])\b[一二三四]?(?: (?:please|bitte|por favor|then))?|option (?:one|two|three)|tackle it|get started|get going|thanks|thank you"
+    r"|(?:option|choice|variant|number|no\.?|plan|variante|opción|opcion|nummer|numéro|número|方案|选项|第)? ?#?(?:[1-9]|[a-e])\b[一二三四]?(?: (?:please|bitte|por favor|then))?|option (?:one|two|three)|tackle it|get started|get going|thanks|thank you|merci|danke|gracias"
     r"|ja|jo|jawohl|klar|gerne|gern|bitte|genau|einverstanden|in ordnung|passt|super|mach (?:das|es|weiter|mal)|machen sie (?:das|es|weiter)|leg los|los|weiter|alles|so machen wir(?:'s| es| das)?|option|tu das|nur zu|legen sie los|fang an|und|dann|mach(?:e)? (?:bitte )?(?:das|es|alles)|alles davon|wie vorgeschlagen"
     r"|s[ií]|claro|vale|dale|adelante|hazlo|de acuerdo|perfecto|por favor|sigue|continúa|continua|procede|todo|eso|así|háganlo|hágalo|como propones|con todo|me parece bien|está bien|esa|la (?:primera|segunda|tercera)|el (?:primero|segundo)|y|perfecto"
-    r"|oui|ouais|d'accord|vas-y|allez-y|allez|fais-le|faites-le|parfait|continue|continuez|ok|s'il (?:te|vous) plaît|bien sûr|entendu|volontiers|ça marche|tout|avec plaisir|la (?:première|deuxième|seconde)|le (?:premier|deuxième|second)|fais (?:ça|tout)|et|comme proposé|go"
+    r"|oui|ouais|d'accord|vas-y|ça me va|allez-y|allez|fais-le|faites-le|parfait|continue|continuez|ok|s'il (?:te|vous) plaît|bien sûr|entendu|volontiers|ça marche|tout|avec plaisir|la (?:première|deuxième|seconde)|le (?:premier|deuxième|second)|fais (?:ça|tout)|et|comme proposé|go"
     r"|好的?|好啊|行|可以|是的?|对|嗯|请|继续|请继续|开始|开始吧|就这么办|就这样|照做|没问题|同意|去做吧|做吧|吧|按(?:这个|你说的|计划)(?:来|做|办)?|第[一二三四]个|都要|全部|執行|执行|谢谢|了|就|那|来吧"
     r"|sim|claro que sim|vá em frente|pode|pode fazer|certo|да|давай|хорошо|продолжай|はい|お願いします|どうぞ|네|좋아요|va bene|sì|procedi|certo|tak|ja graag|doe maar)"
     r"[\s,.!;:…，。！、-]*)+"
 )
 """A message of these words and no others accepts what the assistant proposed."""
-MERE_THANKS: Final = (
-    r"(?:thanks?|thank you|thx|ty|many|cheers|great|perfect|super|good|cool|ok|okay|fine|alright|danke|vielen dank|gracias|muchas|merci|beaucoup|谢谢|多谢|好的?|very much|so much|a lot|right|vale|parfait|perfecto"
-    r"|klar|genau|got it|exactly|correct|了|that works|looks good|looks great|sounds good)"
+CHOOSING: Final = r"(?:no|nope|nein|non|不|不要|rather|instead|yes|yeah|ok|okay|sure|ja|sí|si|oui|好的?|可以)?+[\s,.!，。-]*+(?:but|aber|pero|mais|但是?|then|thanks)?+[\s,，]*+(?:only|just|nur|solo|sólo|seulement|只要?|只做)?"
+"""Words before the name of a part of a proposal, by which somebody accepts that part and nothing else."""
+THANKS: Final = (
+    r"(?:(?:many|no|nein|non|ok|okay|vale|好的?|不用了?|great|cool|super)?[\s,，]*+(?:thank you|thanks?|thx|ty|cheers|danke(?: dir| ihnen| schön)?|(?:vielen |besten )?dank|(?:muchas |mil )?gracias"
+    r"|merci(?: beaucoup| bien)?|谢谢(?:你|您|了)?|多谢|感谢))"
 )
+PRAISE: Final = (
+    r"(?:(?:ok|okay|alright|right|vale|d'accord)(?=.*(?:thank|thx|danke?|merci|gracias))|good to know|noted|great|perfect|super|good|cool|nice|fine|wonderful|excellent|awesome|amazing|brilliant|lovely|very much|so much|a lot|got it|i see|that'?s|it'?s|is|very|klar|toll|prima|perfekt|wunderbar"
+    r"|sehr|gut|schön|perfecto|genial|estupendo|muy|bien|muchas|parfait|très|génial|excellente?|好|太|很|棒|极|了|完美|不错|really|all|for (?:now|that|your help|the help))"
+)
+"""Thanks and praise. A message of these alone accepts nothing, whatever was proposed."""
+PLAIN_ASSENT: Final = r"(?:ok|okay|alright|all right|right|exactly|correct|genau|vale|好的|that works|works for me|looks (?:good|great|fine)|sounds (?:good|great|fine|perfect|right))"
+"""Words that accept a proposal where it asks, and otherwise only tell that somebody has read it."""
+DIRECT: Final = r"\b(?:go ahead|do (?:it|that)|please do|make it so|proceed|approved|go for it|ship it|get started|vas-y|allez-y|hazlo|adelante|mach (?:das|es)|leg los)\b|开始吧|就这么办|去做吧"
+"""Consent that needs no question before it."""
 PROPOSING: Final = (
     r"\b(?:shall i|should i|do you want|would you like|want me to|i can|i could|i'll|i will|i would|i'd|i propose|i suggest|i recommend|let me know if|may i|ready to|here'?s (?:the|my) plan"
     r"|plan:|next steps?|option [1a]|soll ich|möchtest du|möchten sie|ich kann|ich könnte|ich schlage|ich würde|wollen sie|willst du|quieres|quiere|puedo|podría|propongo|debo|le gustaría|te gustaría|veux-tu|voulez-vous"

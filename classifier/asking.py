@@ -34,8 +34,8 @@ SEARCHED_BYTES: Final = 16_384
 """Of a longer message so many bytes of its start and of its end are searched for labels."""
 SCORED_BYTES: Final = 6_144
 """Of these so many at either end are taken apart into sentences; what lies between is material."""
-SYSTEM_BYTES: Final = 4_096
-"""A longer system message is a role with its rules, and sets no task."""
+SYSTEM_BYTES: Final = 2_048
+"""Of a longer system message so many bytes of its start and of its end are searched for a task."""
 MOST_UNITS: Final = 1_024
 MOST_LABELS: Final = 256
 PROPOSAL_CHARS: Final = 4_000
@@ -382,7 +382,7 @@ def _tag_rank(name: bytes) -> int:
 _OFFSET, _PRIME, _MASK = 2166136261, 16777619, 0xFFFFFFFF
 FIRST_TOKENS: Final = 20
 LAST_TOKENS: Final = 6
-_ALONE, _FIRST, _SECOND, _PAIR, _END, _OPENS, _LENGTH, _COUNT, _PLACED, _DENSE, _STEMMED = range(1, 12)
+_ALONE, _FIRST, _SECOND, _PAIR, _END, _OPENS, _LENGTH, _COUNT, _PLACED, _DENSE, _STEMMED, _OPENED = range(1, 13)
 
 
 def _hashed(salt: int, one: int, other: int = 0) -> int:
@@ -451,6 +451,9 @@ def marks_of(text: bytes, unit: Unit, *, new_line: bool, new_block: bool) -> lis
     found.append(_hashed(_PLACED, new_line | new_block << 1))
     odd = sum(1 for byte in text[begin : min(end, begin + _HEAD)] if byte not in _IN_WORD and byte != _BLANK)
     found.append(_hashed(_DENSE, 16 * odd // max(1, min(end - begin, _HEAD))))
+    # Whether it begins as a request does, whichever verb it is.
+    opened = WORDS.get(hashes[0], 0) & (VERB | ASKING) if hashes else 0
+    found.append(_hashed(_OPENED, opened, closing if closing in b"?:" else 0))
     return found
 
 
@@ -459,15 +462,17 @@ _BLANK, _A = b" A"
 _TAIL: Final = 64
 
 
-OF_FORM: Final = 6
+OF_FORM: Final = 7
 """How many of a unit's marks, the last ones, are of its form."""
 
 
 @functools.cache
-def weights() -> NDArray[np.int8]:
-    """(2**WEIGHT_BITS + 1, CLASSES): the weight of each bucket, and in the last row what every score begins with."""
+def weights(*, system: bool = False) -> NDArray[np.int8]:
+    """(2**WEIGHT_BITS + 1, CLASSES): the weight of each bucket, and in the last row what every score begins with; for users' messages, or
+    for system messages, where the same words are more often a rule.
+    """
     content = (importlib.resources.files("classifier") / "asking.npz").read_bytes()
-    found: NDArray[np.int8] = np.load(io.BytesIO(content))["weights"]
+    found: NDArray[np.int8] = np.load(io.BytesIO(content))["system_weights" if system else "weights"]
     return found
 
 
@@ -484,6 +489,8 @@ def all_marks(taken: Taken) -> Iterator[tuple[Unit, list[int]]]:
 
 MARGIN: Final = 12
 """By how much more a rule has to be the likeliest."""
+SYSTEM_MARGIN: Final = 24
+"""The same in a system message."""
 SURELY_BESIDE: Final = 45
 """By how much what is beside the point: what is left out by mistake is not read."""
 
@@ -492,17 +499,20 @@ LESS: Final = 2
 """A request that leads by less than the surest one's lead over this is none."""
 
 
-def score(taken: Taken, *, framed: bool = False) -> None:
-    """Tells the class of each unit."""
-    table = weights()
+def score(taken: Taken, *, system: bool = False) -> None:
+    """Tells the class of each unit, of a user's message or of a system message."""
+    table = weights(system=system)
+    framed = system or _is_framed(taken)
     for unit, marks in all_marks(taken):
         sums = table[-1].astype(int) + table[marks].astype(int).sum(axis=0)
-        sums[RULE] -= MARGIN
+        sums[RULE] -= SYSTEM_MARGIN if system else MARGIN
         sums[BESIDE] -= SURELY_BESIDE
         unit.kind = int(sums.argmax())
-        unit.lead = int(sums[REQUEST] - sums[1:].max()) if unit.kind == REQUEST else 0
-    most = max((unit.lead for unit in taken.units), default=0)
-    framed = framed or _is_framed(taken)
+        if unit.kind == REQUEST:
+            unit.lead = int(sums[REQUEST] - sums[1:].max())
+        elif unit.kind == RULE and not framed:
+            unit.lead = max(0, int(sums[REQUEST] - max(sums[MATERIAL], sums[BESIDE])))
+    most = max((unit.lead for unit in taken.units if unit.kind == REQUEST), default=0)
     for unit in taken.units:
         if unit.kind == REQUEST and LESS * unit.lead < most:
             unit.kind = MATERIAL
@@ -598,19 +608,34 @@ def _is_value(value: bytes) -> bool:
 
 # What the ask is about.
 
-NEAR, ARTICLE, THING, OWN = 1, 2, 4, 8
+NEAR, ARTICLE, THING, OWN, INPUT, VERB, ASKING = 1, 2, 4, 8, 16, 32, 64
 
 
 def _word_hash(word: str) -> int:
     return tokens_of(word.encode(), 0, len(word.encode()))[0][0]
 
 
-WORDS: Final = {
-    **{_word_hash(word): OWN for word in words.OWN.split()},
-    **{_word_hash(word): NEAR for word in words.NEAR.split()},
-    **{_word_hash(word): ARTICLE for word in words.ARTICLES.split()},
-    **{_word_hash(word): THING for word in words.THINGS.split()},
-}
+def _kinds() -> dict[int, int]:
+    found: dict[int, int] = {}
+    for kind, said in (
+        (OWN, words.OWN),
+        (NEAR, words.NEAR),
+        (ARTICLE, words.ARTICLES),
+        (THING, words.THINGS),
+        (INPUT, words.INPUTS),
+        (VERB, words.VERBS),
+        (ASKING, words.ASKED_WITH),
+        # A Chinese word is told by its first character.
+        (ASKING, " ".join(word[0] for word in words.ASKED_CHINESE.split())),
+    ):
+        for word in said.split():
+            hashed = _word_hash(word)
+            found[hashed] = found.get(hashed, 0) | kind
+    return found
+
+
+WORDS: Final = _kinds()
+"""By a word's hash what it is in a request."""
 STEM: Final = 5
 STEM_BITS: Final = 14
 
@@ -635,19 +660,25 @@ COMMON: Final = frozenset(
     stem for word in words.COMMON.split() for stem in _stems(word.encode(), 0, len(word.encode()))
 )
 _CHINESE_NEAR: Final = tuple(word.encode() for word in words.NEAR_CHINESE.split())
+_CHINESE_INPUTS: Final = tuple(word.encode() for word in words.INPUTS_CHINESE.split())
 
 
-def speaks_of(text: bytes, begin: int, end: int, *, loosely: bool) -> bool:
-    """Whether words speak of something that stands beside them; `loosely`: also of what is one's own."""
+def speaks_of(text: bytes, begin: int, end: int, *, loosely: bool = False, system: bool = False) -> bool:
+    """Whether words speak of something that stands beside them; `loosely`: also of what is one's own; those of a `system` message: also of
+    whoever sends it.
+    """
     article = 2
     for hashed, _, _ in tokens_of(text, begin, end):
         kind = WORDS.get(hashed, 0)
         article += 1
-        if kind == NEAR or (kind == THING and article <= 1 + loosely) or (kind == OWN and loosely):
+        meant = NEAR | (THING if article <= 1 + loosely else 0) | (OWN if loosely else 0) | (INPUT if system else 0)
+        if kind & meant:
             return True
-        if kind == ARTICLE:
+        if kind & ARTICLE:
             article = 0
     part = text[begin:end]
+    if system and any(word in part for word in _CHINESE_INPUTS):
+        return True
     return part.endswith(b":") or any(word in part for word in _CHINESE_NEAR)
 
 
@@ -741,10 +772,10 @@ def _joined(text: bytes, units: list[Unit], every: list[Unit]) -> bytes:
     return b"".join(out)
 
 
-def analysed(text: bytes, *, framed: bool = False) -> Taken:
-    """A text taken apart, with each unit's class. `framed` says that rules are to be expected in it."""
+def analysed(text: bytes, *, system: bool = False) -> Taken:
+    """A text taken apart, with each unit's class: a user's message, or a system message, in which rules are to be expected."""
     taken = taken_apart(text)
-    score(taken, framed=framed)
+    score(taken, system=system)
     return taken
 
 
@@ -752,8 +783,8 @@ def read_of(text: bytes, system: bytes = b"") -> Asked:
     """What is read of a user's message with this system message, both with plain marks."""
     taken = analysed(text)
     ask, rank = _asking(taken)
-    if system and rank == 0 and len(system) <= SYSTEM_BYTES:
-        found = _standing_task(system, taken, ask)
+    if system and rank <= _TASK:
+        found = _standing_task(system, taken, ask, rank)
         if found:
             return Asked(found + b"\n\n" + text, found, "system")
     if not ask:
@@ -769,28 +800,52 @@ def read_of(text: bytes, system: bytes = b"") -> Asked:
 PASTED_BYTES: Final = 200
 TOLD: Final = 40
 """The lead from which on a request is told apart where nothing is left out."""
-LEAST_TASK: Final = 30
-"""The lead from which on a sentence of a system message sets a task."""
+LEAST_TASK: Final = 20
+"""The lead from which on a sentence of a system message sets a task; half of it where it speaks of what the user sends."""
+TASK_SHARE: Final = 3
+"""A task that does not speak of what the user sends is at least this part of its system message; a smaller one is a rule among others."""
+LEAST_SHARE: Final = 12
+"""The same for a task that speaks of it."""
+SURE_TASK: Final = 35
+"""The lead from which on it goes before a request that a user's message makes."""
+LONG_SYSTEM_BYTES: Final = 3_072
+"""A longer system message is mostly a role with its rules: of it only a task for whatever the user sends counts."""
 
 
-def _standing_task(system: bytes, message: Taken, ask: list[Unit]) -> bytes:
+def _standing_task(system: bytes, message: Taken, ask: list[Unit], message_rank: int) -> bytes:
     """The task that a system message sets for whatever the user sends, or nothing."""
-    taken = analysed(system, framed=True)
+    taken = analysed(system, system=True)
     tasks, rank = _asking(taken)
     tasks = [unit for unit in tasks if unit.kind in {REQUEST, MATERIAL}]
     lead = max((unit.lead for unit in tasks), default=0)
-    if lead < (1 if rank > 1 else LEAST_TASK):
-        return b""
+    near = any(speaks_of(system, unit.begin, unit.end, system=True) for unit in tasks)
     requests = [unit for unit in ask if unit.kind == REQUEST]
-    if requests and rank <= 1:
-        size = sum(unit.end - unit.begin for unit in message.units)
-        pasted = size > PASTED_BYTES and sum(unit.end - unit.begin for unit in requests) < size // 2
-        labelled = any(label.rank == _MATERIAL for label in message.labels)
-        near = any(speaks_of(system, unit.begin, unit.end, loosely=False) for unit in tasks)
-        own = max(unit.lead for unit in requests)
-        brings = pasted or labelled or any(unit.kind == MATERIAL and unit.lead < 0 for unit in message.units)
-        if not ((near and brings) or ((near or brings) and lead > own)):
-            return b""
+    size = sum(unit.end - unit.begin for unit in message.units)
+    pasted = size > PASTED_BYTES and sum(unit.end - unit.begin for unit in requests) < size // 2
+    labelled = any(label.rank == _MATERIAL for label in message.labels)
+    brings = pasted or labelled or any(unit.kind == MATERIAL and unit.lead < 0 for unit in message.units)
+    own = max((unit.lead for unit in ask), default=0)
+    of_tasks = sum(unit.end - unit.begin for unit in tasks)
+    of_system = sum(unit.end - unit.begin for unit in taken.units if unit.lead >= 0)
+    most, some = TASK_SHARE * of_tasks >= of_system, LEAST_SHARE * of_tasks >= of_system
+    if lead < (1 if rank > 1 or most else LEAST_TASK // 2 if near else LEAST_TASK):
+        return b""
+    # Documents in a system message are what a user's own question is about.
+    if any(unit.lead < 0 for unit in taken.units):
+        some = most
+    if len(system) > LONG_SYSTEM_BYTES:
+        wins = near and most and (brings or lead > LESS * own)
+    elif message_rank:
+        # A label in what is pasted, such as "Problem:", does not outdo the task; one before a request does.
+        wins = near and most and lead > own
+    elif requests:
+        # A user's own request goes before what may be a rule among others.
+        wins = (near and some) or (most and lead >= SURE_TASK and size > PASTED_BYTES // 2)
+    else:
+        # To a greeting nobody applies a task.
+        wins = (near and some) or most or size > PASTED_BYTES // 2
+    if not wins:
+        return b""
     return _joined(system, tasks, taken.units)
 
 
@@ -868,8 +923,7 @@ def to_search(prompt: Prompt) -> tuple[bytes, bytes, bool]:
         accepted = accepted_of(text, prompt.proposal)
         if accepted:
             return searched(accepted), b"", True
-    # A longer one is a role with its rules; and most have none.
-    return searched(text), searched(system) if system and len(system) <= SYSTEM_BYTES else b"", False
+    return searched(text), bounded(system, SYSTEM_BYTES, SYSTEM_BYTES) if system else b"", False
 
 
 # For the compiled library.
@@ -882,19 +936,22 @@ def tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
         common[stem >> 6] |= np.uint64(1 << (stem & 63))
     arrays: dict[str, NDArray[Any]] = {
         "weights": weights(),
+        "system_weights": weights(system=True),
         "common": common,
         "lookalike": np.frombuffer(
             bytes(words.LOOKALIKES.get(chr(code), "\0").encode()[0] for code in _ALPHABETS), np.uint8
         ),
         "alike": np.frombuffer(bytes(_LOWER[byte] if byte in _IN_WORD else 0 for byte in range(256)), np.uint8),
         "near": _sequences(_CHINESE_NEAR),
+        "inputs": _sequences(_CHINESE_INPUTS),
         "fill": _sequences(_PLACEHOLDERS),
     }
     numbers = {
         "weight_bits": WEIGHT_BITS,
         "scored": SCORED_BYTES,
-        "system": SYSTEM_BYTES,
+        "long_system": LONG_SYSTEM_BYTES,
         "margin": MARGIN,
+        "system_margin": SYSTEM_MARGIN,
         "surely_beside": SURELY_BESIDE,
         "less": LESS,
         "compared": COMPARED_BYTES,
@@ -907,6 +964,9 @@ def tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
         "sure": SURE,
         "told": TOLD,
         "least_task": LEAST_TASK,
+        "sure_task": SURE_TASK,
+        "task_share": TASK_SHARE,
+        "least_share": LEAST_SHARE,
     }
     known = {
         name: {_name_hash(key): value for key, value in names.items()}
@@ -953,7 +1013,15 @@ def _sequences(parts: Sequence[bytes]) -> NDArray[np.uint8]:
 # Consent to what the assistant proposed.
 
 _CONSENT: Final = re.compile(words.CONSENT, re.IGNORECASE)
-_THANKING: Final = re.compile(rf"(?:{words.MERE_THANKS}[\s,.!;:…，。！-]*)+", re.IGNORECASE)
+_BETWEEN: Final = r"[\s,.!;:…，。！、-]"
+# Each word is atomic, so that no text takes longer than its length.
+_PRAISING: Final = re.compile(
+    rf"(?>(?:{words.THANKS}|{words.PRAISE})(?:\b|(?<=[\u4e00-\u9fff])){_BETWEEN}*)+", re.IGNORECASE
+)
+_ASSENTING: Final = re.compile(
+    rf"(?>(?:{words.PLAIN_ASSENT}|{words.PRAISE})(?:\b|(?<=[\u4e00-\u9fff])){_BETWEEN}*)+", re.IGNORECASE
+)
+_DIRECT: Final = re.compile(words.DIRECT, re.IGNORECASE)
 _PROPOSING: Final = re.compile(words.PROPOSING, re.IGNORECASE)
 _SENTENCES: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 _WHOLE: Final = re.compile(
@@ -961,22 +1029,35 @@ _WHOLE: Final = re.compile(
 )
 _OPTION: Final = re.compile(
     r"(?:option|choice|variant|number|no\.?|plan|variante|opción|opcion|nummer|numéro|方案|选项|第|the|la|el|le|die)?\s*#?"
-    r"([1-9]|[a-e]\b|一|二|三|四|one\b|two\b|three\b|first\b|second\b|third\b|fourth\b|last\b|primera?\b|segunda?\b|premi[eè]re?\b|deuxième\b|erste\b|zweite\b)",
+    r"([1-9]|[a-e]\b|一|二|三|四|one\b|two\b|three\b|first\b|second\b|third\b|fourth\b|last\b|primera?\b|segunda?\b|premi[eè]re?\b|deuxième\b|erste[nrs]?\b|zweite[nrs]?\b|dritte[nrs]?\b)",
     re.IGNORECASE,
 )
+
+
+def _declined(ordinal: str) -> tuple[str, ...]:
+    return ordinal, *(f"{ordinal}{end}" for end in "nrs")
+
+
 _ORDINALS: Final = {
-    **dict.fromkeys(("one", "first", "一", "primera", "primero", "premier", "première", "erste"), "1"),
-    **dict.fromkeys(("two", "second", "二", "segunda", "segundo", "deuxième", "zweite"), "2"),
-    **dict.fromkeys(("three", "third", "三"), "3"),
+    **dict.fromkeys(("one", "first", "一", "primera", "primero", "premier", "première", *_declined("erste")), "1"),
+    **dict.fromkeys(("two", "second", "二", "segunda", "segundo", "deuxième", *_declined("zweite")), "2"),
+    **dict.fromkeys(("three", "third", "三", *_declined("dritte")), "3"),
     **dict.fromkeys(("fourth", "四"), "4"),
 }
 _LISTED: Final = re.compile(
-    r"(?:^|\n|(?<=[.:;,]\s))[^\n\w]*(?:option|plan|variant|variante|opción|方案)?\s*\(?([1-9]|[a-e])\s?[.):：-]\)?\s",
+    r"(?:^|\n|(?<=[.:;,]\s)|(?<=\s)(?=\())[^\n\w]*(?:option|plan|variant|variante|opción|方案)?\s*\(?([1-9]|[a-e])\s?[.):：-]\)?\s",
     re.IGNORECASE,
 )
 _THANKS_FIRST: Final = re.compile(
     r"(?:many )?thank|thx|ty\b|danke|vielen dank|gracias|muchas|merci|谢|多谢", re.IGNORECASE
 )
+_CHOOSING: Final = re.compile(
+    rf"(?:{words.CHOOSING}){_BETWEEN}*+(?P<part>(?:the |la |el |le |den |die |das |nur )?(?:step|option|point|part|schritt|paso|étape|opción|variante|第)?\s*#?(?:[1-9]|[a-e]|first|second|third|last|one|two"
+    rf"|erste[nrs]?|zweite[nrs]?|dritte[nrs]?|primer[ao]?|segund[ao]|premi[eè]re?|deuxième|[一二三四])"
+    rf"(?: (?:step|one|option|point|part|schritt|paso|étape))?[个步项]?)(?:[\s,]+(?:please|bitte|por favor|s'il (?:te|vous) plaît|for now|only|only please))?[\s.!。]*",
+    re.IGNORECASE,
+)
+"""A refusal or an assent that names one part of a proposal."""
 _MOST_TERMS: Final = 6
 _OWN_TERMS: Final = re.compile(
     r"[?？]|\b(?:not|no|but|don't|nothing|none|never|nein|nicht|aber|kein|lieber|pero|non|pas|mais|rien|instead|already|later)\b|不|但",
@@ -990,15 +1071,22 @@ LONG_PROPOSAL: Final = 1_200
 def accepted_of(text: str, proposal: str) -> str:
     """What a message accepts of the assistant's words: an option that it names, or what they propose; nothing where it is no consent."""
     said = text.strip()
+    if _PRAISING.fullmatch(said):
+        return ""
+    offered = proposal[-PROPOSAL_CHARS:].strip()
+    chosen = _CHOOSING.fullmatch(said)
+    # Terms of one's own that name a part of what was proposed.
+    part = _option(chosen["part"], offered) if chosen else ""
+    if part:
+        return part
     match = _CONSENT.match(said)
     if match is None or not match.end():
         return ""
     more = said[match.end() :].strip()
     if more and (len(more.split()) > _MOST_TERMS or _OWN_TERMS.search(said) or _THANKS_FIRST.match(said)):
         return ""
-    offered = proposal[-PROPOSAL_CHARS:].strip()
     asks = "?" in offered[-400:] or "？" in offered[-400:]
-    if not (asks or _PROPOSING.search(offered)) or (_THANKING.fullmatch(said) and not asks):
+    if not (asks or _DIRECT.search(said)) and (not _PROPOSING.search(offered) or _ASSENTING.fullmatch(said)):
         return ""
     accepted = _option(said, offered) or _offer(said, offered)
     return f"{accepted}\n{text.strip()}" if more else accepted

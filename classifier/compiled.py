@@ -50,8 +50,9 @@ _ASKING_NUMBERS: Final = (
     "last_mask",
     "weight_bits",
     "scored",
-    "system",
+    "long_system",
     "margin",
+    "system_margin",
     "surely_beside",
     "less",
     "compared",
@@ -64,12 +65,18 @@ _ASKING_NUMBERS: Final = (
     "sure",
     "told",
     "least_task",
+    "sure_task",
+    "task_share",
+    "least_share",
 )
 
 
 class _Asking(_Addresses):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("weights", "label_keys", "tag_keys", "word_keys", "last_keys")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("weights", "system_weights", "label_keys", "tag_keys", "word_keys", "last_keys")
+        ),
         *(
             (name, ctypes.c_void_p)
             for name in (
@@ -81,6 +88,7 @@ class _Asking(_Addresses):
                 "alike",
                 "common",
                 "near",
+                "inputs",
                 "fill",
             )
         ),

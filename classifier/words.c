@@ -43,7 +43,7 @@ struct tables {
 
 /* How what is asked is told from what stands around it; see classifier/asking.py. */
 struct asking {
-    const int8_t *weights;     /* by bucket and class; behind all buckets what every score begins with */
+    const int8_t *weights, *system_weights; /* by bucket and class, for messages and for system messages; behind all buckets what every score begins with */
     /* Hashes in slots, 0 for none, and what each stands for: a label's rank, a tag's, and how a word speaks of what stands beside it. */
     const uint32_t *label_keys, *tag_keys, *word_keys, *last_keys;
     const int8_t *label_values, *tag_values, *word_values, *last_values;
@@ -51,8 +51,9 @@ struct asking {
     const uint8_t *alike;      /* by byte: how it is hashed within a word, 0 where it is of none */
     const uint64_t *common;    /* stems that tell nothing, as bits */
     const uint8_t *near;       /* sequences of bytes, each behind its length, that speak of what stands beside; a length of 0 ends them */
+    const uint8_t *inputs;     /* likewise those by which a system message speaks of what the user sends */
     const uint8_t *fill;       /* likewise what fills a label's place in a template */
-    int32_t label_mask, tag_mask, word_mask, last_mask, weight_bits, scored, system, margin, surely_beside, less, compared, a_shared_word, long_material, pasted, signed_units, signature, fewest_telling, sure, told, least_task;
+    int32_t label_mask, tag_mask, word_mask, last_mask, weight_bits, scored, long_system, margin, system_margin, surely_beside, less, compared, a_shared_word, long_material, pasted, signed_units, signature, fewest_telling, sure, told, least_task, sure_task, task_share, least_share;
 };
 
 /* What a request says beside its text. */
@@ -605,8 +606,8 @@ enum { REQUEST, MATERIAL, OF_RULES, BESIDE, CLASSES };
 enum { MOST_UNITS = 1024, MOST_LABELS = 256, MOST_SEARCHED = 2 * 16384 + 1, MOST_SYSTEM = 3 * 4096, LONGEST_LABEL = 40, DECORATED = 10 };
 enum { LABEL_NONE = -128, LABEL_ANSWER = -2, LABEL_RULES = -1, LABEL_MATERIAL = 0, LABEL_HARNESS = -3, LABEL_WEAKEST = 1, LABEL_TASK = 2 };
 enum { FIRST_TOKENS = 20, LAST_TOKENS = 6, UNIT_HEAD = 160, UNIT_TAIL = 64, STEM = 5, STEM_BITS = 14, STEM_WORDS = (1 << STEM_BITS) / 64 };
-enum { ALONE = 1, FIRST, SECOND, PAIR, END, OPENS, LENGTH, COUNT, PLACED_AT, DENSE, STEMMED };
-enum { NEAR = 1, ARTICLE = 2, THING = 4, OWN = 8 };
+enum { ALONE = 1, FIRST, SECOND, PAIR, END, OPENS, LENGTH, COUNT, PLACED_AT, DENSE, STEMMED, OPENED };
+enum { NEAR = 1, ARTICLE = 2, THING = 4, OWN = 8, INPUT = 16, VERB = 32, ASKING = 64 };
 static const uint32_t HASH_OFFSET = 2166136261u, HASH_PRIME = 16777619u, HASH_MIX = 0x2C1B3C6Du;
 
 
@@ -661,8 +662,8 @@ static inline uint32_t bucket_of(const struct asking *a, uint32_t salt, uint32_t
 typedef int8_t class_row __attribute__((vector_size(CLASSES), aligned(1)));
 typedef int32_t class_sums __attribute__((vector_size(4 * CLASSES)));
 
-static inline void add_mark(const struct asking *a, class_sums *sums, uint32_t salt, uint32_t one, uint32_t other) {
-    const int8_t *row = a->weights + (int64_t)bucket_of(a, salt, one, other) * CLASSES;
+static inline void add_mark(const struct asking *a, const int8_t *weights, class_sums *sums, uint32_t salt, uint32_t one, uint32_t other) {
+    const int8_t *row = weights + (int64_t)bucket_of(a, salt, one, other) * CLASSES;
     *sums += __builtin_convertvector(*(const class_row *)row, class_sums);
 }
 
@@ -838,9 +839,13 @@ static void take_apart(const struct asking *a, const uint8_t *text, int32_t size
 }
 
 /* The class of each unit, by the sum of the weights of its words, their pairs and its form. */
-static void score_units(const struct asking *a, struct taken *t, int framed) {
+static void score_units(const struct asking *a, struct taken *t, int system) {
     const uint8_t *text = t->text;
-    int32_t most = t->units ? t->unit[0].lead : 0;
+    const int8_t *weights = system ? a->system_weights : a->weights;
+    int framed = system;
+    for (int32_t at = 0; at < t->labels; at++) framed |= t->label[at].rank >= LABEL_MATERIAL;
+    for (int32_t at = 0; at < t->units; at++) framed |= t->unit[at].lead < 0 && text[t->unit[at].begin] == '<';
+    int32_t most = 0;
     for (int32_t at = 0; at < t->units; at++) {
         struct unit *unit = t->unit + at;
         if (unit->kind >= 0) continue;
@@ -848,29 +853,32 @@ static void score_units(const struct asking *a, struct taken *t, int framed) {
         int32_t begin = unit->begin, end = unit->end, count = 0, odd = 0, bits = 0, last = 0, kind = 0;
         int32_t head = end < begin + UNIT_HEAD ? end : begin + UNIT_HEAD, new_line = !at || unit[-1].line != unit->line, new_block = !at || unit[-1].block != unit->block;
         uint32_t before = 0, first = 0;
-        const int8_t *base = a->weights + ((int64_t)CLASSES << a->weight_bits);
+        const int8_t *base = weights + ((int64_t)CLASSES << a->weight_bits);
         class_sums sums = __builtin_convertvector(*(const class_row *)base, class_sums);
         for (int32_t place = begin; count < FIRST_TOKENS && next_token(a, text, place, head, &token); place = token.end, before = token.hash, count++) {
-            add_mark(a, &sums, ALONE, token.hash, 0);
-            if (token.end - token.begin > STEM) add_mark(a, &sums, STEMMED, token.stem, 0);
-            if (count) add_mark(a, &sums, PAIR, before, token.hash);
-            if (!count) add_mark(a, &sums, FIRST, first = token.hash, 0);
-            if (count == 1) add_mark(a, &sums, SECOND, first, token.hash);
+            add_mark(a, weights, &sums, ALONE, token.hash, 0);
+            if (token.end - token.begin > STEM) add_mark(a, weights, &sums, STEMMED, token.stem, 0);
+            if (count) add_mark(a, weights, &sums, PAIR, before, token.hash);
+            if (!count) add_mark(a, weights, &sums, FIRST, first = token.hash, 0);
+            if (count == 1) add_mark(a, weights, &sums, SECOND, first, token.hash);
         }
         if (end - begin > UNIT_HEAD) {
             for (int32_t place = end - UNIT_TAIL; next_token(a, text, place, end, &token); place = token.end) tail[last++ % LAST_TOKENS] = token;
-            for (int32_t each = last > LAST_TOKENS ? last - LAST_TOKENS : 0; each < last; each++) add_mark(a, &sums, ALONE, tail[each % LAST_TOKENS].hash, 0);
+            for (int32_t each = last > LAST_TOKENS ? last - LAST_TOKENS : 0; each < last; each++) add_mark(a, weights, &sums, ALONE, tail[each % LAST_TOKENS].hash, 0);
         }
         for (int32_t place = begin; place < head; place++) odd += !a->alike[text[place]] && text[place] != ' ';
         while (end - begin >> bits) bits++;
         uint8_t closing = text[end - 1], opening = text[begin];
-        add_mark(a, &sums, END, closing < 0x80 && !in_word(closing) ? closing : 0, 0);
-        add_mark(a, &sums, OPENS, opening < 0x80 && !in_word(opening) ? opening : (uint8_t)(opening - 'A') < 26 ? 65 : 0, 0);
-        add_mark(a, &sums, LENGTH, (uint32_t)bits, 0);
-        add_mark(a, &sums, COUNT, count < 12 ? (uint32_t)count : 12, 0);
-        add_mark(a, &sums, PLACED_AT, (uint32_t)(new_line | new_block << 1), 0);
-        add_mark(a, &sums, DENSE, (uint32_t)(16 * odd / (head - begin > 1 ? head - begin : 1)), 0);
-        sums[OF_RULES] -= a->margin;
+        add_mark(a, weights, &sums, END, closing < 0x80 && !in_word(closing) ? closing : 0, 0);
+        add_mark(a, weights, &sums, OPENS, opening < 0x80 && !in_word(opening) ? opening : (uint8_t)(opening - 'A') < 26 ? 65 : 0, 0);
+        add_mark(a, weights, &sums, LENGTH, (uint32_t)bits, 0);
+        add_mark(a, weights, &sums, COUNT, count < 12 ? (uint32_t)count : 12, 0);
+        add_mark(a, weights, &sums, PLACED_AT, (uint32_t)(new_line | new_block << 1), 0);
+        add_mark(a, weights, &sums, DENSE, (uint32_t)(16 * odd / (head - begin > 1 ? head - begin : 1)), 0);
+        /* Whether it begins as a request does, whichever verb it is. */
+        int32_t opened = count ? looked_up(a->word_keys, a->word_values, a->word_mask, first) : 0;
+        add_mark(a, weights, &sums, OPENED, opened == LABEL_NONE ? 0 : (uint32_t)(opened & (VERB | ASKING)), closing == '?' || closing == ':' ? closing : 0);
+        sums[OF_RULES] -= system ? a->system_margin : a->margin;
         sums[BESIDE] -= a->surely_beside;
         for (int32_t each = 1; each < CLASSES; each++)
             if (sums[each] > sums[kind]) kind = each;
@@ -878,11 +886,13 @@ static void score_units(const struct asking *a, struct taken *t, int framed) {
         if (kind == REQUEST) {
             int32_t other = sums[1] > sums[2] ? sums[1] : sums[2];
             unit->lead = sums[0] - (other > sums[3] ? other : sums[3]);
+        } else if (kind == OF_RULES && !framed) {
+            int32_t lead = sums[0] - (sums[1] > sums[3] ? sums[1] : sums[3]);
+            unit->lead = lead > 0 ? lead : 0;
         }
     }
-    for (int32_t at = 0; at < t->units; at++) most = t->unit[at].lead > most ? t->unit[at].lead : most;
-    for (int32_t at = 0; at < t->labels; at++) framed |= t->label[at].rank >= LABEL_MATERIAL;
-    for (int32_t at = 0; at < t->units; at++) framed |= t->unit[at].lead < 0 && text[t->unit[at].begin] == '<';
+    for (int32_t at = 0; at < t->units; at++)
+        if (t->unit[at].kind == REQUEST && t->unit[at].lead > most) most = t->unit[at].lead;
     for (int32_t at = 0; at < t->units; at++)
         if (t->unit[at].kind == REQUEST && a->less * t->unit[at].lead < most) t->unit[at].kind = MATERIAL;
         else if (t->unit[at].kind == OF_RULES && !framed) t->unit[at].kind = REQUEST;
@@ -952,16 +962,19 @@ static int32_t labelled(const struct asking *a, struct taken *t, int32_t *begin,
     return best;
 }
 
-static int speaks_of(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end, int loosely) {
+static int speaks_of(const struct asking *a, const uint8_t *text, int32_t begin, int32_t end, int loosely, int system) {
     struct token token;
     int32_t article = 2, beyond = 0;
     for (int32_t at = begin; next_token(a, text, at, end, &token); at = token.end) {
         int32_t kind = looked_up(a->word_keys, a->word_values, a->word_mask, token.hash);
         article++;
-        if (kind == NEAR || (kind == THING && article <= 1 + loosely) || (kind == OWN && loosely)) return 1;
-        if (kind == ARTICLE) article = 0;
+        if (kind == LABEL_NONE) kind = 0;
+        if (kind & (NEAR | (article <= 1 + loosely ? THING : 0) | (loosely ? OWN : 0) | (system ? INPUT : 0))) return 1;
+        if (kind & ARTICLE) article = 0;
         beyond |= is_lone(text[token.begin]);
     }
+    for (const uint8_t *input = a->inputs; system && beyond && *input; input += *input + 1)
+        if (found_at(text, begin, end, input + 1, *input) >= 0) return 1;
     if (end > begin && text[end - 1] == ':') return 1;
     for (const uint8_t *near = a->near; beyond && *near; near += *near + 1)
         if (found_at(text, begin, end, near + 1, *near) >= 0) return 1;
@@ -1058,7 +1071,7 @@ static int32_t read_units(const struct asking *a, const struct taken *t, const u
     /* Where there is no material nobody has to know whether it belongs. */
     for (int32_t at = 0; others && at < t->units; at++)
         if (asks[at]) {
-            near = near || speaks_of(a, t->text, t->unit[at].begin, t->unit[at].end, !rank);
+            near = near || speaks_of(a, t->text, t->unit[at].begin, t->unit[at].end, !rank, 0);
             stems_in(a, t->text, t->unit[at].begin, t->unit[at].end, telling);
         }
     int32_t told = 0;
@@ -1084,31 +1097,46 @@ static int32_t read_units(const struct asking *a, const struct taken *t, const u
 }
 
 /* The task that a system message sets for whatever the user sends, into `out`; returns its size, 0 where it sets none. */
-static int32_t standing_task(const struct asking *a, const uint8_t *system, int32_t size, const struct taken *message, const uint8_t *asks, struct taken *t, uint8_t *out, int32_t room) {
+static int32_t standing_task(const struct asking *a, const uint8_t *system, int32_t size, const struct taken *message, const uint8_t *asks, int32_t message_rank, struct taken *t, uint8_t *out, int32_t room) {
     uint8_t tasks[MOST_UNITS];
-    int32_t count, rank, lead = 0, own = 0, requests = 0, asked = 0, all = 0, brings = 0, near = 0;
+    int32_t count, rank, lead = 0, own = 0, requests = 0, asked = 0, all = 0, brings = 0, near = 0, of_tasks = 0, of_system = 0, most, some, wins;
     take_apart(a, system, size, t);
     score_units(a, t, 1);
     rank = asking_units(a, t, tasks, &count);
     for (int32_t at = 0; at < t->units; at++) {
         tasks[at] &= t->unit[at].kind == REQUEST || t->unit[at].kind == MATERIAL;
         if (tasks[at] && t->unit[at].lead > lead) lead = t->unit[at].lead;
-        if (tasks[at] && !near) near = speaks_of(a, system, t->unit[at].begin, t->unit[at].end, 0);
+        if (tasks[at] && !near) near = speaks_of(a, system, t->unit[at].begin, t->unit[at].end, 0, 1);
     }
-    if (lead < (rank > 1 ? 1 : a->least_task)) return 0;
+    for (int32_t at = 0; at < t->units; at++) {
+        if (t->unit[at].lead >= 0) of_system += t->unit[at].end - t->unit[at].begin;
+        if (tasks[at]) of_tasks += t->unit[at].end - t->unit[at].begin;
+    }
+    most = a->task_share * of_tasks >= of_system;
+    some = a->least_share * of_tasks >= of_system;
+    if (lead < (rank > 1 || most ? 1 : near ? a->least_task / 2 : a->least_task)) return 0;
+    /* Documents in a system message are what a user's own question is about. */
+    for (int32_t at = 0; at < t->units; at++)
+        if (t->unit[at].lead < 0) some = most;
     for (int32_t at = 0; at < message->units; at++) {
         const struct unit *unit = message->unit + at;
         all += unit->end - unit->begin;
         brings |= unit->kind == MATERIAL && unit->lead < 0;
+        if (asks[at] && unit->lead > own) own = unit->lead;
         if (!asks[at] || unit->kind != REQUEST) continue;
-        if (!requests++ || unit->lead > own) own = unit->lead;
+        requests++;
         asked += unit->end - unit->begin;
     }
-    if (requests && rank <= 1) {
-        brings |= all > a->pasted && asked < all / 2;
-        for (int32_t at = 0; at < message->labels; at++) brings |= message->label[at].rank == LABEL_MATERIAL;
-        if (!((near && brings) || ((near || brings) && lead > own))) return 0;
-    }
+    brings |= all > a->pasted && asked < all / 2;
+    for (int32_t at = 0; at < message->labels; at++) brings |= message->label[at].rank == LABEL_MATERIAL;
+    if (size > a->long_system) wins = near && most && (brings || lead > a->less * own);
+    /* A label in what is pasted, such as "Problem:", does not outdo the task; one before a request does. */
+    else if (message_rank) wins = near && most && lead > own;
+    /* A user's own request goes before what may be a rule among others. */
+    else if (requests) wins = (near && some) || (most && lead >= a->sure_task && all > a->pasted / 2);
+    /* To a greeting nobody applies a task. */
+    else wins = (near && some) || most || all > a->pasted / 2;
+    if (!wins) return 0;
     return joined_units(t, tasks, out, room);
 }
 
@@ -1133,8 +1161,8 @@ static int32_t asked_of(const struct asking *a, const uint8_t *text, int32_t siz
     take_apart(a, text, size, &taken);
     score_units(a, &taken, 0);
     rank = asking_units(a, &taken, asks, &count);
-    if (system_size && !rank && system_size <= a->system) {
-        int32_t task = standing_task(a, system, system_size, &taken, asks, &of_system, ask, MOST_JOINED);
+    if (system_size && rank <= LABEL_TASK) {
+        int32_t task = standing_task(a, system, system_size, &taken, asks, rank, &of_system, ask, MOST_JOINED);
         if (task) {
             memcpy(out, ask, (size_t)task);
             memcpy(out + task, "\n\n", 2);

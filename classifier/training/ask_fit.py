@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
@@ -133,14 +134,14 @@ def examples(data: Path, draw: random.Random) -> Iterator[Example]:  # noqa: C90
 
 
 _STANDING: Final = (
-    "Extract|List|Return|Find|Identify|Collect|Classify|Label|Detect|Translate|Summarise|Summarize|Condense|Rewrite|Review|Check|Score|Rate|Convert|Turn"
+    "Reply with|Respond with|Answer with|Extract|List|Return|Say|State|Output|Name|Fix|Count|Repeat|Find|Identify|Collect|Classify|Label|Detect|Translate|Summarise|Summarize|Condense|Rewrite|Review|Check|Score|Rate|Convert|Turn"
     "|Assign|Determine|Draft|Prepare|Write|Analyse|Compare|Assess|Reconcile|Redact|Normalise|Correct|Proofread|Tag|Route|Transcribe|Describe|Explain"
 )
 _OF: Final = (
     "every date|the names of all people|all amounts and their currency|the order number|the language code|the sentiment|the intent|the topic|the main risk"
     "|each clause that limits liability|the parties and their duties|the cause of the failure|each claim with its evidence|the severity|the department"
     "|a short answer|a settlement proposal|a test plan|a list of actions with owners|the steps to reproduce|the missing information|three bullet points"
-    "|the contradictions|the legal position of both sides|every race condition|all personal data|the key figures|a subject line|a migration plan"
+    "|the contradictions|the tracking number|the misspelt words|the typing errors|the last line|the first name|the tone|the legal position of both sides|every race condition|all personal data|the key figures|a subject line|a migration plan"
 )
 _FROM: Final = (
     "from the text that the user sends|in the user's message|from the ticket below|of the document given by the user|from the following e-mail|for the input"
@@ -159,13 +160,67 @@ def _standing_task(draw: random.Random) -> str:
         if draw.random() < 0.3
         else ""
     )
-    return f"{first} {draw.choice(_OF.split('|'))} {draw.choice(_FROM.split('|'))}{more}.".replace(" ,", ",")
+    if draw.random() < _CHOOSES:
+        one, two, three = draw.sample(_CHOICES.split("|"), 3)
+        return f"{first} {draw.choice(_OF.split('|'))}: {one}, {two} or {three}."
+    end = "." if draw.random() < _CHOOSES else f" {draw.choice(_FROM.split('|'))}{more}."
+    return f"{first} {draw.choice(_OF.split('|'))}{end}".replace(" ,", ",")
+
+
+_CHOOSES: Final = 0.15
+_CHOICES: Final = "low|medium|high|yes|no|unclear|sales|billing|technical|angry|calm|spam|news|sport|politics|A|B|C|draft|final|one|many"
 
 
 def _asides() -> list[Piece]:
     """Sentences that no one asks: courtesies, headings, what templates say. Those of a kind, and the text."""
-    lines = (Path(__file__).parent / "asides.tsv").read_text().splitlines()
+    return _sorted("asides.tsv")
+
+
+def _sorted(name: str) -> list[Piece]:
+    lines = (Path(__file__).parent / name).read_text().splitlines()
     return [(kind, text) for kind, _, text in (line.partition("\t") for line in lines)]
+
+
+_TASKS_IN_SYSTEM: Final = frozenset({"in-app", "instruction-input", "pasted", "extract", "classify", "translate"})
+"""Kinds whose system messages may set a task."""
+
+
+def system_examples(draw: random.Random) -> Iterator[Example]:
+    """All that is learned of system messages: roles and rules, and tasks among them."""
+    known = shapes().part(held=False)
+    held = held_rows()
+    rows = [row for row in written() if row.kind not in HELD_KINDS and row.row_id not in held]
+    rows = [row for row in rows if not row.kind.startswith("shaped-")]
+    asks = [
+        row.prompt.text for row in (*rows, *ladders()) if "\n" not in row.prompt.text and len(row.prompt.text) < 400
+    ]
+    # Whoever asks a question asks it himself: a task is a command.
+    asks = [ask for ask in asks if not ask.endswith("?") and _asks(ask)]
+    roles = list(dict.fromkeys(row.prompt.system for row in rows if row.kind not in _TASKS_IN_SYSTEM))
+    by_hand = _sorted("standing.tsv")
+    rules = [text for kind, text in (*by_hand, *_asides()) if kind == "frame"] + [role for role in roles if role]
+    tasks = [text for kind, text in by_hand if kind == "task"]
+    templates = [each for each in known.templates if each.place == "system"]
+    for text in rules:
+        yield from marks_and_classes([("frame", text)])
+    for text in (*(each.text for each in known.contexts), *(text for kind, text in _asides() if kind == "context")):
+        # Documents stand in system messages too.
+        yield from marks_and_classes([("frame", draw.choice(rules)), ("frame", "\n\n"), ("context", text)], 0.2)
+    for each in known.systems:
+        yield from marks_and_classes([("frame", each.text)], 2.0)
+    for template in known.templates:
+        if template.system and template.place != "system":
+            yield from marks_and_classes(filled(template.system, draw.choice(asks), known, draw), 2.0)
+    for number, ask in enumerate((*asks, *tasks * 8, *(_standing_task(draw) for _ in range(1_500)))):
+        own = number >= len(asks)
+        before, after = (draw.sample(rules, draw.choice((0, 1, 2))) for _ in range(2))
+        joint = draw.choice((" ", " ", "\n", "\n\n"))
+        pieces: list[Piece] = []
+        for kind, text in (*(("frame", text) for text in before), ("ask", ask), *(("frame", text) for text in after)):
+            pieces += [("frame", joint), (kind, text)] if pieces else [(kind, text)]
+        yield from marks_and_classes(pieces, 1.0 if own else 0.5)
+        if number % 6 == 0:
+            yield from marks_and_classes(filled(draw.choice(templates).system, ask, known, draw), 0.5)
 
 
 DROPPED: Final = 0.25
@@ -179,9 +234,16 @@ def _thinned(marks: list[int], draw: random.Random) -> list[int]:
 
 def fitted(data: Path, seed: int = 0) -> bytes:
     """The weights as an .npz file."""
-    rows, columns, classes, counted = [], [], [], []
     draw = random.Random(seed)  # noqa: S311 - it makes up training data
-    for number, (each, kind, weight) in enumerate(examples(data, draw)):
+    buffer = io.BytesIO()
+    users = _weights(examples(data, draw), draw)
+    np.savez_compressed(buffer, weights=users, system_weights=_weights(system_examples(draw), draw))
+    return buffer.getvalue()
+
+
+def _weights(learned: Iterator[Example], draw: random.Random) -> NDArray[np.int8]:
+    rows, columns, classes, counted = [], [], [], []
+    for number, (each, kind, weight) in enumerate(learned):
         marks = _thinned(each, draw)
         rows += [number] * len(marks)
         columns += marks
@@ -194,11 +256,12 @@ def fitted(data: Path, seed: int = 0) -> bytes:
         design, known, sample_weight=balance * len(known) / balance.sum() * 0.01
     )
     print(f"{len(known)} units, {np.bincount(known)}, {model.score(design, known):.4f} right")
-    whole = np.vstack([model.coef_.T, model.intercept_[None]])
-    found = np.clip(np.rint(whole / _STEP), -_LEVELS, _LEVELS).astype(np.int8)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, weights=found)
-    return buffer.getvalue()
+    # A class that is not there, such as a courtesy in a system message, is never the likeliest.
+    whole = np.full((2**WEIGHT_BITS + 1, CLASSES), 0.0)
+    whole[-1] = -_LEVELS * _STEP
+    whole[:, model.classes_] = np.vstack([model.coef_.T, model.intercept_[None]])
+    found: NDArray[np.int8] = np.clip(np.rint(whole / _STEP), -_LEVELS, _LEVELS).astype(np.int8)
+    return found
 
 
 if __name__ == "__main__":

@@ -116,11 +116,45 @@ def test_a_standing_task_of_the_system_message_is_the_ask() -> None:
     assert b"espresso" in found.text
 
 
+CODE = "def run(request):\n    return os.popen(request.args['cmd']).read()"
+
+
+@pytest.mark.parametrize(
+    "text", [TICKET, CODE, "id,amount\n17,88.50\n18,90.10", "The mill was built in 1871 and burned down twice."]
+)
+@pytest.mark.parametrize("role", ["", "You are a careful expert of the Acme company. "])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "Return the language code of the text, nothing else.",
+        "Extract the invoice number. Output only the number.",
+        "Draft a settlement agreement that resolves the dispute described by the customer, considering liability and jurisdiction.",
+        "Review the submitted material for vulnerabilities and prove that each patch closes the hole.",
+    ],
+)
+def test_a_standing_task_is_found_behind_a_role_and_over_any_material(task: str, role: str, text: str) -> None:
+    """Code, tables, prose and a ticket that asks for money are what the task is about."""
+    found = resolve(Prompt(text=text, system=role + task))
+    assert found.place == "system"
+    assert found.ask.decode().startswith(task.split(".", maxsplit=1)[0])
+
+
+def test_a_task_in_a_long_system_message_is_found() -> None:
+    """Fields, a schema and examples of many thousand bytes after the task do not hide it."""
+    fields = "".join(f'    "field_{at}": "string or null, as it stands in the letter",\n' for at in range(200))
+    system = f"Extract the fields below from the letter that the user sends.\n\n```json\n{{\n{fields}}}\n```\nUse null where a field is missing."
+    found = resolve(Prompt(text=TICKET, system=system))
+    assert found.place == "system"
+    assert found.ask.startswith(b"Extract the fields")
+
+
 @pytest.mark.parametrize(
     "system",
     [
         "You are a helpful assistant.",
         "You are the assistant of a bank. Answer the customer's questions politely. Never give legal advice. Keep answers short.",
+        "You are Kite, an engineering agent. Inspect the code before editing. Prefer small diffs. Report the commands that you ran.",
+        "You are a language partner for learners of Italian. Correct mistakes gently. Keep to the level of the learner.",
         "You are Fern, a coding agent. " + "Read the file before you edit it. Run the tests. Never push. " * 200,
     ],
 )
@@ -156,11 +190,34 @@ def test_consent_asks_what_was_proposed(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["thanks, that helps", "danke", "no, leave it", "what would that cost?", "yes, but only for the smallest service"],
+    [
+        *("thanks, that helps", "no, leave it", "what would that cost?", "yes, but only for the smallest service"),
+        *("thank you!", "thanks", "no thanks", "great, thanks", "ok thanks", "perfect!", "not now"),
+        *("danke", "nein danke", "merci", "non merci", "gracias", "vale, gracias", "谢谢", "不用了，谢谢", "太好了"),
+    ],
 )
 def test_other_words_after_a_proposal_ask_for_themselves(text: str) -> None:
-    """Thanks, refusals, questions and terms of one's own accept nothing."""
+    """Thanks, praise, refusals, questions and terms of one's own accept nothing."""
     assert resolve(Prompt(text=text, proposal=PLAN)).place == "message"
+
+
+@pytest.mark.parametrize(
+    "text", ["perfect, do it", "thanks, please do", "danke, mach das", "merci, allez-y", "gracias, adelante"]
+)
+def test_thanks_or_praise_before_consent_is_consent(text: str) -> None:
+    """The words that accept count, whatever courtesy stands beside them."""
+    assert resolve(Prompt(text=text, proposal=PLAN)).place == "proposal"
+
+
+OFFER = "Two ways:\n1. Rename the file.\n2. Rewrite the scheduler with work stealing.\nWhich one?"
+
+
+@pytest.mark.parametrize(
+    "text", ["no, option 1 please", "yes but only the first step", "nur den ersten Schritt bitte", "第一个"]
+)
+def test_terms_that_name_a_part_ask_for_that_part(text: str) -> None:
+    """Of a list the part that is named is asked, in an assent as in a refusal of the rest."""
+    assert resolve(Prompt(text=text, proposal=OFFER)).ask == b"Rename the file."
 
 
 def test_an_option_that_is_named_is_asked() -> None:

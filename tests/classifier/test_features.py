@@ -226,7 +226,13 @@ def test_facts_count_what_they_say() -> None:
     assert facts["log_images"] == pytest.approx(np.log1p(1))
     assert facts["log_turns"] == pytest.approx(np.log1p(2))
     assert facts["json_mode"] == 1
-    listed = facts_of(extract(Prompt(text="Do, please:\n- this, now.\n* that;\n1. more!\n2. end")))
+    listed = facts_of(
+        extract(
+            Prompt(
+                text="Sort these lists, please:\n- the red rows, now.\n* the blue rows;\n1. the columns!\n2. the cells"
+            )
+        )
+    )
     assert listed["log_commas"] == pytest.approx(np.log1p(2))
     assert listed["log_stops"] == pytest.approx(np.log1p(6))
     assert listed["log_items"] == pytest.approx(np.log1p(4))
