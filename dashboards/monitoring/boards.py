@@ -217,8 +217,11 @@ GATEWAY: Final = Board(
                             _rate("weighbridge_escalations_total", "", "from_target, to_target"),
                             "{{from_target}} ⇑ {{to_target}}",
                         ),
+                        Query(
+                            _rate("weighbridge_agreements_total", "", "target, result"), "{{target}}: two {{result}}"
+                        ),
                     ],
-                    about="Requests that moved on after a failure (→), and weak answers that were asked again (⇑).",
+                    about="Requests that moved on after a failure (→), weak answers that were asked again (⇑), and those that two cheap models were asked for.",
                     unit="reqps",
                 ),
             ),

@@ -312,4 +312,4 @@ def test_what_is_nearly_the_references_chance_is_no_reason_to_pay() -> None:
     reference = adequate[:, 0]
     assert choose(bounded(adequate, reference, most_lost(0.95)), cost, 1e9).tolist() == [1, 0]
     assert choose(bounded(adequate, reference, most_lost(1.0)), cost, 1e9).tolist() == [0, 0]
-    assert alike(most_lost(0.99)) < alike(most_lost(0.98)) == alike(most_lost(0.9)) == ALIKE
+    assert alike(most_lost(0.99)) < alike(most_lost(0.98)) < alike(most_lost(0.9)) == ALIKE

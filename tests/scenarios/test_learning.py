@@ -146,7 +146,7 @@ async def test_a_share_is_compared_once_the_caller_is_served(tmp_path: Path, ups
     async with town(tmp_path, upstream, bench, limits={"key": {"requests_per_minute": 2}}) as there:
         await there.gateway.accounts.update_team("team_a", shadow_share=1.0)
         for number, stream in enumerate((False, True), start=1):
-            said, headers = await there.ask(f"What is {number} and {number}?", stream=stream)
+            said, headers = await there.ask(f"Say hello {number} times.", stream=stream)
             assert (spoken(said), headers["x-weighbridge-target"]) == (GIVEN_TEXT, "cheap")
             await until(lambda done=number: there.shadow.counts["judged"] == done)  # type: ignore[misc]
         assert there.shadow.counts == {"sampled": 2, "judged": 2}
@@ -176,7 +176,7 @@ async def test_a_reference_that_hangs_holds_up_nobody(tmp_path: Path, upstream: 
     async with town(tmp_path, upstream, bench, reference="hang", shadow={"max_concurrent": 1}) as there:
         await there.gateway.accounts.update_team("team_a", shadow_share=1.0)
         for number in range(3):
-            said, _ = await there.ask(f"What is {number} and {number}?")
+            said, _ = await there.ask(f"Say hello {number} times.")
             assert spoken(said) == GIVEN_TEXT
         await until(lambda: there.shadow.counts["sampled"] == 3 and "hang" in arrived(upstream))
         assert there.gateway.live.line.in_flight == 0
