@@ -380,7 +380,7 @@ async def test_an_end_goes_on_without_who_waits_for_it(alone: Process) -> None:
 
 async def test_a_database_that_hangs_holds_up_no_end(small: AsyncEngine, clock: Clock) -> None:
     """Closing waits for a moment in all, whatever is still to be written or freed."""
-    process = Process("one", small, clock, timeout_s=3, close_s=0.05)
+    process = Process("one", small, clock, timeout_s=2, close_s=0.05)
     claim, over = await process.claimed(), asyncio.Event()
 
     async def hang(*_args: Any, **_options: Any) -> bool:
