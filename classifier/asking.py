@@ -127,7 +127,6 @@ _ONLY_HARNESS: Final = re.compile(rf"\s*(?:<({words.HARNESS_TAGS})>(?:(?!</\1>).
 LAST_WORDS: Final = {name.encode(): LABELS[name.encode()] for name in words.LAST_WORDS.split("|")}
 """What a label is worth by its last word, where it is not known as a whole."""
 LONGEST_LABEL: Final = 40
-_DECORATION: Final = b" \t>*#_[\xe3"
 _DECORATED: Final = 10
 _BLANKS: Final = b" \t\n\r\v\f"
 _EMPTY: Final = b" \t\n\r\v\f*_#=-`\"'>[]"
