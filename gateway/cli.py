@@ -81,7 +81,7 @@ def _expected(error: Exception) -> str | None:
         "gateway.demo.engine": "EngineMissing",
         "gateway.demo.run": "DemoFailed",
         "proxy.errors": "Refused",
-        "proxy.limits.rules": "LimitError",
+        "proxy.admit.limits.rules": "LimitError",
         "dashboards.webhooks.signature": "BadSecret",
         "accounts.errors": "AccountsError",
         "cost.errors": "PriceError",

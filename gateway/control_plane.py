@@ -47,17 +47,17 @@ from gateway.wiring.processes import count_workers
 from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
 from gateway.wiring.worker_books import open_worker_books
-from proxy.background import background, every
+from proxy.admin.worker_report import WorkerReport
+from proxy.admit.limits.limit import Limit, Remaining
+from proxy.admit.queues.queue_item import QueueSnapshot
 from proxy.batch.backlog import Backlog
-from proxy.batch.room import IdleRoom
+from proxy.batch.idle_capacity import IdleRoom
 from proxy.learning.retention import forget_what_may_not_stay
-from proxy.limits.limit import Limit, Remaining
-from proxy.observers.logs import configure_logging
-from proxy.queues.work import QueueSnapshot
-from proxy.redis.live_processes import CountedProcesses, ToldProcesses
-from proxy.refusals.store import RefusalStore
-from proxy.traffic.store import TrafficStore
-from proxy.worker_report import WorkerReport
+from proxy.settle.observers.logs import configure_logging
+from proxy.settle.refusals.store import RefusalStore
+from proxy.settle.traffic.store import TrafficStore
+from proxy.shared.background_tasks import background, every
+from proxy.shared.redis.live_processes import CountedProcesses, ToldProcesses
 from selfhosted.balance.sharing import PromptsSent
 from selfhosted.bulletin import Bulletin
 from selfhosted.fleet import Fleet

@@ -22,13 +22,13 @@ from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
 from gateway.wiring.worker_books import open_worker_books
+from proxy.admin.health import Health
+from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
-from proxy.health import Health
 from proxy.http.exchange import Exchange
 from proxy.http.hand_over import HandOver, Sender
-from proxy.observers.logs import configure_logging
-from proxy.overload import AcceptBacklog
-from proxy.request import read_headers
+from proxy.parse.chat_request import read_headers
+from proxy.settle.observers.logs import configure_logging
 from selfhosted.fleet import Fleet
 from selfhosted.messages import TO_FLEET, ToFleet
 

@@ -23,14 +23,14 @@ import classifier.measuring.tables
 import cost.tables
 import dashboards.alerts.tables
 import dashboards.webhooks.tables
-import proxy.background_responses.tables
+import proxy.admit.idempotency.tables
+import proxy.admit.limits.limit_tables
 import proxy.batch.tables
-import proxy.idempotency.tables
-import proxy.limits.limit_tables
-import proxy.redis.process_tables
-import proxy.refusals.tables
-import proxy.stored_responses.tables
-import proxy.traffic.tables
+import proxy.responses.background.tables
+import proxy.responses.stored.tables
+import proxy.settle.refusals.tables
+import proxy.settle.traffic.tables
+import proxy.shared.redis.process_tables
 import selfhosted.tables
 from gateway.sqlite_driver import SqliteDriver
 from settings.private import private_file, private_folder
@@ -65,16 +65,16 @@ TABLES: Final = (
     dashboards.alerts.tables.AlertRule,
     dashboards.webhooks.tables.WebhookMessage,
     dashboards.webhooks.tables.CallbackSecret,
-    proxy.limits.limit_tables.LimitRule,
-    proxy.redis.process_tables.LiveProcess,
-    proxy.idempotency.tables.IdempotentRequest,
+    proxy.admit.limits.limit_tables.LimitRule,
+    proxy.shared.redis.process_tables.LiveProcess,
+    proxy.admit.idempotency.tables.IdempotentRequest,
     proxy.batch.tables.StoredFile,
     proxy.batch.tables.BatchRow,
     proxy.batch.tables.BatchLine,
     proxy.batch.tables.BatchResult,
-    proxy.stored_responses.tables.StoredResponse,
-    proxy.background_responses.tables.BackgroundResponse,
-    proxy.background_responses.tables.BackgroundEvents,
+    proxy.responses.stored.tables.StoredResponse,
+    proxy.responses.background.tables.BackgroundResponse,
+    proxy.responses.background.tables.BackgroundEvents,
     selfhosted.tables.RegisteredReplica,
     selfhosted.tables.DrainOrder,
     selfhosted.tables.ReplicaClock,

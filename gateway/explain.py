@@ -15,14 +15,23 @@ from gateway.wiring.policy import build_policy, informed
 from providers.catalog import Catalog, build_catalog
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
-from proxy.agreement import Pair, pair_for
-from proxy.answers.comparable import asked_form
 from proxy.errors import Refused
-from proxy.evidence import Evidence
-from proxy.policy import AUTO, Facts, Rejection, RoutePlan, evidence_for_auto, plan, planned_rooms, why_too_weak
-from proxy.request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
-from proxy.tolerance import Tolerances
-from proxy.tool_loop import read_loop
+from proxy.parse.chat_request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
+from proxy.plan.agreement import Pair, pair_for
+from proxy.plan.comparable import asked_form
+from proxy.plan.evidence import Evidence
+from proxy.plan.quality_tolerance import Tolerances
+from proxy.plan.route_plan import (
+    AUTO,
+    Facts,
+    Rejection,
+    RoutePlan,
+    evidence_for_auto,
+    plan,
+    planned_rooms,
+    why_too_weak,
+)
+from proxy.plan.tool_loop import read_loop
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,26 +38,26 @@ from gateway.wiring.pool_queues import sized
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
 from providers.retry_budget import RetryBudgets
-from proxy.affinity import Affinity
-from proxy.answers import schema_check
-from proxy.background import background, every
-from proxy.dispatch import Dispatcher
-from proxy.evidence import Evidence
+from proxy.admin.worker_report import WorkerReport, report_of
+from proxy.admit.queues.queues_config import QueueConfig
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.judge import schema_check
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
-from proxy.line import RequestPipeline
-from proxy.observers.learning import LearningLog
-from proxy.observers.logs import RequestLog
-from proxy.pipeline_config import PipelineConfig
-from proxy.queues.queues_config import QueueConfig
-from proxy.refusals.counting import Refusals
-from proxy.stored_responses.sealing import Sealing
-from proxy.stored_responses.store import ResponseStore
-from proxy.stored_responses.stored_responses import StoredResponses
-from proxy.tolerance import learn_from_own_requests
-from proxy.traffic.counting import Traffic
-from proxy.worker_report import WorkerReport, report_of
+from proxy.pipeline import RequestPipeline
+from proxy.plan.evidence import Evidence
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.quality_tolerance import learn_from_own_requests
+from proxy.plan.session_affinity import Affinity
+from proxy.responses.stored.sealing import Sealing
+from proxy.responses.stored.store import ResponseStore
+from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.observers.learning import LearningLog
+from proxy.settle.observers.logs import RequestLog
+from proxy.settle.refusals.counting import Refusals
+from proxy.settle.traffic.counting import Traffic
+from proxy.shared.background_tasks import background, every
 
 _log = logging.getLogger("weighbridge.app")
 

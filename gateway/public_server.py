@@ -9,13 +9,13 @@ import msgspec
 
 from gateway.configuration.settings import GatewayConfig, ServerConfig
 from gateway.data_plane import DataPlane
-from proxy.health import Health
-from proxy.hot_routes import elsewhere, hot_routes
+from proxy.admin.health import Health
 from proxy.http.connection import ConnectionLimits
 from proxy.http.exchange import Exchange
+from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.http.server import HttpServer, Route, Routes
 from proxy.http.tls import tls_context
-from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.routes import elsewhere, hot_routes
 
 _ALIVE: Final = b'{"status":"ok"}'
 _JSON: Final = (b"content-type", b"application/json")

@@ -26,11 +26,11 @@ from gateway.link.remote import (
     RemotePrices,
     RemoteTunings,
 )
+from proxy.admit.limits.book import LimitSource
+from proxy.admit.limits.store import LimitStore
 from proxy.learning.tunings import TuningSource
-from proxy.limits.book import LimitSource
-from proxy.limits.store import LimitStore
-from proxy.observers.learning import LearningRows
-from proxy.redis.live_processes import CountedProcesses
+from proxy.settle.observers.learning import LearningRows
+from proxy.shared.redis.live_processes import CountedProcesses
 from selfhosted.fleet import Fleet
 from selfhosted.prefixes.store import HabitSink, PrefixStore
 

@@ -21,8 +21,8 @@ from dashboards.metrics.api import router as METRICS  # noqa: N812 - routers are
 from dashboards.page_routers import ROUTERS as PAGES
 from dashboards.web.error_replies import add_error_replies
 from proxy.http.preamble import MOST_BYTES, parse_preamble
-from proxy.request_id import REQUEST_ID_HEADER, new_request_id
-from proxy.wires.azure import plain_path
+from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.parse.wires.azure import plain_path
 
 _BACKLOG: Final = 1_024
 _KEEP_ALIVE_S: Final = 120

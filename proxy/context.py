@@ -10,19 +10,19 @@ from accounts.caller import Caller
 from classifier.prediction import Prompt
 from providers.upload import Upload
 from providers.wire import Operation
-from proxy.answers.weak_answer import Weakness
-from proxy.attempt import Attempt
-from proxy.ending import Ending
+from proxy.admit.idempotency.recording import Recording
+from proxy.admit.limits.limit import Admission
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.attempt_result import Ending
+from proxy.dispatch.outcome import Agreement
 from proxy.http.exchange import Exchange
-from proxy.idempotency.recording import Recording
-from proxy.limits.limit import Admission
-from proxy.observers.telemetry import RequestTrace
-from proxy.outcome import Agreement
-from proxy.pipeline_config import PipelineConfig
-from proxy.reply import Reply
-from proxy.request_id import REQUEST_ID_HEADER
-from proxy.routed_request import RoutedRequest
-from proxy.wires.wire import Dialect, EventWriter, Kept, Memory, Wire
+from proxy.http.reply import Reply
+from proxy.http.request_id import REQUEST_ID_HEADER
+from proxy.judge.weak_answer import Weakness
+from proxy.parse.wires.wire import Dialect, EventWriter, Kept, Memory, Wire
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.routed_request import RoutedRequest
+from proxy.settle.observers.telemetry import RequestTrace
 
 Cut = Literal["caller_gone", "slow_reader", "cut_off"]
 """The reason that a request is cut from outside: the caller hung up or reads too slowly, or the process must stop.

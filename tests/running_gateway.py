@@ -24,7 +24,7 @@ from gateway.live_line import LiveLine
 from gateway.public_server import open_server
 from gateway.runtime_folder import runtime_folder
 from gateway.wiring.metrics import all_metrics
-from proxy.batch.parts import BatchTier
+from proxy.batch.batch_parts import BatchTier
 from proxy.http.server import HttpServer
 from tests.sqlite import newest_sqlite
 

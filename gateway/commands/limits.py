@@ -12,8 +12,8 @@ from gateway.commands.shared import JsonOption, fail, open_engine, print_json, r
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from proxy.limits.limits_config import LimitsSection
-    from proxy.limits.rules import Place, Rule
+    from proxy.admit.limits.limits_config import LimitsSection
+    from proxy.admit.limits.rules import Place, Rule
 
 limits_app = typer.Typer(
     help="What may be used in a minute and at once, where that differs from the configuration.",
@@ -49,7 +49,7 @@ def list_limits(
     """List what was set. Everybody else has the configuration's limits."""
 
     async def read() -> "list[Rule]":
-        from proxy.limits.store import LimitStore
+        from proxy.admit.limits.store import LimitStore
 
         async with open_engine() as engine:
             store = LimitStore(engine)
@@ -135,7 +135,7 @@ async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, in
     """Writes the change with its audit entry; without changes the rule is removed."""
     from dashboards.limits.change import audit_record
     from gateway.commands.audit import audited
-    from proxy.limits.store import LimitStore
+    from proxy.admit.limits.store import LimitStore
 
     team_id, owner = await _owner(engine, place)
     async with audited(engine, "limit.removed" if changes is None else "limit.set", owner, team_id=team_id) as change:
@@ -169,7 +169,7 @@ async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
 
 
 def _place(scope: Literal["organisation", "team", "key", "model"], scope_id: str, model: str | None) -> "Place":
-    from proxy.limits.rules import ANY_ID, Place
+    from proxy.admit.limits.rules import ANY_ID, Place
 
     if scope == "model":
         if model is not None:
@@ -208,7 +208,7 @@ def _section_for(place: "Place") -> "LimitsSection | None":
 
 def _warn_of_idle_bursts(rule: "Rule", section: "LimitsSection") -> None:
     """Warns of a burst without a rate: it is stored, but has no effect yet."""
-    from proxy.limits.rules import over
+    from proxy.admit.limits.rules import over
 
     limits = over(rule.limits, section.default_of(rule.place))
     for burst, rate, option in (

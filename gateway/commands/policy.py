@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from classifier.prediction import Classifier
     from dashboards.policy.traffic import AutoTraffic
     from gateway.configuration.settings import GatewayConfig
-    from proxy.tolerance import Tolerances
+    from proxy.plan.quality_tolerance import Tolerances
 
 policy_app = typer.Typer(
     help="How much quality `auto` keeps, and what that saves.", no_args_is_help=True, rich_markup_mode=None
@@ -46,7 +46,7 @@ def preview(
     from dashboards.policy.preview import floors_from, preview_as_json
     from gateway.configuration.settings import load, read_environment
     from gateway.explain import classifier_of
-    from proxy.tolerance import FLOORS
+    from proxy.plan.quality_tolerance import FLOORS
 
     try:
         floors = floors_from(floor or ())
@@ -78,7 +78,7 @@ async def _load_tolerances(
     from gateway.explain import catalog_of
     from gateway.wiring.policy import build_policy, informed
     from proxy.learning.tunings import TuningWatch
-    from proxy.tolerance import Tolerances
+    from proxy.plan.quality_tolerance import Tolerances
 
     catalog = catalog_of(settings)
     async with open_engine() as engine:

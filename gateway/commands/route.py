@@ -60,7 +60,7 @@ def _print_explanation(told: "Explanation") -> None:
     from classifier.asking import PLACES
     from dashboards.ui.words import MARGIN_WORDS
     from gateway.table import print_table
-    from proxy.evidence import EVIDENCE_WORDS, evidence_notes
+    from proxy.plan.evidence import EVIDENCE_WORDS, evidence_notes
 
     typer.echo(f"taken for the ask, {PLACES[told.ask_place]}: {told.ask}")
     typer.echo(

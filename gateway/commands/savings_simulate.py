@@ -148,7 +148,7 @@ def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload
 def _bills(
     settings: "GatewayConfig", planned: "PlannedWorkload", pool: "PoolSection", scale: "ScaleConfig"
 ) -> "list[FleetBill]":
-    from proxy.shadow_price import SPREAD
+    from proxy.plan.marginal_cost import SPREAD
     from selfhosted.offline.savings.bills import fleet_bills
     from selfhosted.offline.savings.fluid import Steps
 

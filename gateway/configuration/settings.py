@@ -32,14 +32,14 @@ from providers.config import ProvidersSection, SecretRef
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
 from providers.secret_references import inside, secrets_in
+from proxy.admit.idempotency.idempotency_config import IdempotencySection
+from proxy.admit.limits.limits_config import LimitsSection
+from proxy.admit.queues.queues_config import QueuesSection
 from proxy.batch.batch_config import BatchSection
-from proxy.deadlines.deadlines_config import DeadlinesSection
-from proxy.idempotency.idempotency_config import IdempotencySection
-from proxy.limits.limits_config import LimitsSection
-from proxy.policy_config import PolicyConfig
-from proxy.queues.queues_config import QueuesSection
-from proxy.redis.redis_config import RedisSection, address_problem
-from proxy.stored_responses.stored_responses_config import ResponsesSection
+from proxy.plan.routing_config import PolicyConfig
+from proxy.responses.stored.stored_responses_config import ResponsesSection
+from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.redis.redis_config import RedisSection, address_problem
 from selfhosted.config import SelfhostedSection
 from settings.types import Finite, Reloadable, Section, is_reloadable
 from settings.words import closest, in_words

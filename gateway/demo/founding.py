@@ -27,9 +27,9 @@ from cost.prices import price_from_usd
 from cost.times import DAY_US, HOUR_US, moment
 from gateway.demo import company
 from gateway.demo.company import SamplePerson, SampleTeam
-from proxy.limits.limit import Limits
-from proxy.limits.rules import Place, Rule
-from proxy.limits.store import LimitStore
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import Place, Rule
+from proxy.admit.limits.store import LimitStore
 
 _ADDRESSES: Final = ("10.20.4.17", "10.20.4.52", "10.20.9.3")
 _MINUTE_US: Final = 60_000_000

@@ -49,14 +49,14 @@ from providers.catalog import configured_prices, repriced, with_deployments
 from providers.errors import FirstTokenTimeout, StreamCut, UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event, WireUsage
-from proxy.affinity import CACHE_MIN_TOKENS, Sticky
-from proxy.attempt import Attempt
-from proxy.comparisons import build_comparators
-from proxy.ending import CALLER_GONE, Ending
-from proxy.observers.learning import kept_text
-from proxy.policy import AUTO, Candidate, Facts, RoutePlan, held_out, plan
-from proxy.routed_request import RoutedRequest
-from proxy.tolerance import Tolerances
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.attempt_result import CALLER_GONE, Ending
+from proxy.plan.baselines import build_comparators
+from proxy.plan.quality_tolerance import Tolerances
+from proxy.plan.route_plan import AUTO, Candidate, Facts, RoutePlan, held_out, plan
+from proxy.plan.routed_request import RoutedRequest
+from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Sticky
+from proxy.settle.observers.learning import kept_text
 
 DAYS: Final = 30
 REQUESTS: Final = 40_000

@@ -29,8 +29,8 @@ from gateway.link.questions import (
     ReturnGrants,
 )
 from gateway.spare_time import SpareTime
-from proxy.limits.rules import Rule
-from proxy.limits.store import LimitStore, TableVersion
+from proxy.admit.limits.rules import Rule
+from proxy.admit.limits.store import LimitStore, TableVersion
 from selfhosted.prefixes.store import PrefixStore
 
 

@@ -8,8 +8,8 @@ from cost.budgets.budget import BudgetStatus
 from cost.budgets.grants import Grant, GrantNeed
 from cost.price_book.book import DatedPrice
 from gateway.link.codec import Question
-from proxy.limits.rules import Rule
-from proxy.limits.store import TableVersion
+from proxy.admit.limits.rules import Rule
+from proxy.admit.limits.store import TableVersion
 from selfhosted.prefixes.tracker import HabitDelta
 
 

@@ -32,8 +32,8 @@ from gateway.link.questions import (
     RememberPrices,
     ReturnGrants,
 )
-from proxy.limits.rules import Rule
-from proxy.limits.store import TableVersion
+from proxy.admit.limits.rules import Rule
+from proxy.admit.limits.store import TableVersion
 from selfhosted.prefixes.tracker import HabitDelta
 
 _LONG_S: Final = 30.0

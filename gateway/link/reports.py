@@ -9,10 +9,10 @@ from gateway.link.codec import Question, Vocabulary
 from gateway.link.connection import Handlers
 from gateway.link.link import Hello, Synced
 from gateway.link.questions import QUESTIONS
-from proxy.limits.limit import Limit, Remaining
-from proxy.refusals.counting import RefusalsTold
-from proxy.traffic.counting import TrafficTold
-from proxy.worker_report import WorkerReport
+from proxy.admin.worker_report import WorkerReport
+from proxy.admit.limits.limit import Limit, Remaining
+from proxy.settle.refusals.counting import RefusalsTold
+from proxy.settle.traffic.counting import TrafficTold
 from selfhosted.messages import FROM_PROCESS, TO_FLEET
 
 

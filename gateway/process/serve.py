@@ -33,8 +33,8 @@ from gateway.process.parent_pipe import follow_parent
 from gateway.process.supervisor import Supervisor
 from gateway.runtime_folder import runtime_folder
 from proxy.http.tls import tls_context
-from proxy.observers.logs import configure_logging
-from proxy.observers.metrics import forget_worker
+from proxy.settle.observers.logs import configure_logging
+from proxy.settle.observers.metrics import forget_worker
 from settings.private import private_folder
 
 _log = logging.getLogger("weighbridge.serve")

@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
 from gateway.sources import Process
+from gateway.wiring.gate import Gate
 from gateway.wiring.metrics import AllMetrics
-from proxy.background import background
-from proxy.gate import Gate
-from proxy.idempotency.claims import Idempotency
-from proxy.idempotency.store import IdempotencyStore
-from proxy.latency import LatencyTracker
-from proxy.limits.book import LimitBook, LimitWatch
-from proxy.limits.limiter import BucketLimiter
-from proxy.overload import TICK_S, OverloadGuard
-from proxy.queues.capacity import Capacity
-from proxy.queues.queues import Queues, ShutFor
-from proxy.queues.queues_config import QueueConfig
-from proxy.redis.live_processes import ProcessCount
-from proxy.redis.redis_link import RedisLink
+from proxy.admit.idempotency.claims import Idempotency
+from proxy.admit.idempotency.store import IdempotencyStore
+from proxy.admit.limits.book import LimitBook, LimitWatch
+from proxy.admit.limits.limiter import BucketLimiter
+from proxy.admit.load_shedding import TICK_S, OverloadGuard
+from proxy.admit.queues.capacity import Capacity
+from proxy.admit.queues.queues import Queues, ShutFor
+from proxy.admit.queues.queues_config import QueueConfig
+from proxy.shared.background_tasks import background
+from proxy.shared.redis.live_processes import ProcessCount
+from proxy.shared.redis.redis_link import RedisLink
+from proxy.shared.target_latency import LatencyTracker
 
 _SELDOM_S = 0.25
 """Between two looks at the lateness of a loop whose requests nobody waits for."""

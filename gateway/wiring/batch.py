@@ -24,30 +24,30 @@ from providers.batch_apis.batch_api import BatchHttp
 from providers.batch_apis.openai import OpenAiBatches
 from providers.catalog import Catalog
 from providers.target import Deployment
-from proxy.background import background, every
-from proxy.batch.answering import Answered, Asked
 from proxy.batch.backlog import Backlog
 from proxy.batch.batch import Batch
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import StoreUnusable
 from proxy.batch.batch_metrics import BatchMetrics
+from proxy.batch.batch_parts import BatchTier
 from proxy.batch.blobs import Blobs, LocalBlobs
-from proxy.batch.database_time import DatabaseTime
+from proxy.batch.cost_bound import BatchMoney
 from proxy.batch.files import FileStore
-from proxy.batch.handed_store import HandedStore
-from proxy.batch.handing_over import Handover
-from proxy.batch.money import BatchMoney
+from proxy.batch.line_protocol import Answered, Asked
 from proxy.batch.observers import Event
-from proxy.batch.parts import BatchTier
+from proxy.batch.provider_batch_store import HandedStore
+from proxy.batch.provider_batches import Handover
 from proxy.batch.runner import BatchRunner, Room, Told, event_id, nothing_handed
 from proxy.batch.store import BatchStore
-from proxy.handed_lines import LineOffers
-from proxy.line import RequestPipeline
-from proxy.pipeline_config import PipelineConfig
-from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
-from proxy.wires.completions.wire import COMPLETIONS
-from proxy.wires.messages.wire import MESSAGES
-from proxy.wires.responses.wire import RESPONSES
+from proxy.parse.wires.chat.dialect import CHAT, EMBEDDINGS
+from proxy.parse.wires.completions.wire import COMPLETIONS
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.wire import RESPONSES
+from proxy.pipeline import RequestPipeline
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.provider_batch_lines import LineOffers
+from proxy.shared.background_tasks import background, every
+from proxy.shared.database_clock import DatabaseTime
 
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000

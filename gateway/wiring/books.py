@@ -30,7 +30,7 @@ from dashboards.webhooks.sender import Callbacks, Sender, destinations_of
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.spare_time import SpareTime
 from gateway.wiring.metrics import AllMetrics
-from proxy.background import background, every
+from proxy.shared.background_tasks import background, every
 
 _ALERTS_S = 60.0
 _CHECK_S = 60.0

@@ -9,10 +9,10 @@ from typing import Any, Final
 from cost.times import wall_us
 from gateway.link.hub import Hub
 from gateway.link.reports import CountsTold, ReadCounts
-from proxy.background import background, every
-from proxy.refusals.store import RefusalStore
-from proxy.traffic.counting import TrafficTold
-from proxy.traffic.store import TrafficStore
+from proxy.settle.refusals.store import RefusalStore
+from proxy.settle.traffic.counting import TrafficTold
+from proxy.settle.traffic.store import TrafficStore
+from proxy.shared.background_tasks import background, every
 
 _ASK_S: Final = 1.0
 _ROLL_UP_S: Final = 300.0

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.wiring.gate import Gate
 from gateway.wiring.metrics import AllMetrics
-from proxy.background import background
-from proxy.engine_fields import cache_salt
-from proxy.gate import Gate
+from proxy.dispatch.upstream_fields import cache_salt
+from proxy.shared.background_tasks import background
 from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.policies import policy_of

@@ -17,11 +17,11 @@ from typing import Final, Literal
 import msgspec
 
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, tells_other_hosts
-from proxy.background import background, every
-from proxy.redis.redis_link import RedisLink
-from proxy.redis.scripts import script
-from proxy.redis.shared_state import Link, SharedStateUnavailable
-from proxy.stored_responses.sealing import CannotOpen, Sealing
+from proxy.responses.stored.sealing import CannotOpen, Sealing
+from proxy.shared.background_tasks import background, every
+from proxy.shared.redis.redis_link import RedisLink
+from proxy.shared.redis.scripts import script
+from proxy.shared.redis.shared_state import Link, SharedStateUnavailable
 from selfhosted.balance.blocks import HASHES
 from selfhosted.balance.sharing import PromptsSent
 

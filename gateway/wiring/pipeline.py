@@ -22,15 +22,15 @@ from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
-from proxy.background import background
-from proxy.comparisons import build_comparators
-from proxy.evidence import evidence_notes
-from proxy.hedging import FLOOR, Hedging
-from proxy.latency import LatencyTracker
-from proxy.observers.telemetry import Tracing, build_tracing
-from proxy.pipeline_config import PipelineConfig
-from proxy.policy import Policy, evidence_for_auto
-from proxy.tolerance import Tolerances
+from proxy.dispatch.hedging import FLOOR, Hedging
+from proxy.plan.baselines import build_comparators
+from proxy.plan.evidence import evidence_notes
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.quality_tolerance import Tolerances
+from proxy.plan.route_plan import Policy, evidence_for_auto
+from proxy.settle.observers.telemetry import Tracing, build_tracing
+from proxy.shared.background_tasks import background
+from proxy.shared.target_latency import LatencyTracker
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker

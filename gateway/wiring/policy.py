@@ -5,11 +5,11 @@ import msgspec
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
 from providers.catalog import Catalog
-from proxy.escalation import EscalationRules
-from proxy.evidence import Evidence, evidence_by_target, evidence_of_name, grounds, less_sure
-from proxy.policy import AUTO, AutoRules, OwnPool, Policy
-from proxy.policy_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
-from proxy.tool_loop import LoopRules
+from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.evidence import Evidence, evidence_by_target, evidence_of_name, grounds, less_sure
+from proxy.plan.route_plan import AUTO, AutoRules, OwnPool, Policy
+from proxy.plan.routing_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
+from proxy.plan.tool_loop import LoopRules
 
 
 def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from proxy.queues.queues_config import QueueConfig
+from proxy.admit.queues.queues_config import QueueConfig
 
 _NOTICED: Final = 0.02
 """The relative change of size below which a queue keeps its present one."""

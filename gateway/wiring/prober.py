@@ -15,7 +15,7 @@ from cost.fleet.pool_config import PoolSection
 from cost.times import HOUR_US
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.wiring.metrics import AllMetrics
-from proxy.background import background
+from proxy.shared.background_tasks import background
 from selfhosted.adapter_look import AdapterLook
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, sources_of

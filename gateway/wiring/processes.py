@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.link.hub import Hub
 from gateway.link.link import Link
 from gateway.link.reports import ProcessesCounted
-from proxy.background import background
-from proxy.redis.live_processes import SHOW_S, LiveProcesses, ToldProcesses
+from proxy.shared.background_tasks import background
+from proxy.shared.redis.live_processes import SHOW_S, LiveProcesses, ToldProcesses
 
 _KEY: Final = "processes"
 

@@ -7,7 +7,7 @@ from accounts.audit.log import AuditLog
 from cost.times import wall_us
 from dashboards.fleet.rollout_round import RolloutRound
 from gateway.wiring.prober import OpenProber
-from proxy.background import background, every
+from proxy.shared.background_tasks import background, every
 from selfhosted.rollouts.reading import VersionReader
 
 EVERY_S: Final = 10.0

@@ -16,8 +16,8 @@ from gateway.wiring.prober import OpenProber
 from providers.config import ModelConfig
 from providers.model_facts import facts_of
 from providers.target import NOT_CHAT
-from proxy.background import background, every
 from proxy.batch.backlog import Backlog
+from proxy.shared.background_tasks import background, every
 from selfhosted.config import PoolConfig, PoolPart, ScaleConfig
 from selfhosted.registry.lease import Lease
 from selfhosted.replica import PoolSnapshot

@@ -1,6 +1,6 @@
 """Chat messages as Anthropic's: a system prompt, and turns that alternate, each of them a list of blocks. Pure.
 
-The same table as `proxy/wires/messages/conversation.py` has for the way back. What a chat's message may have of Anthropic's own,
+The same table as `proxy/parse/wires/messages/conversation.py` has for the way back. What a chat's message may have of Anthropic's own,
 marks for caches (`cache_control`) and signed thinking (`thinking_blocks`), is kept.
 """
 

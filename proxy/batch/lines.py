@@ -4,8 +4,8 @@ import math
 from hashlib import blake2b
 from typing import Final, Literal
 
-from proxy.batch.answering import Answered
 from proxy.batch.batch import Batch, ClaimedLine, LineResult
+from proxy.batch.line_protocol import Answered
 
 Meaning = Literal["answer", "again", "not now"]
 """`answer` is final, `again` a failure that may pass, and `not now` says nothing of the line: limits, queues or the process

@@ -27,15 +27,15 @@ from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
 from providers.wire import ChatRequest, Message
-from proxy.answers.tool_calls import Call
-from proxy.attempt import Attempt
-from proxy.dispatch import Dispatcher
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.dispatch.outcome import RequestOutcome
 from proxy.errors import Refused
+from proxy.judge.tool_calls import Call
 from proxy.learning.asking import read_answer, routed_to
-from proxy.observers.learning import LearningOf
-from proxy.outcome import RequestOutcome
-from proxy.policy import AUTO, Fleet
-from proxy.routed_request import RoutedRequest
+from proxy.plan.route_plan import AUTO, Fleet
+from proxy.plan.routed_request import RoutedRequest
+from proxy.settle.observers.learning import LearningOf
 
 _log: Final = logging.getLogger("weighbridge.shadow")
 

@@ -11,8 +11,8 @@ from gateway.commands.route import _print_explanation
 from gateway.configuration.settings import Environment, GatewayConfig, load
 from gateway.explain import Explanation, explain
 from tests.proxy.made_up_classifier import MadeUpClassifier, made_up_sample
-from tests.proxy.test_tolerance import ABILITIES
-from tests.proxy.test_tool_loop import FAILED, USER, step
+from tests.proxy.plan.test_quality_tolerance import ABILITIES
+from tests.proxy.plan.test_tool_loop import FAILED, USER, step
 from tests.running_gateway import CHEAP_PRICES, DEAR_PRICES, model
 
 SCRIPTED: list[dict[str, Any]] = [{"kind": "scripted"}]

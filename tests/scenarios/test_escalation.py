@@ -9,8 +9,8 @@ import pytest
 
 from accounts.caller import Escalation, TeamSettings
 from cost.ledger.entries import Entry
-from proxy.affinity import CACHE_MIN_TOKENS
-from proxy.escalation import EscalationRules
+from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.session_affinity import CACHE_MIN_TOKENS
 from tests.scenarios.test_rules import House, said
 
 pytestmark = pytest.mark.usefixtures("leaping_time")

@@ -9,8 +9,8 @@ import pytest
 from providers.scripted import ScriptedUpstream
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.upstream_faults import error_of_status
-from proxy.batch.answering import Asked
-from proxy.wires.wire import Wire
+from proxy.batch.line_protocol import Asked
+from proxy.parse.wires.wire import Wire
 from tests.proxy.contexts import ALICE
 from tests.scenarios.test_rules import WIRES, House, said
 

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from accounts.keys import Pepper
 from gateway.wiring.host_metrics import HostMetrics
 from gateway.wiring.other_hosts import OtherHosts
-from proxy.redis.redis_config import RedisSection
-from proxy.redis.redis_link import RedisLink
-from proxy.stored_responses.sealing import Sealing
+from proxy.responses.stored.sealing import Sealing
+from proxy.shared.redis.redis_config import RedisSection
+from proxy.shared.redis.redis_link import RedisLink
 from selfhosted.balance.blocks import HASHES
 from selfhosted.balance.sharing import PromptsSent, SentPrompt
 from tests.redis_server import RedisServer

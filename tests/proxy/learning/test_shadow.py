@@ -27,7 +27,8 @@ from providers.scripted import Script, ScriptedUpstream, completion
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, Event, decode_event
-from proxy.dispatch import Dispatcher
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.dispatch.outcome import RequestOutcome
 from proxy.learning.shadow import (
     MAX_ANSWER_CHARS,
     MAX_WAITING,
@@ -38,9 +39,8 @@ from proxy.learning.shadow import (
     question_of,
     sampled,
 )
-from proxy.outcome import RequestOutcome
-from proxy.request import RequestHeaders, parse_chat
-from tests.proxy.test_policy import price, target
+from proxy.parse.chat_request import RequestHeaders, parse_chat
+from tests.proxy.plan.test_route_plan import price, target
 
 DAY_US = 86_400_000_000
 CALLER = Caller(
