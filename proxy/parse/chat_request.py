@@ -17,7 +17,7 @@ from providers.target import Capability, Tier
 from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
 from proxy.parse.json_bounds import check_fields
-from proxy.plan.reasoning_effort import effort_of_raw
+from proxy.parse.reasoning_effort import effort_of_raw
 from proxy.plan.tool_loop import turn_start
 
 # These would steer the gateway's own calls to an address or with a key of the caller's choosing.

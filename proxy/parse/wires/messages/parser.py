@@ -8,6 +8,7 @@ import msgspec
 from providers.cache_marks import with_cache_marks
 from providers.wire import Message
 from proxy.parse.chat_request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
+from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.messages.as_written import (
     MessagesAsWritten,
     in_own_words,
@@ -34,7 +35,6 @@ from proxy.parse.wires.reading import (
 )
 from proxy.parse.wires.system_turns import with_system_first
 from proxy.parse.wires.wire import IsModel, Understood
-from proxy.plan.reasoning_effort import effort_of
 
 CLAUDE_PREFIX: Final = "claude-"
 """Clients of Anthropic's show and send only names that begin so."""

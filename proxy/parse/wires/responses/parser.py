@@ -8,6 +8,7 @@ import msgspec
 from providers.wire import Message
 from proxy.errors import BadRequest
 from proxy.parse.chat_request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
+from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.reading import (
     an_object,
     encoded,
@@ -30,7 +31,6 @@ from proxy.parse.wires.responses.items import Item, chat_messages, items_of
 from proxy.parse.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
 from proxy.parse.wires.system_turns import with_system_first
 from proxy.parse.wires.wire import IsModel, Kept, Later, Understood
-from proxy.plan.reasoning_effort import effort_of
 
 _SAME: Final = frozenset({"temperature", "top_p", "stream", "parallel_tool_calls", "user"})
 """Fields that chat has under the same name, with the same meaning."""

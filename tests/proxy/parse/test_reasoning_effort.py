@@ -7,9 +7,9 @@ import pytest
 
 from classifier.known_models import EFFORTS
 from proxy.parse.chat_request import RequestHeaders, parse_chat, prompt_of
+from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.messages.parser import read_messages
 from proxy.parse.wires.responses.parser import read_response
-from proxy.plan.reasoning_effort import effort_of
 
 CHAT = {"model": "auto", "messages": [{"role": "user", "content": "Why?"}]}
 NO_HEADERS = RequestHeaders(tier="interactive")
