@@ -101,7 +101,6 @@ class RequestPipeline:
         rates = AgreementRates()
         self._routing = Routing(affinity, breakers, dispatcher, rates)
         self._dispatcher = dispatcher
-        self._in_step = dispatcher.in_step
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
         self._under_way: set[RequestContext] = set()
@@ -237,15 +236,9 @@ class RequestPipeline:
         if parsed.later is not None and self._background is not None:
             await put_off(self._background, context, caller, parsed, exchange)
             return
-        stream = parsed.request.stream
-        self._in_step.came(stream=stream)
-        await self._in_step.step(stream=stream)
         downgraded = await self.admit(context, caller, parsed)
-        await self._in_step.step(stream=stream)
         prediction = self.classify(context, caller, parsed, downgraded=downgraded)
-        await self._in_step.step(stream=stream)
         routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=downgraded)
-        await self._in_step.step(stream=stream)
         try:
             committed = await self.dispatch(context, routed)
         except BudgetExceeded as exceeded:

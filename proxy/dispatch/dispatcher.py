@@ -38,7 +38,6 @@ from proxy.dispatch.chunked_prefill import read_ahead
 from proxy.dispatch.disaggregated_prefill import read_apart
 from proxy.dispatch.hedging import Hedging, first_to_succeed, places
 from proxy.dispatch.load_balancer import DeploymentChoice, ReplicaDoor
-from proxy.dispatch.loop_batching import InStep
 from proxy.dispatch.retry_policy import retrying, worth_another
 from proxy.dispatch.target_capacity import QueueDoor, TargetRoom, TryLimit
 from proxy.dispatch.upstream_fields import call_fields, call_headers, left_out_fields
@@ -84,7 +83,6 @@ class Dispatcher:
         latency: LatencyTracker | None = None,
         replicas: ReplicaDoor | None = None,
         hedging: Hedging | None = None,
-        in_step: InStep | None = None,
     ) -> None:
         self._upstream = upstream
         self._budgets = budgets
@@ -95,7 +93,6 @@ class Dispatcher:
         self._replicas = replicas
         self._hedging = hedging
         self._patience = PatienceTimer()
-        self.in_step = in_step or InStep()
         self._deployments = deployments = DeploymentChoice(breakers, rng, replicas)
         self.room = TargetRoom(
             queues=queues,
@@ -276,7 +273,7 @@ class Dispatcher:
 
     async def _begin(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Makes one attempt, until the first token of its answer."""
-        attempt, streams = self._new_attempt(candidate, routed, attempts), routed.request.stream
+        attempt = self._new_attempt(candidate, routed, attempts)
         stream: UpstreamStream | None = None
         patience: Patience | None = None
         try:
@@ -289,16 +286,12 @@ class Dispatcher:
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 call = self._call(attempt)
-                await self.in_step.step(stream=streams)
                 attempt.sent = True
                 if attempt.lease is not None:
                     call = await self._prepared_call(attempt, call)
                 stream = await self._upstream.open(call)
-                self.in_step.came(stream=streams)
-                await self.in_step.step(stream=streams)
                 events = await first_token(stream, attempt)
             attempt.healthy()
-            await self.in_step.step(stream=streams)
         except BaseException as error:
             cause = self._cause_of(attempt, error, patience)
             await _close_failed(attempt, error if cause is None else cause, stream, attempts)

@@ -33,7 +33,6 @@ from proxy.admit.limits.limit import Limit
 from proxy.admit.limits.limiter import BucketLimiter
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.dispatch.hedging import Hedging
-from proxy.dispatch.loop_batching import InStep
 from proxy.dispatch.outcome import RequestOutcome
 from proxy.dispatch.target_capacity import QueueDoor
 from proxy.parse.wires.chat.dialect import CHAT
@@ -180,8 +179,6 @@ class House:
                 queues=queues,
                 latency=latency,
                 hedging=None if latency is None else Hedging(RetryBudget(hedged_share, 1, 10, loop.time), latency),
-                # On a busy machine turns are long, and then nobody goes in step.
-                in_step=InStep(lambda: 0.0),
             ),
             observers=(self.told,),
             tracing=Tracing(),
