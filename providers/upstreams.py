@@ -3,8 +3,8 @@
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from providers.direct import DirectUpstream
 from providers.errors import UpstreamRefusedUs
+from providers.http_client import DirectUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.token_counts import Question
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream

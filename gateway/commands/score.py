@@ -13,8 +13,8 @@ import typer
 from gateway.commands.shared import USAGE, ConfigOption, fail, print_json, read_config
 
 if TYPE_CHECKING:
+    from gateway.commands.scoring import Score
     from gateway.configuration.settings import GatewayConfig
-    from gateway.scoring import Score
 
 _WIDEST_BAR = 40
 _SHOWN_ERRORS = 10
@@ -32,7 +32,7 @@ def score(
     """
     if as_json and as_csv:
         fail("--json or --csv, not both", USAGE)
-    from gateway.scoring import scored
+    from gateway.commands.scoring import scored
 
     settings = _config_if_any(config)
     if str(file) == "-":
@@ -78,7 +78,7 @@ def _print_csv(found: "list[Score]") -> None:
 
 
 def _print_for_people(found: "list[Score]") -> None:
-    from gateway.scoring import BINS, TIER_NAMES, histogram
+    from gateway.commands.scoring import BINS, TIER_NAMES, histogram
     from gateway.table import print_table
 
     good = [each for each in found if each.complexity is not None]

@@ -15,8 +15,8 @@ from aiohttp import web
 
 from gateway.demo.sample_config import REPLICAS
 from gateway.process.parent_pipe import exit_with_parent
-from providers.scripted_log import LogLine
-from providers.scripted_server import make_app
+from testing.scripted.log import LogLine
+from testing.scripted.server import make_app
 
 _BLOCKS: Final = 4_096
 _BLOCK_TOKENS: Final = 16

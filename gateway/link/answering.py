@@ -28,7 +28,7 @@ from gateway.link.questions import (
     RememberPrices,
     ReturnGrants,
 )
-from gateway.spare_time import SpareTime
+from gateway.low_priority_thread import SpareTime
 from proxy.admit.limits.rules import Rule
 from proxy.admit.limits.store import LimitStore, TableVersion
 from selfhosted.prefixes.store import PrefixStore

@@ -30,8 +30,8 @@ from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
+from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import Supervisor
-from gateway.runtime_folder import runtime_folder
 from proxy.http.tls import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker

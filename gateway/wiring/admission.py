@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
-from gateway.sources import Process
+from gateway.link.data_sources import Process
 from gateway.wiring.gate import Gate
 from gateway.wiring.metrics import AllMetrics
 from proxy.admit.idempotency.claims import Idempotency

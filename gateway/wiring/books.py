@@ -28,7 +28,7 @@ from dashboards.webhooks.callbacks import CallbackDesk
 from dashboards.webhooks.outbox import Outbox
 from dashboards.webhooks.sender import Callbacks, Sender, destinations_of
 from gateway.configuration.settings import GatewayConfig, resolve_secret
-from gateway.spare_time import SpareTime
+from gateway.low_priority_thread import SpareTime
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background, every
 

@@ -16,9 +16,8 @@ from gateway.configuration.settings import Environment, GatewayConfig, ServerCon
 from gateway.wiring.policy import build_escalation, build_policy, informed
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
-from providers.direct import DirectLimits, DirectUpstream
+from providers.http_client import DirectLimits, DirectUpstream
 from providers.retry_budget import RetryBudget
-from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
@@ -34,6 +33,7 @@ from proxy.shared.target_latency import LatencyTracker
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker
+from testing.scripted.upstream import ScriptedUpstream
 
 _log = logging.getLogger("weighbridge.app")
 _MOST_CONNECTIONS: Final = 2_000_000
@@ -84,7 +84,7 @@ async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardP
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
     if catalog.needs_litellm:
-        from providers.litellm_door import LitellmUpstream  # noqa: PLC0415 - only a target behind it needs the door
+        from providers.litellm_client import LitellmUpstream  # noqa: PLC0415 - only a target behind it needs the door
 
         litellm = by_kind["litellm"] = LitellmUpstream()
         # Importing litellm takes seconds: at the start, not in somebody's request.

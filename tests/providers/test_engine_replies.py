@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 import pytest
 
-from providers.direct import DirectUpstream
 from providers.errors import (
     PromptTooLong,
     RequestRejected,
@@ -14,6 +13,7 @@ from providers.errors import (
     UpstreamOverloaded,
     UpstreamUnavailable,
 )
+from providers.http_client import DirectUpstream
 from providers.target import DeploymentKind
 from providers.wire import ChatRequest, Event, upstream_body
 from selfhosted.engines.dialects import read_stats

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from providers.direct import DirectLimits, DirectUpstream
 from providers.errors import MalformedReply, StreamCut
 from providers.held_bytes import HeldBytes, HeldTooMuch, Share
+from providers.http_client import DirectLimits, DirectUpstream
 from providers.upstream import NoRoomForReply, UpstreamStream
 from tests.providers.calls import chat_request, deployment, read_all, talk, tokens_of, upstream_call
 

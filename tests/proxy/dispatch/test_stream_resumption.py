@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cost.usage import Usage
+from providers.delta_coalescing import WordRuns
 from providers.wire import Event, decode_event
-from providers.word_runs import WordRuns
 from proxy.dispatch.stream_resumption import Seam
 
 FIRST = b'{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m","choices":[]}'

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.scripted import chunks, completion, script_named
 from providers.wire import ChatRequest
 from proxy.judge.weak_answer import MAX_JUDGED_BYTES, Weakness, graver, judge
 from proxy.parse.chat_request import RequestHeaders, parse_chat
+from testing.scripted.upstream import chunks, completion, script_named
 
 PERSON = {
     "type": "object",

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from providers.direct import DirectUpstream
 from providers.errors import UpstreamUnavailable
-from providers.scripted_metered import add_metered_routes
+from providers.http_client import DirectUpstream
 from providers.upload import Upload
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.in_memory import InMemoryExchange
 from proxy.parse.uploads import Uploads
+from testing.scripted.metered import add_metered_routes
 from tests.providers.calls import deployment, read_all, upstream_call
-from tests.providers.test_direct import listening
+from tests.providers.test_http_client import listening
 
 _BOUNDARY: Final = "edge"
 _HEADERS: Final = [(b"content-type", b"multipart/form-data; boundary=edge")]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from providers.delta_coalescing import WordRuns
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from providers.word_runs import WordRuns
 from proxy.context import RequestContext
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.wire import Wire

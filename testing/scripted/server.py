@@ -1,8 +1,8 @@
 """The scripted upstream over a real socket, OpenAI-shaped, with a log of every request it saw.
 
-    python -m providers.scripted_server --port 9000 --log seen.jsonl
+    python -m testing.scripted.server --port 9000 --log seen.jsonl
 
-The script is named by the request's `model` (see providers.scripted). It has the batch APIs of OpenAI and Anthropic, too. The log gets one line when a
+The script is named by the request's `model` (see testing.scripted.upstream). It has the batch APIs of OpenAI and Anthropic, too. The log gets one line when a
 request arrives and one when its reply is over, each appended in one write, so that it holds when
 several servers share it and when the gateway is killed.
 """
@@ -20,8 +20,11 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
-from providers import scripted_dialects as dialects
-from providers.scripted import (
+from testing.scripted import dialects
+from testing.scripted.batches import ScriptedBatches
+from testing.scripted.log import LogLine, Write
+from testing.scripted.metered import add_metered_routes
+from testing.scripted.upstream import (
     Script,
     ScriptUnknown,
     chat_as_text,
@@ -33,9 +36,6 @@ from providers.scripted import (
     retry_headers,
     script_named,
 )
-from providers.scripted_batches import ScriptedBatches
-from providers.scripted_log import LogLine, Write
-from providers.scripted_metered import add_metered_routes
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -260,7 +260,7 @@ async def serve(host: str, port: int, log: Path | None, announce: Callable[[str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m providers.scripted_server", description="A scripted upstream.")
+    parser = argparse.ArgumentParser(prog="python -m testing.scripted.server", description="A scripted upstream.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 lets the system choose; the address is printed")
     parser.add_argument("--log", type=Path, help="append a line for every request and every reply")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from providers.direct import DirectUpstream
 from providers.errors import RequestRejected
-from providers.scripted_log import read_log
+from providers.http_client import DirectUpstream
+from testing.scripted.log import read_log
 from tests.providers.calls import chat_request, deployment, talk, text_of, upstream_call
 
 
@@ -17,7 +17,7 @@ from tests.providers.calls import chat_request, deployment, talk, text_of, upstr
 async def server(tmp_path: Path) -> AsyncIterator[tuple[str, Path]]:
     log = tmp_path / "seen.jsonl"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "providers.scripted_server", "--log", str(log), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "testing.scripted.server", "--log", str(log), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     try:

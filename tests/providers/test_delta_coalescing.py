@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from providers.connections.connection import Connection
 from providers.connections.pool import ConnectionPool
-from providers.direct import DirectLimits, _Stream
+from providers.delta_coalescing import FoundRun, WordRuns
 from providers.held_bytes import HeldBytes, Share
+from providers.http_client import DirectLimits, _Stream
 from providers.wire import Event, WireUsage, decode_event
-from providers.word_runs import FoundRun, WordRuns
 from tests.providers.calls import deployment, tokens_of, upstream_call
 from tests.providers.test_sse import split
 

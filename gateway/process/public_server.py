@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from gateway.configuration.settings import GatewayConfig, ServerConfig
-from gateway.data_plane import DataPlane
+from gateway.process.data_plane import DataPlane
 from proxy.admin.health import Health
 from proxy.http.connection import ConnectionLimits
 from proxy.http.exchange import Exchange

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from providers.scripted import Script, ScriptUnknown, error_body, pace, retry_headers, script_named
+from testing.scripted.upstream import Script, ScriptUnknown, error_body, pace, retry_headers, script_named
 
 PIECE: Final = b"\xff\xfb" + bytes(1_022)
 """A piece of speech."""

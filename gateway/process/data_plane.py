@@ -13,11 +13,11 @@ from cost.ledger.backlog import Backlog
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig
 from gateway.database import AnswerCheck, make_engine
+from gateway.link.data_sources import Process, from_control_plane
 from gateway.link.link import Hello, Link
 from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
-from gateway.live_line import LiveLine
-from gateway.runtime_folder import RuntimeFolder
-from gateway.sources import Process, from_control_plane
+from gateway.process.runtime_folder import RuntimeFolder
+from gateway.process_pipeline import LiveLine
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes

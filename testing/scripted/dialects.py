@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from providers.scripted import Script, completion_tokens, pieces
+from testing.scripted.upstream import Script, completion_tokens, pieces
 
 SEARCH_ID: Final = "ws_scripted"
 """The id of the search, as a provider would number it."""

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from providers.direct import DirectLimits, DirectUpstream
 from providers.errors import (
     AnswerLost,
     CannotCarry,
@@ -25,11 +24,12 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from providers.scripted_log import LogLine
-from providers.scripted_server import make_app
+from providers.http_client import DirectLimits, DirectUpstream
 from providers.target import DeploymentKind
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event
+from testing.scripted.log import LogLine
+from testing.scripted.server import make_app
 from tests.providers.calls import chat_request, deployment, read_all, talk, text_of, tokens_of, upstream_call
 
 KEY = "sk-made-up-0123456789abcdef"

@@ -10,7 +10,7 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from providers.scripted import Script, ScriptedUpstream, ScriptUnknown, script_named
+from testing.scripted.upstream import Script, ScriptedUpstream, ScriptUnknown, script_named
 from tests.providers.calls import chat_request, deployment, read_all, talk, text_of, upstream_call
 
 

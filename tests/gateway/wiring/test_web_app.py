@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.web import serving_web
+from gateway.wiring.web_app import serving_web
 
 _GET = b"GET / HTTP/1.1\r\nhost: web\r\n\r\n"
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from providers.scripted import Script, ScriptUnknown, completion, completion_tokens, error_body, script_named
-from providers.scripted_log import LogLine, Write
+from testing.scripted.log import LogLine, Write
+from testing.scripted.upstream import Script, ScriptUnknown, completion, completion_tokens, error_body, script_named
 
 _PAGE: Final = 20
 _NEVER_S: Final = 3_600.0

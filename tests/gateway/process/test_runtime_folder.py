@@ -3,7 +3,7 @@
 import stat
 from pathlib import Path
 
-from gateway.runtime_folder import RuntimeFolder, runtime_folder
+from gateway.process.runtime_folder import RuntimeFolder, runtime_folder
 
 
 def test_it_is_the_servers_own_and_goes_with_it(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from aiohttp import web
 
 from providers.claude.reply import chat_of_message
 from providers.claude.request import claude_params
-from providers.direct import DirectUpstream
 from providers.errors import (
     AnswerLost,
     CannotCarry,
@@ -28,7 +27,8 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from providers.litellm_door import LitellmUpstream, litellm_arguments
+from providers.http_client import DirectUpstream
+from providers.litellm_client import LitellmUpstream, litellm_arguments
 from providers.refusals import Row, read_table
 from providers.target import Deployment
 from providers.upstreams import Upstreams

@@ -16,9 +16,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.store import LedgerStore
-from gateway import spare_time
+from gateway import low_priority_thread as spare_time
 from gateway.database import make_engine
-from gateway.spare_time import AGAIN_S, GRACE_S, SpareTime
+from gateway.low_priority_thread import AGAIN_S, GRACE_S, SpareTime
 from tests.cost.entries import reserve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")

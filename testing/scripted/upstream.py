@@ -1,6 +1,6 @@
 """A scripted upstream for tests and benchmarks, which stands in for a real one.
 
-`ScriptedUpstream` plays scripts in this process; `providers.scripted_server` plays the same ones over a socket. A
+`ScriptedUpstream` plays scripts in this process; `testing.scripted.server` plays the same ones over a socket. A
 script can be written out, or named by the upstream's model name, such as `cut-3+tokens-10`.
 """
 

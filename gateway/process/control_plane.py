@@ -26,13 +26,12 @@ from gateway.configuration.settings import Environment, GatewayConfig, peppers, 
 from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
+from gateway.link.data_sources import Process, from_database
 from gateway.link.hub import Hub
 from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
-from gateway.live_line import LiveLine
-from gateway.runtime_folder import RuntimeFolder
-from gateway.sources import Process, from_database
-from gateway.spare_time import open_spare_time
-from gateway.web import ControlApp, metrics_app, serving_metrics, serving_web, web_app
+from gateway.low_priority_thread import open_spare_time
+from gateway.process.runtime_folder import RuntimeFolder
+from gateway.process_pipeline import LiveLine
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
 from gateway.wiring.books import keep_rounds, open_drain
@@ -46,6 +45,7 @@ from gateway.wiring.prober import OpenProber, adopt_costs, open_prober
 from gateway.wiring.processes import count_workers
 from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
+from gateway.wiring.web_app import ControlApp, metrics_app, serving_metrics, serving_web, web_app
 from gateway.wiring.worker_books import open_worker_books
 from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining

@@ -18,7 +18,7 @@ from cost.price_book.book import PriceBook
 from cost.price_book.watch import PriceWatch
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
-from gateway.sources import Process, Sources
+from gateway.link.data_sources import Process, Sources
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import at_gate

@@ -27,6 +27,7 @@ from providers.connections.errors import (
 from providers.connections.forward_proxy import ForwardProxy
 from providers.connections.gathering import GATHER_S
 from providers.connections.pool import ConnectionPool, PoolLimits, fields
+from providers.delta_coalescing import WordRuns
 from providers.errors import (
     AnswerLost,
     ConnectFailed,
@@ -61,7 +62,6 @@ from providers.wire import (
     text_as_chat,
     upstream_body,
 )
-from providers.word_runs import WordRuns
 
 _OK: Final = 200
 """A name of an enumeration takes longer to look up than all else that is asked of a head."""
