@@ -11,7 +11,7 @@ import typer
 from gateway.commands.shared import ConfigOption, JsonOption, fail, print_json, read_config
 
 if TYPE_CHECKING:
-    from gateway.explain import Explanation
+    from gateway.commands.explain import Explanation
 
 
 def route(
@@ -25,7 +25,7 @@ def route(
     as_json: JsonOption = False,
 ) -> None:
     """Explain where a prompt would go, without calling anything."""
-    from gateway.explain import explain
+    from gateway.commands.explain import explain
     from proxy.errors import BadRequest
 
     if bool(prompt) == (request is not None):

@@ -9,8 +9,8 @@ import msgspec
 from classifier.config import ClassifierSection
 from classifier.explanation import EXPLAINED
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
+from gateway.commands.explain import DryRun
 from gateway.configuration.settings import GatewayConfig
-from gateway.explain import DryRun
 from proxy.errors import Refused
 from proxy.parse.chat_request import RequestHeaders, input_tokens, parse_chat, prompt_of
 from proxy.plan.route_plan import AUTO

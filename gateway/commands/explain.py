@@ -6,13 +6,12 @@ from typing import Any
 import msgspec
 
 from classifier.asking import resolve
-from classifier.heuristic import HeuristicClassifier
-from classifier.onnx_classifier import OnnxClassifier, load_classifier
+from classifier.onnx_classifier import load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
 from cost.prices import usd
 from gateway.configuration.settings import GatewayConfig
+from gateway.wiring.offline import catalog_of
 from gateway.wiring.policy import build_policy, informed
-from providers.catalog import Catalog, build_catalog
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
 from proxy.errors import Refused
@@ -147,23 +146,6 @@ def _some_replica(target: Target) -> tuple[Deployment, ...]:
     target_id = target.target_id
     replica = Deployment(deployment_id=f"{target_id}/any", target_id=target_id, kind="vllm", upstream_model=target_id)
     return (replica,)
-
-
-def catalog_of(config: GatewayConfig) -> Catalog:
-    """The catalog of a configuration for whoever calls nobody: no secret is looked up."""
-    selfhosted = config.selfhosted
-    return build_catalog(
-        config.providers,
-        lambda _reference: "unused",
-        pools=selfhosted.pool_of_target(),
-        served_as=selfhosted.upstream_models(),
-    )
-
-
-def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:
-    """Loads the configured classifier, as the gateway does."""
-    catalog = catalog_of(config)
-    return load_classifier(config.classifier, catalog.abilities, catalog.efforts)
 
 
 def _explanation(

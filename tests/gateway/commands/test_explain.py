@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.commands.explain import Explanation, explain
 from gateway.commands.route import _print_explanation
 from gateway.configuration.settings import Environment, GatewayConfig, load
-from gateway.explain import Explanation, explain
 from tests.proxy.made_up_classifier import MadeUpClassifier, made_up_sample
 from tests.proxy.plan.test_quality_tolerance import ABILITIES
 from tests.proxy.plan.test_tool_loop import FAILED, USER, step
