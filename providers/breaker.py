@@ -24,34 +24,18 @@ import msgspec
 
 from providers.config import BreakerConfig
 from providers.errors import Owner
+from providers.failure_streak import EVERYONE, FAILING_AFTER, NO_STREAK, FailureStreak, Scope, join_scopes
+from providers.provider_pace import ProviderPace
 from providers.target import Deployment, Target
 
 BreakerState = Literal["closed", "paced", "half-open", "open"]
 """`paced`: set aside for the provider's pace, while the circuit is closed."""
 FAULTS_KEPT: Final = 8
 """Latest faults kept for each deployment, for display."""
-FAILING_AFTER: Final = 3
-"""So many failures in a row, with no success between them, are no accident: from then on a deployment counts as failing."""
-_FIRST_PACE_S: Final = 1.0
-_LONGEST_GUESSED_PACE_S: Final = 30.0
-"""A provider that refuses for its pace without saying for how long is left alone for 1 s, and twice as long each time."""
-_OTHERS: Final = 2
-"""So many failures of other teams show that it is not the first team's requests: one alone is an accident."""
 _MOST_NAMES: Final = 1_024
 """The most names below wildcards that are set aside; beyond that the one that is due first is forgotten."""
 _MOST_SCOPES: Final = 64
 """The most keys and teams that a deployment's circuit is open for; beyond that the one that is due first is forgotten."""
-
-Scope = tuple[str, str]
-"""A team's id and a key's id; without a key it is the whole team, without both it is everyone."""
-EVERYONE: Final[Scope] = ("", "")
-
-
-def _joined(known: Scope | None, another: Scope) -> Scope:
-    """The least scope that holds both."""
-    if known is None or known == another:
-        return another
-    return (known[0], "") if known[0] == another[0] else EVERYONE
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -98,36 +82,6 @@ class Absence(msgspec.Struct, frozen=True):
     """Seconds until one of them is called again; 0 where only its probe is waited for."""
 
 
-class _Streak(msgspec.Struct, frozen=True):
-    """Failures in a row."""
-
-    failures: int = 0
-    blame: Scope | None = None
-    """Whose the failures of the first team among them are."""
-    others: int = 0
-    """Those of other teams."""
-    is_everyones: bool = False
-    """True when one of them was caused by no request."""
-
-    def with_one(self, scope: Scope) -> "_Streak":
-        """One more failure, of a request of this scope or, of everyone's, of none."""
-        if scope == EVERYONE:
-            return msgspec.structs.replace(self, failures=self.failures + 1, is_everyones=True)
-        if self.blame is not None and self.blame[0] != scope[0]:
-            return msgspec.structs.replace(self, failures=self.failures + 1, others=self.others + 1)
-        return msgspec.structs.replace(self, failures=self.failures + 1, blame=_joined(self.blame, scope))
-
-    @property
-    def whose(self) -> Scope:
-        """Whom it says something to."""
-        if self.is_everyones or self.others >= _OTHERS or self.blame is None:
-            return EVERYONE
-        return self.blame
-
-
-_NO_STREAK: Final = _Streak()
-
-
 class _Opening:
     """The circuit, opened for one scope."""
 
@@ -163,13 +117,13 @@ class _Breaker:
         self.group = group
         self.deployment = deployment
         """As it was configured when this was learnt; None for one that no target has."""
-        self.streak = _NO_STREAK
+        self.streak = NO_STREAK
         """The failures since the last success."""
         self.faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
         self.successes = 0
         self.ejections = 0
         self.openings: dict[Scope, _Opening] = {}
-        self.pace = _Pace()
+        self.pace = ProviderPace()
         self.closed_at = now
         self.epoch = 0
         """Number of openings and closings for everyone, so that reports of earlier attempts are told apart."""
@@ -193,59 +147,6 @@ class _Group:
         """Deployments that somebody may be kept from."""
 
 
-class _Pace:
-    """How long the provider's pace keeps callers from a deployment, or from one name there.
-
-    What one team's request met may be all its own: a prompt that is larger than what is left of a minute's tokens is refused where
-    others are answered. So the first refusal keeps its team away, and one of another team meanwhile keeps everyone away.
-    """
-
-    __slots__ = ("team", "team_until", "times", "until", "why")
-
-    def __init__(self) -> None:
-        self.until = 0.0
-        """For everyone."""
-        self.team = ""
-        self.team_until = 0.0
-        self.why = ""
-        self.times = 0
-        """Refusals for its pace since the last success."""
-
-    @property
-    def is_set(self) -> bool:
-        """Whether it keeps anybody away, or did when it was looked at last."""
-        return self.until > 0.0 or self.team_until > 0.0
-
-    def ends_at(self, team: str) -> float:
-        """When the team may call again."""
-        return max(self.until, self.team_until) if team and team == self.team else self.until
-
-    def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float, times_before: int, team: str) -> None:
-        """Sets aside for `wait_s` seconds, or for a guess. `times_before` is of when the attempt began: what many attempts at
-        once are told is one refusal, and makes one guess.
-        """
-        guess_s = min(_FIRST_PACE_S * 2 ** min(times_before, 8), _LONGEST_GUESSED_PACE_S)
-        if wait_s is None:
-            wait_s = guess_s
-        elif times_before >= FAILING_AFTER:
-            # Too short a time, again and again, is no answer.
-            wait_s = max(wait_s, _FIRST_PACE_S)
-        self.times = max(self.times, times_before + 1)
-        until = now + min(wait_s, most_s)
-        self.why = why
-        if team and self.until <= now and (self.team == team or self.team_until <= now):
-            self.team, self.team_until = team, max(until, self.ends_at(team))
-        else:
-            self.until = max(until, self.until)
-
-    def forget(self, now: float) -> None:
-        """Forgets what is over."""
-        if self.until <= now:
-            self.until = 0.0
-        if self.team_until <= now:
-            self.team_until = 0.0
-
-
 class Permit(msgspec.Struct, eq=False):
     """The right to make one attempt, to which its outcome is reported; reports after the final one do nothing.
 
@@ -256,7 +157,7 @@ class Permit(msgspec.Struct, eq=False):
     _breakers: "Breakers"
     _breaker: _Breaker
     _scope: Scope
-    _streak_before: _Streak
+    _streak_before: FailureStreak
     _epoch: int
     _successes_before: int
     probes: tuple[Scope, ...] = ()
@@ -276,7 +177,7 @@ class Permit(msgspec.Struct, eq=False):
             self._epoch = breaker.epoch
         elif breaker.streak.failures:
             self._streak_before = breaker.streak
-        breaker.streak = _NO_STREAK
+        breaker.streak = NO_STREAK
         breaker.pace.times = 0
         if self._name:
             self._breakers._names.pop((breaker, self._name), None)  # noqa: SLF001
@@ -300,7 +201,7 @@ class Permit(msgspec.Struct, eq=False):
         breaker.streak = breaker.streak.with_one(scope)
         self._breakers._record_failure(breaker, self, scope)  # noqa: SLF001
 
-    def went_wrong(self, kind: str, status: int | None, *, counted: bool, detail: str = "") -> None:
+    def record_fault(self, kind: str, status: int | None, *, counted: bool, detail: str = "") -> None:
         """Records a fault for display, whether it counts or not. `kind` is an error's class."""
         self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted, detail))  # noqa: SLF001
 
@@ -357,7 +258,7 @@ class Breakers:
         """Targets, the deployments of each, and the ids of those whose deployments come and go."""
         self._troubled = 0
         """Deployments that somebody may be kept from."""
-        self._names: dict[tuple[_Breaker, str], _Pace] = {}
+        self._names: dict[tuple[_Breaker, str], ProviderPace] = {}
         """The pace of names below wildcards."""
         self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
@@ -443,7 +344,7 @@ class Breakers:
             if probes and deployment_id in tried:
                 return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
-        before = _Streak(self._config.consecutive_failures - 1) if probes else breaker.streak
+        before = FailureStreak(self._config.consecutive_failures - 1) if probes else breaker.streak
         pace = self._names.get((breaker, name)) if name else breaker.pace
         paces = 0 if pace is None else pace.times
         permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes, name, paces)
@@ -465,7 +366,7 @@ class Breakers:
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             return
-        breaker.streak = _NO_STREAK
+        breaker.streak = NO_STREAK
         for scope in tuple(breaker.openings):
             self._close(breaker, scope)
 
@@ -581,7 +482,7 @@ class Breakers:
         if opened_for != EVERYONE:
             self._open_for(breaker, opened_for)
             return
-        opening.blame = _joined(opening.blame, culprit)
+        opening.blame = join_scopes(opening.blame, culprit)
         if opening.blame == EVERYONE:
             self._open_for_everyone(breaker, opening.why, opening.owner)
         else:
@@ -605,7 +506,7 @@ class Breakers:
             breaker.ejections = max(0, breaker.ejections - healthy)
         breaker.ejections += 1
         breaker.epoch += 1
-        breaker.streak = _NO_STREAK
+        breaker.streak = NO_STREAK
         with _Trouble(self, breaker):
             times = breaker.ejections
             breaker.openings[EVERYONE] = _Opening(now + self._lasts_s(times), times, why, owner)
@@ -635,7 +536,7 @@ class Breakers:
         if pace is None:
             if len(names) >= _MOST_NAMES:
                 del names[min(names, key=lambda each: max(names[each].until, names[each].team_until))]
-            pace = names[breaker, name] = _Pace()
+            pace = names[breaker, name] = ProviderPace()
         pace.lengthen(now, wait_s, why, most_s, times_before, team)
 
     def _close(self, breaker: _Breaker, scope: Scope) -> None:

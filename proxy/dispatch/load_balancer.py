@@ -7,8 +7,9 @@ from typing import Protocol
 import msgspec
 
 from accounts.caller import Caller
-from providers.breaker import Absence, Breakers, Permit, Scope, name_of
+from providers.breaker import Absence, Breakers, Permit, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
+from providers.failure_streak import Scope
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from proxy.dispatch.attempt import Lease

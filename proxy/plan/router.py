@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from accounts.caller import Caller
 from classifier.prediction import Prediction
 from cost.ledger.entries import Arm
-from providers.breaker import Breakers, Scope
+from providers.breaker import Breakers
+from providers.failure_streak import Scope
 from providers.target import Deployment, Target
 from proxy.admit.queues.queue_item import Work
 from proxy.context import RequestContext
