@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from gateway.commands.shared import USAGE, fail, open_engine, print_json, read_config
+from gateway.commands.shared import USAGE, JsonOption, fail, open_engine, print_json, read_config
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -51,7 +51,7 @@ def list_entries(
     before: Annotated[
         int | None, typer.Option(min=1, metavar="NUMBER", help="Only entries before this one, to go on reading.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List entries, the newest first."""
     from accounts.audit.log import Scope
@@ -114,7 +114,7 @@ def verify(
             help="An entry's hash that was noted elsewhere: from an earlier verification, an export or the server's log.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check that no entry was changed, removed, put in or moved. Ends with status 1 where one was.
 

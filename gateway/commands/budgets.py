@@ -3,10 +3,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.budgets.budget import OnExhausted, Scope
+from cost.budgets.periods import Period
 from gateway.commands.shared import fail, open_engine, print_json, read_config
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ budgets_app = typer.Typer(
     help="What may be spent in a day, a week or a month.", no_args_is_help=True, rich_markup_mode=None
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with exact amounts as text.")]
-ScopeArgument = Annotated[Literal["organisation", "team", "key", "tag"], typer.Argument(help="Whose money it is.")]
+ScopeArgument = Annotated[Scope, typer.Argument(help="Whose money it is.")]
 IdArgument = Annotated[str, typer.Argument(metavar="BUDGET_ID", help="From `budgets list`.")]
 _WIDE = 6
 
@@ -69,11 +71,11 @@ def set_budget(
     scope: ScopeArgument,
     scope_id: Annotated[str, typer.Argument(metavar="ID", help="Its id; of a tag, the tag.")],
     *,
-    period: Annotated[Literal["day", "week", "month"], typer.Option(help="UTC; weeks begin on Monday.")],
+    period: Annotated[Period, typer.Option(help="UTC; weeks begin on Monday.")],
     limit: Annotated[str, typer.Option(metavar="USD", help="Dollars in each period, such as 500 or 0.25.")],
     hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
     on_exhausted: Annotated[
-        Literal["refuse", "downgrade"],
+        OnExhausted,
         typer.Option(
             help="downgrade: a spent soft budget sends requests to the cheapest capable model; a hard one tries that before it refuses."
         ),

@@ -12,7 +12,7 @@ import typer
 
 from gateway.commands import learning, measure
 from gateway.commands.score import score
-from gateway.commands.shared import USAGE, fail, print_json
+from gateway.commands.shared import USAGE, JsonOption, fail, print_json
 
 if TYPE_CHECKING:
     from classifier.training.commands import Recalibrated
@@ -109,7 +109,7 @@ def calibrate(
     out: Annotated[Path | None, typer.Option(help="Where the mended artifact is written.")] = None,
     artifact: ArtifactOption = None,
     seed: SeedOption = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Mend the probabilities with labelled prompts, and show the change on the half that was not fitted to."""
     if accept and out is None:
@@ -133,7 +133,7 @@ def calibrate(
 def study_new_models(
     data: DataOption,
     out: Annotated[Path, typer.Option(help="Where the figures and the picture are written.")] = _REPORT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Leave models out, weigh them by few questions, and tell how far off that is. Takes minutes."""
     with _training():
@@ -169,7 +169,7 @@ def explain(
         bool, typer.Option("--all", help="Every ability that the artifact has, not only a few known ones.")
     ] = False,
     artifact: ArtifactOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what a prompt weighs, and which of its features moved that. Nothing is kept."""
     from classifier.asking import resolve

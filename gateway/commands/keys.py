@@ -3,10 +3,11 @@
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from accounts.caller import Role
 from gateway.commands.shared import (
     ConfigOption,
     JsonOption,
@@ -33,7 +34,7 @@ def create_key(
     name: Annotated[str, typer.Option(help="What the key is used for.")] = "key",
     expires_at: Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")] = None,
     role: Annotated[
-        Literal["member", "finance", "admin"],
+        Role,
         typer.Option(
             help="member calls models and reads its team's figures; finance reads all teams' figures and changes "
             "nothing; admin also sets prices and budgets."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cost.times import DAY_US, wall_us
-from gateway.commands.shared import fail, open_engine, print_json
+from gateway.commands.shared import JsonOption, fail, open_engine, print_json
 
 if TYPE_CHECKING:
     from cost.ledger.entries import Entry
@@ -31,7 +31,7 @@ _END_OF_TIME_US = 2**62
 def verify(
     from_day: Annotated[datetime | None, _FROM_OPTION] = None,
     to_day: Annotated[datetime | None, _TO_OPTION] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling.
 
@@ -64,7 +64,7 @@ def rebuild(
 def postings(
     from_day: Annotated[datetime | None, _FROM_OPTION] = None,
     to_day: Annotated[datetime | None, _TO_OPTION] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the corrections and reconciliations that were posted for these days."""
     from cost.reports.shown import nano_money

@@ -3,11 +3,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.commands.shared import JsonOption, fail, open_engine, print_json, read_config
+from proxy.admit.limits.limit import Scope
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -21,7 +22,7 @@ limits_app = typer.Typer(
     rich_markup_mode=None,
 )
 ScopeArgument = Annotated[
-    Literal["organisation", "team", "key", "model"],
+    Scope,
     typer.Argument(help="Who is limited; a model: all its callers together."),
 ]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id; of a model, the name that callers send.")]
@@ -168,7 +169,7 @@ async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
     return team_id, teams.get(team_id, "")
 
 
-def _place(scope: Literal["organisation", "team", "key", "model"], scope_id: str, model: str | None) -> "Place":
+def _place(scope: Scope, scope_id: str, model: str | None) -> "Place":
     from proxy.admit.limits.rules import ANY_ID, Place
 
     if scope == "model":

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from accounts.access import NamedRole, OrganisationRole, TeamRole
 from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print_json, print_rows, read_config
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from accounts.access import OrganisationRole, TeamRole
     from accounts.keys import Pepper
     from accounts.people.links import OneTimeLinks
     from accounts.people.person import Person
@@ -44,14 +44,14 @@ def invite(
     *,
     organisation: Annotated[str, typer.Option(help="The organisation they belong to.")] = "default",
     role: Annotated[
-        Literal["none", "admin", "finance", "operator"] | None,
+        Literal["none", NamedRole] | None,
         typer.Option(
             help="admin sees and changes everything of the organisation; finance reads it all; operator runs the gateway; "
-            "none: only what their teams let them. none for somebody new; somebody known keeps theirs."
+            "none: only what their teams let them. none for somebody new; somebody known keeps theirs.",
         ),
     ] = None,
     team: Annotated[str | None, typer.Option(help="A team of the organisation they belong to.")] = None,
-    team_role: Annotated[Literal["member", "admin"], typer.Option(help="What they are in the team.")] = "member",
+    team_role: Annotated[TeamRole, typer.Option(help="What they are in the team.")] = "member",
     name: Annotated[str | None, typer.Option(help="Their name; otherwise the beginning of the address.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -1,12 +1,11 @@
 """`weighbridge policy`: what a minimum quality saves and what it costs in quality, before anybody applies it."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.commands.shared import fail, open_engine, print_json
+from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
 
 if TYPE_CHECKING:
     from accounts.store import TeamRecord
@@ -35,10 +34,8 @@ def preview(
         list[str] | None,
         typer.Option(metavar="SHARE", help="A minimum quality such as 0.95; may be given several times."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what minimum qualities would save. Nothing is applied."""
     import asyncio

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cost.times import wall_us
-from gateway.commands.shared import USAGE, fail, open_engine, print_json
+from gateway.commands.shared import USAGE, ConfigOption, JsonOption, fail, open_engine, print_json
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -59,10 +59,8 @@ def reconcile(
         bool,
         typer.Option("--unmatched", help="With --post: although some lines are only theirs, and others only ours."),
     ] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare a provider's own figures with ours by day, model and key. Exit status 1: they differ; 2: no telling."""
     import asyncio

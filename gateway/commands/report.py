@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.commands.shared import USAGE, ConfigOption, fail, open_engine, print_json
+from gateway.commands.shared import USAGE, ConfigOption, JsonOption, fail, open_engine, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def daily(
         str, typer.Option("--format", help="What to write: html, csv, or both with a comma.")
     ] = "html,csv",
     config: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Report one UTC day: requests, tokens, cost, baseline and saving, divided and compared."""
     import asyncio

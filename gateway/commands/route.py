@@ -4,11 +4,12 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, fail, print_json, read_config
+from providers.target import Tier
 
 if TYPE_CHECKING:
     from gateway.commands.explain import Explanation
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def route(
     prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")] = "",
-    tier: Annotated[Literal["interactive", "batch"], typer.Option(help="What kind of request it is.")] = "interactive",
+    tier: Annotated[Tier, typer.Option(help="What kind of request it is.")] = "interactive",
     request: Annotated[
         Path | None,
         typer.Option(help="A file with a request's body, or its messages, as JSON: conversations and tool loops."),

@@ -4,7 +4,6 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from cost.reports.shown import money, percent
 from cost.times import wall_us
 from gateway.commands.savings_simulate import simulate
-from gateway.commands.shared import fail, open_engine, print_json
+from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
 
 if TYPE_CHECKING:
     from cost.claim.reading import ClaimBooks
@@ -50,10 +49,8 @@ def savings(  # noqa: PLR0917 - options, which typer passes by name
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless the target is met.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a row a day as CSV.")] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell what was saved, against three comparisons, and the verdict on the target."""
     from gateway.configuration.settings import load, read_environment

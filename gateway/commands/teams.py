@@ -2,10 +2,11 @@
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from accounts.caller import Escalation, Learning
 from gateway.commands.shared import (
     USAGE,
     JsonOption,
@@ -85,14 +86,14 @@ def set_team(
         ),
     ] = None,
     escalation: Annotated[
-        Literal["off", "whole", "all", "agreement", "agreement-all"] | None,
+        Escalation | None,
         typer.Option(
             help="Ask a better model after a weak answer: never, for whole replies, or for streams too; `agreement` also asks two "
             "cheap models before a dear one, where their answers can be compared."
         ),
     ] = None,
     learning: Annotated[
-        Literal["off", "numbers", "prompts"] | None,
+        Learning | None,
         typer.Option(
             help="What may be kept to learn from: nothing, numbers, or the prompts too. Less deletes the rest."
         ),

@@ -20,7 +20,6 @@ from gateway.link.codec import (
     Vocabulary,
     frame,
 )
-from gateway.link.errors import LinkDown, NotAnswered
 
 _log: Final = logging.getLogger("weighbridge.link")
 
@@ -36,6 +35,14 @@ _CLOSE_S: Final = 1.0
 Answer = TypeVar("Answer")
 Answerer = Callable[["Connection", Any], Awaitable[Any]]
 Told = Callable[["Connection", Any], None]
+
+
+class LinkDown(OSError):
+    """The other end is not there, or went before it answered. An OSError, as a database's failures are to the asker."""
+
+
+class NotAnswered(OSError):
+    """The other end could not answer; the message is the kind of its error."""
 
 
 class Handlers:

@@ -10,8 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway.link.codec import Question, Vocabulary
-from gateway.link.connection import Connection, Handlers
-from gateway.link.errors import LinkDown, NotAnswered
+from gateway.link.connection import Connection, Handlers, LinkDown, NotAnswered
 from gateway.link.link import Hello, Synced
 
 _ANSWER_S: Final = 2.0

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from gateway.link.codec import Question, Vocabulary
-from gateway.link.connection import Connection, Handlers
-from gateway.link.errors import LinkDown
+from gateway.link.connection import Connection, Handlers, LinkDown
 
 _log: Final = logging.getLogger("weighbridge.link")
 

@@ -15,7 +15,7 @@ from classifier.tuning import Tuning
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.price_book.book import DatedPrice
-from gateway.link.errors import LinkDown
+from gateway.link.connection import LinkDown
 from gateway.link.link import Link
 from gateway.link.questions import (
     KeepHabits,
