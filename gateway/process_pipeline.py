@@ -39,6 +39,7 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
 from providers.retry_budget import RetryBudgets
 from proxy.admin.worker_report import WorkerReport, report_of
+from proxy.admit.admission import AdmissionControl
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.judge import schema_check
@@ -155,7 +156,13 @@ class LiveLine:
         self.line = RequestPipeline(
             config=pipeline_config(config, catalog, self.classifier),
             directory=self.directory,
-            limiter=gate.limiter,
+            admission=AdmissionControl(
+                gate.limiter,
+                budgets=process.holds,
+                load_shedding=gate.guard,
+                idempotency=gate.once,
+                record_shed=self._turned_away,
+            ),
             classifier=self.classifier,
             affinity=Affinity(time.monotonic),
             breakers=self.breakers,
@@ -167,12 +174,8 @@ class LiveLine:
                 self.refusals,
                 self.traffic,
             ),
-            turned_away=self._turned_away,
             tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
             clock=time.monotonic,
-            budgets=process.holds,
-            guard=gate.guard,
-            once=gate.once,
             latency=gate.latency,
             habits=open_prefix_tracker(config, self._environment, sources.habits, metrics.prefixes, stack),
             responses=self.responses,

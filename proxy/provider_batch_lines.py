@@ -110,8 +110,7 @@ class LineOffers:
         context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, line.config)
         context.caller = caller
         parsed = await line.parse(context, caller, read_headers(exchange.headers), exchange)
-        prediction = line.classify(context, caller, parsed, downgraded=False)
-        routed = line.plan(context, caller, parsed, prediction, downgraded=False)
+        routed = line.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 
     def _with_batch_api(self, target: Target, routed: RoutedRequest) -> Deployment | None:

@@ -80,9 +80,9 @@ class _Session:
         """Answers one message, to its end."""
         try:
             data = message.encode()
-            fields = await self._line.understand(data, lambda: _asked(data))
+            fields = await self._line.read(data, lambda: _asked(data))
             generates = fields.pop("generate", True) is not False
-            body = await self._line.understand(data, lambda: encoded({**fields, "stream": True}))
+            body = await self._line.read(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
             self._refuse(error_reply(error))
             return

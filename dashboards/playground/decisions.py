@@ -13,7 +13,7 @@ from proxy.errors import Refused
 from proxy.parse.chat_request import RequestHeaders, input_tokens, parse_chat, prompt_of
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.agreement import pair_for
-from proxy.plan.comparable import asked_form
+from proxy.plan.answer_form import asked_form
 from proxy.plan.decision_record import Considered, compared
 from proxy.plan.request_facts import facts_of
 from proxy.plan.route_plan import plan, planned_rooms

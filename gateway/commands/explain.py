@@ -15,21 +15,12 @@ from gateway.wiring.policy import build_policy, informed
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
 from proxy.errors import Refused
-from proxy.parse.chat_request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import AUTO, RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
 from proxy.plan.agreement import Pair, pair_for
-from proxy.plan.comparable import asked_form
+from proxy.plan.answer_form import asked_form
 from proxy.plan.evidence import Evidence
 from proxy.plan.quality_tolerance import Tolerances
-from proxy.plan.route_plan import (
-    AUTO,
-    Facts,
-    Rejection,
-    RoutePlan,
-    evidence_for_auto,
-    plan,
-    planned_rooms,
-    why_too_weak,
-)
+from proxy.plan.route_plan import Facts, Rejection, RoutePlan, evidence_for_auto, plan, planned_rooms, why_too_weak
 from proxy.plan.tool_loop import read_loop
 
 

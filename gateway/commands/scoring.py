@@ -12,8 +12,7 @@ from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from gateway.commands.explain import DryRun
 from gateway.configuration.settings import GatewayConfig
 from proxy.errors import Refused
-from proxy.parse.chat_request import RequestHeaders, input_tokens, parse_chat, prompt_of
-from proxy.plan.route_plan import AUTO
+from proxy.parse.chat_request import AUTO, RequestHeaders, input_tokens, parse_chat, prompt_of
 
 MAX_LINE_BYTES: Final = 20_000_000
 BINS: Final = 10

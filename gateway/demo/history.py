@@ -43,7 +43,7 @@ from gateway.demo.founding import Founding, first_callers
 from gateway.demo.sample_config import REPLICAS, Addresses, write_sample_config
 from gateway.demo.statement import reconcile_with_statement
 from gateway.wiring.offline import catalog_of, classifier_of
-from gateway.wiring.policy import build_policy
+from gateway.wiring.policy import build_comparators, build_policy
 from providers.breaker import Breakers
 from providers.catalog import configured_prices, repriced, with_deployments
 from providers.errors import FirstTokenTimeout, StreamCut, UpstreamError, UpstreamRateLimited, UpstreamUnavailable
@@ -51,9 +51,9 @@ from providers.target import Deployment
 from providers.wire import ChatRequest, Event, WireUsage
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_result import CALLER_GONE, Ending
-from proxy.plan.baselines import build_comparators
+from proxy.parse.chat_request import AUTO
 from proxy.plan.quality_tolerance import Tolerances
-from proxy.plan.route_plan import AUTO, Candidate, Facts, RoutePlan, held_out, plan
+from proxy.plan.route_plan import Candidate, Facts, RoutePlan, held_out, plan
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Sticky
 from proxy.settle.observers.learning import kept_text

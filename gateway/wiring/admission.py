@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
 from gateway.link.data_sources import Process
-from gateway.wiring.gate import Gate
 from gateway.wiring.metrics import AllMetrics
+from proxy.admit.gate import Gate
 from proxy.admit.idempotency.claims import Idempotency
 from proxy.admit.idempotency.store import IdempotencyStore
 from proxy.admit.limits.book import LimitBook, LimitWatch

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gateway.configuration.settings import GatewayConfig, resolve_secret
-from gateway.wiring.gate import Gate
 from gateway.wiring.metrics import AllMetrics
+from proxy.admit.gate import Gate
 from proxy.dispatch.upstream_fields import cache_salt
 from proxy.shared.background_tasks import background
 from selfhosted.adapters import Adapters

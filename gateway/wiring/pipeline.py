@@ -13,7 +13,7 @@ from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
 from cost.fleet.pool_config import pool_of_target
 from gateway.configuration.settings import Environment, GatewayConfig, ServerConfig, peppers
-from gateway.wiring.policy import build_escalation, build_policy, informed
+from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
 from providers.http_client import DirectLimits, DirectUpstream
@@ -22,7 +22,6 @@ from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.dispatch.hedging import FLOOR, Hedging
-from proxy.plan.baselines import build_comparators
 from proxy.plan.evidence import evidence_notes
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import Tolerances

@@ -1,13 +1,17 @@
 """Conversion of the `policy` and `cost` sections to the types of planning and escalation."""
 
+from collections.abc import Mapping
+
 import msgspec
 
+from cost.claim.comparators import Comparators
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
 from providers.catalog import Catalog
+from proxy.parse.chat_request import AUTO
 from proxy.plan.escalation_rules import EscalationRules
 from proxy.plan.evidence import Evidence, evidence_by_target, evidence_of_name, grounds, less_sure
-from proxy.plan.route_plan import AUTO, AutoRules, OwnPool, Policy
+from proxy.plan.route_plan import AutoRules, OwnPool, Policy
 from proxy.plan.routing_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
 from proxy.plan.tool_loop import LoopRules
 
@@ -95,4 +99,13 @@ def build_escalation(config: EscalationConfig) -> EscalationRules:
         hold_max_s=config.hold_max_s,
         agreement_wait_s=config.agreement_wait_s,
         batch_agreement_from=config.batch_agreement_from,
+    )
+
+
+def build_comparators(catalog: Catalog, reference: str | None, hosted: Mapping[str, str]) -> Comparators:
+    """Builds the comparators. `hosted` maps each own target to the paid target that hosts the same weights."""
+    known = {name: target.comparator for name, target in catalog.targets.items() if target.comparator is not None}
+    return Comparators(
+        reference=known.get(reference or ""),
+        hosted={target: known[host] for target, host in hosted.items() if host in known},
     )

@@ -249,6 +249,11 @@ class Attempt:
         """The payloads that were retained; empty when none were wanted, or they exceeded `routed.keep_bytes`."""
         return [] if self.retained is None else self.retained.payloads()
 
+    @property
+    def may_have_cost(self) -> bool:
+        """True for an attempt that was sent and is still open, has no price, or cost more than 0."""
+        return self.sent and (self.settled is None or self.settled.cost_nanousd != 0)
+
     def reaches(self, reached: bool) -> None:
         """Records whether a connection exists; called by the upstream client."""
         self.reached = reached

@@ -9,12 +9,11 @@ import msgspec
 from accounts.caller import Caller
 from providers.breaker import Absence, Breakers, Permit, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
-from providers.failure_streak import Scope
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from proxy.dispatch.attempt import Lease
 from proxy.plan.route_plan import Candidate
-from proxy.plan.routed_request import RoutedRequest
+from proxy.plan.routed_request import RoutedRequest, scope_of
 from selfhosted.engines.continuation import goes_on
 from selfhosted.fleet import ReadResult
 from selfhosted.pool import Reader, ReadingAhead
@@ -151,11 +150,6 @@ class DeploymentChoice:
             if found is not None:
                 return found
         return self._rng.choices(pool, [deployment.weight for deployment in pool])[0], None
-
-
-def scope_of(caller: Caller) -> Scope:
-    """Whom breakers take the caller for."""
-    return caller.team_id, caller.key_id
 
 
 def _none_left(target: Target, absence: Absence | None) -> UpstreamError:

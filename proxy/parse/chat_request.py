@@ -18,7 +18,12 @@ from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
 from proxy.parse.json_bounds import check_fields
 from proxy.parse.reasoning_effort import effort_of_raw
-from proxy.plan.tool_loop import turn_start
+
+AUTO: Final = "auto"
+"""The alias under which the gateway chooses the target."""
+
+DEFAULT_OUTPUT_TOKENS = 300
+"""The expected answer length of a request that was not classified (the caller named the model)."""
 
 # These would steer the gateway's own calls to an address or with a key of the caller's choosing.
 STEERING_FIELDS = frozenset(
@@ -714,3 +719,18 @@ def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
 def turn_key(prompt: Prompt) -> Hashable:
     """Returns a key of the user turn within its conversation: its number and what was asked, by a hash as above."""
     return hash((prompt.turns, prompt.text))
+
+
+def turn_start(messages: Sequence[Message]) -> int:
+    """Returns the index after the last user message, where its loop begins; their number when there is none."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "user":
+            return index + 1
+    return len(messages)
+
+
+def is_replaceable(request: ChatRequest) -> bool:
+    """Returns True when another model could answer the request. False for embeddings: vectors of different models do
+    not mix.
+    """
+    return request.operation == "chat"

@@ -9,19 +9,17 @@ from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
-from providers.wire import ChatRequest
-from proxy.context import RequestContext
-from proxy.parse.chat_request import decisive_parameters, most_input_tokens, needs, opening_tokens
+from proxy.parse.chat_request import AUTO, decisive_parameters, most_input_tokens, needs, opening_tokens
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.agreement import AgreementRates, Pair, pair_for
-from proxy.plan.comparable import asked_form
+from proxy.plan.answer_form import asked_form
+from proxy.plan.answer_retention import portion_bytes
 from proxy.plan.escalation_rules import asks_two, may_escalate
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
-from proxy.plan.route_plan import AUTO, Facts, Fleet, RoutePlan, held_out
+from proxy.plan.route_plan import Facts, Fleet, RoutePlan, held_out
 from proxy.plan.routed_request import Hold, RoutedRequest
 from proxy.plan.tool_loop import NO_LOOP, read_loop
-from proxy.settle.answer_sampling import portion_bytes
 
 _PART_OF_TIME: Final = 0.3
 """The part of the caller's time within which two cheap answers must be there."""
@@ -85,20 +83,6 @@ def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) ->
     if targets is None or allowed is None:
         return allowed if targets is None else targets
     return allowed & targets
-
-
-def may_downgrade(context: RequestContext, routed: RoutedRequest) -> bool:
-    """Returns True when the cheapest capable target may replace the named one: no attempt was made and `auto` was not
-    used.
-    """
-    return routed.facts.alias != AUTO and not context.attempts and is_replaceable(routed.request)
-
-
-def is_replaceable(request: ChatRequest) -> bool:
-    """Returns True when another model could answer the request. False for embeddings: vectors of different models do
-    not mix.
-    """
-    return request.operation == "chat"
 
 
 def drawn_arm(

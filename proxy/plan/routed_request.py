@@ -10,6 +10,7 @@ from cost.claim.comparators import Comparators
 from cost.ledger.entries import Arm, Origin
 from cost.usage import Usage
 from providers.config import RetryConfig, TimeoutsConfig
+from providers.failure_streak import Scope
 from providers.wire import ChatRequest
 from proxy.plan.agreement import Pair
 from proxy.plan.cache_control import Reuse
@@ -77,3 +78,8 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The user turn's key within its conversation; None where its target need not be remembered."""
     before: Before | None = None
     """What was answered already, where it asks for the rest of an answer that broke off."""
+
+
+def scope_of(caller: Caller) -> Scope:
+    """Whom breakers take the caller for."""
+    return caller.team_id, caller.key_id

@@ -11,68 +11,55 @@ from providers.breaker import Breakers
 from providers.failure_streak import Scope
 from providers.target import Deployment, Target
 from proxy.admit.queues.queue_item import Work
-from proxy.context import RequestContext
-from proxy.dispatch.dispatcher import Dispatcher
-from proxy.dispatch.load_balancer import scope_of
 from proxy.errors import Refused, TargetsUnavailable
-from proxy.learning.shadow import Shadow
-from proxy.parse.chat_request import conversation_key, turn_key
+from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS, conversation_key, is_replaceable, turn_key
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.agreement import AgreementRates
+from proxy.plan.answer_retention import kept_bytes
 from proxy.plan.cache_control import Reuse, ReuseShares
-from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, place_of
+from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, place_of
 from proxy.plan.pipeline_config import PipelineConfig
-from proxy.plan.request_facts import comparators_of, drawn_arm, facts_of, hold_of, is_replaceable, may_ask_two, pair_of
-from proxy.plan.route_plan import (
-    AUTO,
-    DEFAULT_OUTPUT_TOKENS,
-    NO_ABSENCES,
-    Absences,
-    Facts,
-    Fleet,
-    RoutePlan,
-    absent,
-    names_behind,
-    plan,
-    with_pace,
-)
-from proxy.plan.routed_request import RoutedRequest
+from proxy.plan.request_facts import comparators_of, drawn_arm, facts_of, hold_of, may_ask_two, pair_of
+from proxy.plan.route_plan import NO_ABSENCES, Absences, Facts, Fleet, RoutePlan, absent, names_behind, plan, with_pace
+from proxy.plan.routed_request import RoutedRequest, scope_of
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity, Sticky
-from proxy.settle.answer_sampling import kept_bytes
 
 
-class Routing:
+class Router:
     """The process's state that routing needs; the planning itself is pure."""
 
     def __init__(
-        self, affinity: Affinity, breakers: Breakers, dispatcher: Dispatcher, rates: AgreementRates | None = None
+        self, affinity: Affinity, breakers: Breakers, capacity: TargetCapacity, rates: AgreementRates | None = None
     ) -> None:
         self._affinity = affinity
         self._breakers = breakers
-        self._dispatcher = dispatcher
+        self._capacity = capacity
         self._shares = ReuseShares()
         self._rates = rates or AgreementRates()
 
     def route(
         self,
-        context: RequestContext,
+        request_id: str,
         caller: Caller,
         parsed: ParsedRequest,
         prediction: Prediction | None,
+        config: PipelineConfig,
         *,
-        downgraded: bool,
+        now: float,
         in_flight: int,
-        shadow: Shadow | None,
+        downgraded: bool = False,
+        bounded: bool = False,
+        compared: bool = False,
+        trace_headers: dict[str, str] | None = None,
     ) -> RoutedRequest:
-        """Plans a request.
+        """Plan a request.
 
+        `now` is on the monotonic clock and `in_flight` the number of the process's requests. `downgraded` and `bounded` are
+        what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream.
         Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
         """
         request = parsed.request
-        if not downgraded and request.model != AUTO:
-            context.config = _with_names(context.config, request.model)
-        config = context.config
-        facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=context.bounded)
+        facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=bounded)
         scope = scope_of(caller)
         fleet = self._breakers.fleet(config.catalog.targets, scope)
         absences = NO_ABSENCES
@@ -82,7 +69,11 @@ class Routing:
             absences = self._absences(config, fleet, scope)
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
         chooses = prediction is not None and not downgraded
-        rooms = self._rooms(context, caller, parsed, prediction, fleet) if chooses and config.policy.pools else NO_ROOMS
+        rooms = (
+            self._rooms(request_id, caller, parsed, prediction, fleet, config)
+            if chooses and config.policy.pools
+            else NO_ROOMS
+        )
         conversation = conversation_key(request, parsed.prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
         reuse = None
@@ -103,16 +94,15 @@ class Routing:
         arm: Arm = ""
         # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
         if config.holdout_share > 0 and prediction is not None and not downgraded:
-            arm, route = drawn_arm(context.request_id, config, route, facts, prediction, fleet)
+            arm, route = drawn_arm(request_id, config, route, facts, prediction, fleet)
         if route.candidates[0].reason == "spill-over":
             self._tell_overflow(route, facts)
         keep_bytes = 0
         if request.as_written is None:
-            compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
             keep_bytes = kept_bytes(caller, prediction, in_flight, compared=compared)
         # In steps of few names, as with facts.
         routed = RoutedRequest(
-            request_id=context.request_id,
+            request_id=request_id,
             caller=caller,
             request=request,
             facts=facts,
@@ -121,7 +111,7 @@ class Routing:
             comparators=config.comparators if is_replaceable(request) else comparators_of(config.comparators, route),
             timeouts=config.timeouts,
             retry=config.retry,
-            upstream_headers={} if context.trace is None else context.trace.headers(),
+            upstream_headers=trace_headers or {},
             alias=request.alias or request.model,
             pools=config.pools,
             deadline=parsed.deadline,
@@ -131,28 +121,34 @@ class Routing:
         hold = hold_of(config, caller, parsed, facts, route, in_flight)
         if arm or downgraded or hold is not None or reuse is not None or turn is not None:
             routed = replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
-        return self._with_pair(routed, context, parsed)
+        return self._with_pair(routed, parsed, config, now)
 
-    def _with_pair(self, routed: RoutedRequest, context: RequestContext, parsed: ParsedRequest) -> RoutedRequest:
+    def _with_pair(
+        self, routed: RoutedRequest, parsed: ParsedRequest, config: PipelineConfig, now: float
+    ) -> RoutedRequest:
         """The request with the two cheap targets that are asked first, where that is wanted, pays, and can be told."""
         if routed.downgraded or routed.prediction is None:
             return routed
-        config, caller = context.config, routed.caller
-        if routed.facts.alias != AUTO or not may_ask_two(config, caller, parsed):
+        if routed.facts.alias != AUTO or not may_ask_two(config, routed.caller, parsed):
             return routed
-        pair = pair_of(config, parsed, routed, self._rates, context.reply.now)
+        pair = pair_of(config, parsed, routed, self._rates, now)
         return routed if pair is None else replace(routed, agreement=pair)
 
     def first_choice(
-        self, context: RequestContext, caller: Caller, parsed: ParsedRequest, prediction: Prediction | None
+        self,
+        request_id: str,
+        caller: Caller,
+        parsed: ParsedRequest,
+        prediction: Prediction | None,
+        config: PipelineConfig,
     ) -> tuple[Target, tuple[Deployment, ...]] | None:
         """The target that the request would go to now, and its deployments that may be called. Nobody is told, and nothing is
         remembered. None where there is none.
         """
-        config = _with_names(context.config, parsed.request.model)
+        config = with_names(config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
         fleet = self._breakers.fleet(config.catalog.targets, scope_of(caller))
-        rooms = self._rooms(context, caller, parsed, prediction, fleet)
+        rooms = self._rooms(request_id, caller, parsed, prediction, fleet, config)
         sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
         try:
             found = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms).candidates[0].target
@@ -169,14 +165,15 @@ class Routing:
 
     def _rooms(
         self,
-        context: RequestContext,
+        request_id: str,
         caller: Caller,
         parsed: ParsedRequest,
         prediction: Prediction | None,
         fleet: Fleet,
+        config: PipelineConfig,
     ) -> Rooms:
         """What is known now of the rooms of our own pools, for a request whose target is chosen by price."""
-        config, request, deadline = context.config, parsed.request, parsed.deadline
+        request, deadline = parsed.request, parsed.deadline
         if prediction is None or not config.policy.pools:
             return NO_ROOMS
         work = Work(
@@ -194,16 +191,16 @@ class Routing:
                 target = config.catalog.targets.get(target_id)
                 if target is None or not fleet.get(target_id) or target.routing_weight <= 0:
                     continue
-                room = self._dispatcher.room.expect(target, work, parsed.input_tokens, aim_s)
+                room = self._capacity.expect(target, work, parsed.input_tokens, aim_s)
                 if room is not None:
                     found[target_id] = room
-        return Rooms(found, place_of(context.request_id), caller.settings.spill_over) if found else NO_ROOMS
+        return Rooms(found, place_of(request_id), caller.settings.spill_over) if found else NO_ROOMS
 
     def _tell_overflow(self, route: RoutePlan, facts: Facts) -> None:
         """Tells the autoscalers of what goes elsewhere for want of room, as dispatch does of what it passes over."""
         for candidate in route.candidates:
             if candidate.margin_why == "own-full":
-                self._dispatcher.turned_away(candidate.target, facts.input_tokens + candidate.output_tokens)
+                self._capacity.record_overflow(candidate.target, facts.input_tokens + candidate.output_tokens)
 
     def _absences(self, config: PipelineConfig, fleet: Fleet, scope: Scope) -> Absences:
         """Why the targets that nothing of may be called are out of use."""
@@ -215,18 +212,16 @@ class Routing:
 
     def _starts_in_s(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> float | None:
         """Seconds after which a replica of a pool that nobody is in may be there; None where that is not known."""
-        found = [
-            self._dispatcher.room.starts_in_s(target) for target in absent(facts, config.policy, config.catalog, fleet)
-        ]
+        found = [self._capacity.starts_in_s(target) for target in absent(facts, config.policy, config.catalog, fleet)]
         return min((each for each in found if each is not None), default=None)
 
     def _tell_absent(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> None:
         tokens = facts.input_tokens + (facts.max_output_tokens or DEFAULT_OUTPUT_TOKENS)
         for target in absent(facts, config.policy, config.catalog, fleet):
-            self._dispatcher.turned_away(target, tokens)
+            self._capacity.record_overflow(target, tokens)
 
 
-def _with_names(config: PipelineConfig, name: str) -> PipelineConfig:
+def with_names(config: PipelineConfig, name: str) -> PipelineConfig:
     """The configuration with what wildcards know of the names behind the one that was sent."""
     if not config.catalog.wildcards.entries:
         return config

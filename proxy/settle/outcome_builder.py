@@ -11,8 +11,8 @@ from proxy.dispatch.attempt import Attempt, Settled
 from proxy.dispatch.attempt_result import CALLER_GONE
 from proxy.dispatch.outcome import RequestOutcome
 from proxy.parse.chat_request import messages_digest
+from proxy.plan.answer_retention import learns
 from proxy.plan.routed_request import RoutedRequest
-from proxy.settle.answer_sampling import learns
 from proxy.shared.target_latency import LatencyTracker
 
 _NO_USAGE: Final = Usage()

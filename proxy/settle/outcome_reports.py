@@ -12,8 +12,7 @@ from collections.abc import Sized
 from typing import Final
 
 from proxy.context import RequestContext
-from proxy.dispatch.outcome import Observer, RequestOutcome
-from proxy.learning.shadow import Shadow
+from proxy.dispatch.outcome import Observer, RequestOutcome, ShadowSampler
 from proxy.settle.answer_sampling import judge_late, went_well
 from proxy.settle.outcome_builder import outcome_of
 
@@ -39,10 +38,10 @@ class Reports:
         self._observers = observers
         self._at_least, self._at_most = at_once
         self._under_way = under_way
-        self._waiting: deque[tuple[RequestContext, float, Shadow | None]] = deque()
+        self._waiting: deque[tuple[RequestContext, float, ShadowSampler | None]] = deque()
         self._is_timed = False
 
-    def add(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
+    def add(self, context: RequestContext, now: float, shadow: ShadowSampler | None) -> None:
         """Takes a finished request, which nothing changes any more. `shadow` is offered what was answered."""
         self._waiting.append((context, now, shadow))
         wanted = max(self._at_least, min(len(self._under_way), self._at_most))
@@ -90,7 +89,7 @@ class Reports:
             self._tell_some(_AT_A_STRETCH_S)
 
 
-def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: Shadow | None) -> None:
+def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: ShadowSampler | None) -> None:
     caller, answering = context.caller, context.answering
     if shadow is not None and caller is not None and answering is not None and went_well(answering):
         shadow.offer(answering.routed.request, caller, outcome, answering.kept)

@@ -27,7 +27,7 @@ from providers.retry_budget import RetryBudget, RetryBudgets
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from proxy.admit.admission import BudgetGate
+from proxy.admit.admission import AdmissionControl, BudgetGate
 from proxy.admit.limits.limit import Limit
 from proxy.admit.limits.limiter import BucketLimiter
 from proxy.dispatch.dispatcher import Dispatcher
@@ -164,7 +164,9 @@ class House:
                 deadlines=deadlines or DeadlinesSection(),
             ),
             directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
-            limiter=BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time),
+            admission=AdmissionControl(
+                BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time), budgets=budgets
+            ),
             classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),
             breakers=breakers,
@@ -186,7 +188,6 @@ class House:
             observers=(self.told,),
             tracing=Tracing(),
             clock=loop.time,
-            budgets=budgets,
             latency=latency,
         )
 

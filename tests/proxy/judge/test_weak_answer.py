@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.wire import ChatRequest
-from proxy.judge.weak_answer import MAX_JUDGED_BYTES, Weakness, graver, judge
+from proxy.dispatch.outcome import Weakness
+from proxy.judge.weak_answer import MAX_JUDGED_BYTES, graver, judge
 from proxy.parse.chat_request import RequestHeaders, parse_chat
 from testing.scripted.upstream import chunks, completion, script_named
 

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.errors import BadRequest
-from proxy.parse.tags import TagBounds
+from proxy.parse.parsed_request import TagBounds
 
 
 def test_a_team_has_a_thousand_tags_and_no_more() -> None:

@@ -1,4 +1,4 @@
-"""Comparable answers: whether a program can tell that two answers to a request say the same, and whether they do.
+"""The form in which a request promises its answer: whether a program could tell that two answers to it say the same.
 
 That is decided from the request, before anything is asked, so it holds only where the request itself promises a short or formal answer: JSON
 that was asked for, a call that must be made, a letter of options, a number, a label. What may be answered at length is not compared,
@@ -6,24 +6,12 @@ however short its answers happen to be: no second model is asked for it, and it 
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from classifier.answer_forms import (
-    NOTHING,
-    json_in,
-    read,
-    same,
-    same_calls,
-    same_text,
-    same_value,
-    short_text,
-)
 from classifier.prediction import Prompt
 from providers.wire import ChatRequest
-from proxy.judge.weak_answer import WholeChoice, choices_of, judge
 
 Form = Literal["choice", "number", "literal", "json", "call", "text"]
 
@@ -92,58 +80,6 @@ def _form_of_text(request: ChatRequest, prompt: Prompt, expected_tokens: int) ->
     if is_short or _FINAL.search(said) or (expected_tokens <= MAX_EXPECTED_TOKENS and _SHORT.search(said)):
         return AskedForm("text")
     return None
-
-
-def said_by(asked: AskedForm, request: ChatRequest, payloads: Sequence[bytes]) -> Any:
-    """Returns what a whole answer says in the asked form; NOTHING for a weak one, and for what does not say anything in it."""
-    if judge(request, payloads) is not None:
-        return NOTHING
-    try:
-        (answer,) = choices_of(payloads)
-        if answer.finish == "length":
-            return NOTHING
-        return _called(answer) if asked.kind == "call" else NOTHING if answer.calls else _said(asked, answer.text)
-    except Exception:  # noqa: BLE001 - too large, too deep, no chat completion: whatever it was, it cannot be compared
-        return NOTHING
-
-
-def agree(asked: AskedForm, one: Any, other: Any) -> bool:
-    """Whether two answers say the same. What says nothing agrees with nothing."""
-    if one is NOTHING or other is NOTHING:
-        return False
-    match asked.kind:
-        case "json":
-            return same_value(one, other)
-        case "call":
-            return same_calls(one, other)
-        case "text":
-            return same_text(one, other)
-        case form:
-            return same(form, one, other)
-
-
-def _said(asked: AskedForm, text: str) -> Any:
-    match asked.kind:
-        case "json":
-            value, _ = json_in(text)
-            return value
-        case "text":
-            return short_text(text) or NOTHING
-        case "choice":
-            letter = read("choice", text)
-            return letter if letter is not None and letter in asked.letters else NOTHING
-        case "number" | "literal" as form:
-            found = read(form, text)
-            return NOTHING if found is None else found
-    return NOTHING
-
-
-def _called(answer: WholeChoice) -> Any:
-    """The calls of an answer, whose arguments were found to be objects; NOTHING without one."""
-    calls = [
-        (call.name, msgspec.json.decode("".join(call.arguments).strip() or "{}")) for call in answer.calls.values()
-    ]
-    return calls or NOTHING
 
 
 def _tool_choice(request: ChatRequest) -> Literal["none", "auto", "required"]:

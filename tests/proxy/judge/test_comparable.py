@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from classifier.answer_forms import NOTHING
+from proxy.judge.comparable import agree, said_by
 from proxy.parse.chat_request import RequestHeaders, parse_chat, prompt_of
-from proxy.plan.comparable import AskedForm, agree, asked_form, said_by
+from proxy.plan.answer_form import AskedForm, asked_form
 
 WEIGH = {"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}
 AS_OBJECT = {"response_format": {"type": "json_object"}}

@@ -8,7 +8,6 @@ import pytest
 from proxy.admit.idempotency.recording import Recording
 from proxy.context import RequestContext
 from proxy.http.exchange import CallerGone, Gone
-from proxy.relay.cancellation import cut_off, watch_caller
 from tests.proxy.contexts import a_context
 from tests.proxy.exchanges import HeardExchange
 
@@ -36,7 +35,7 @@ async def cut_while(
 
 def recorded(context: RequestContext) -> None:
     """It has an Idempotency-Key. The claim is never asked for here."""
-    context.recording = Recording.__new__(Recording)
+    context.reply.recording = Recording.__new__(Recording)
 
 
 @pytest.mark.parametrize(("why", "ended_by"), [("hung_up", "caller_gone"), ("slow_reader", "slow_reader")])
@@ -44,7 +43,7 @@ async def test_a_caller_that_is_gone_ends_its_request(why: Gone, ended_by: str) 
     exchange = HeardExchange()
 
     async def act(context: RequestContext) -> None:
-        watch_caller(context, exchange)
+        context.watch_caller(exchange)
         await asyncio.sleep(1)
 
     context, error = await cut_while(act, lambda _each: exchange.hang_up(why), exchange)
@@ -56,7 +55,7 @@ async def test_a_caller_that_left_before_is_not_served() -> None:
     exchange = HeardExchange()
     exchange.hang_up()
     with pytest.raises(CallerGone):
-        watch_caller(a_context(exchange), exchange)
+        a_context(exchange).watch_caller(exchange)
 
 
 @pytest.mark.parametrize("spared", [recorded, lambda each: setattr(each.reply, "done", True)])
@@ -66,7 +65,7 @@ async def test_an_answer_that_is_wanted_or_whole_goes_on(spared: Callable[[Reque
 
     async def act(context: RequestContext) -> None:
         spared(context)
-        watch_caller(context, exchange)
+        context.watch_caller(exchange)
         await asyncio.sleep(0.01)
 
     context, error = await cut_while(act, lambda _each: exchange.hang_up(), exchange)
@@ -99,5 +98,5 @@ async def test_a_process_that_stops_cuts_what_has_not_ended(done: bool, ended_by
         context.reply.done = done
         await asyncio.sleep(0.01)
 
-    context, _ = await cut_while(act, lambda each: cut_off([each]))
+    context, _ = await cut_while(act, lambda each: each.cut("cut_off") if not each.reply.done else None)
     assert context.ended_by == ended_by
