@@ -102,7 +102,7 @@ class _Weighbridge(TyperGroup):
 
 
 def _expected(error: Exception) -> str | None:
-    """Returns the message of an error that the user can correct; None for an unexpected one.
+    """Return the message of an error that the user can correct; None for an unexpected one.
 
     Error classes are looked up in loaded modules only: a command that raised one has imported its module.
     """
@@ -141,7 +141,7 @@ def _of_the_system(error: OSError) -> str | None:
 
 app = typer.Typer(
     cls=_Weighbridge,
-    help="Classifies each prompt, sends it to the cheapest capable model, and books every token.",
+    help="Classifies each prompt, send it to the cheapest capable model, and books every token.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -161,7 +161,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Classifies each prompt, sends it to the cheapest capable model, and books every token."""
+    """Classify each prompt, send it to the cheapest capable model, and book every token."""
 
 
 _COMMANDS: Final[dict[str, typer.Typer | Callable[..., None]]] = {

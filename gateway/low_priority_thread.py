@@ -27,11 +27,11 @@ NICENESS: Final = 19
 LEAST_SHARE: Final = 0.125
 """Part of a processor that the thread must get. With less it would only hold up whoever waits for it."""
 GRACE_S: Final = 0.15
-"""How much longer it may take beside that, over the last pieces of work together."""
+"""Seconds that it may take beside that, over the last pieces of work together."""
 _LAST: Final = 4
-"""How many pieces those are."""
+"""The number of those pieces."""
 AGAIN_S: Final = 5.0
-"""How long it rests after that."""
+"""Seconds of rest after that."""
 _CLOSE_S: Final = 5.0
 
 T = TypeVar("T")

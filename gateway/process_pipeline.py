@@ -97,15 +97,15 @@ class LiveLine:
         """Both are decided at the start."""
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
         self.refusals = Refusals(wall_us)
-        """What callers were refused; of the control plane's own line nobody reads it."""
+        """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
-        """What callers were answered, in the same way."""
+        """Answers given to callers, in the same way."""
         self._is_refreshing = False
         self._is_open = False
         self._queues: dict[str, QueueConfig] = {}
 
     async def open(self, process: Process, stack: contextlib.AsyncExitStack) -> None:
-        """Opens every part in the order of need; `stack` closes them."""
+        """Open every part in the order of need; `stack` closes them."""
         config, metrics, sources = self.config, self._metrics, process.sources
         self._ledger, self._fleet = process.ledger, process.fleet
         self.directory = self._open_directory(process, stack)
@@ -215,7 +215,7 @@ class LiveLine:
             self._tick()
 
         async def learn_own() -> None:
-            """What a floor means for a team comes from its own requests once there are enough of them."""
+            """Learn a floor's meaning for a team from its own requests, once there are enough of them."""
             found = self.line.config.tolerances
             if found is not None:
                 artifact, width = found.artifact, found.width
@@ -227,7 +227,7 @@ class LiveLine:
         background(stack, every(self.config.classifier.learning.poll_s, self.tunings.refresh))
 
     def open_shadow(self, sources: Sources, stack: contextlib.AsyncExitStack) -> None:
-        """Starts to ask a second target in the background for a share of requests; the stack ends it."""
+        """Start to ask a second target in the background for a share of requests; the stack ends it."""
         metrics = self._metrics.learning
 
         def rules() -> ShadowRules:
@@ -260,7 +260,7 @@ class LiveLine:
         self.line.shadow = shadow
 
     def write_down(self) -> None:
-        """Brings what was counted to where other processes see it."""
+        """Bring what was counted to where other processes see it."""
         self.line.reports.tell()
         self._metrics.ledger.set_journal(self._ledger.state())
         self._metrics.requests.write()
@@ -271,17 +271,17 @@ class LiveLine:
         return self._ledger.boot_id
 
     def report(self) -> WorkerReport:
-        """What the process tells of itself now."""
+        """Report on the process as it is now."""
         scored_by_rule = getattr(self.classifier, "fallbacks", 0)
         return report_of(self._ledger, self.line, self.gate, self.breakers, scored_by_rule)
 
     def evidence(self, target_id: str) -> Evidence:
-        """What a choice of the target rests on, the baseline model counted in; of one that is configured no more, too."""
+        """Return the evidence that a choice of the target rests on, the baseline model counted in; also for one that is configured no more."""
         rules = self.line.config
         return choice_evidence(target_id, rules.policy, rules.catalog, self.classifier)
 
     def measuring_rules(self) -> MeasuringRules:
-        """What a measurement calls targets by, now."""
+        """Return the rules by which a measurement calls targets now."""
         rules = self.line.config
         return MeasuringRules(
             catalog=rules.catalog,
@@ -299,7 +299,7 @@ class LiveLine:
         return self.line.in_flight if self._is_open else 0
 
     def _built(self, config: GatewayConfig, book: PriceBook) -> Catalog:
-        """The catalog with the replicas that are known now."""
+        """Return the catalog with the replicas that are known now."""
         catalog = build_catalog(config.providers, resolve_secret, book, wall_us(), self._pools, self._served_as)
         return with_deployments(catalog, self._fleet.deployments())
 
@@ -331,7 +331,7 @@ class LiveLine:
             self.gate.queues.adopt(queues)
 
     def _reloaded_rules(self, config: GatewayConfig, catalog: Catalog) -> PipelineConfig:
-        """The classifier's targets come first: what a floor means is computed from their abilities."""
+        """Return the classifier's targets come first: what a floor means is computed from their abilities."""
         before = self._catalog
         self.classifier.adopt(catalog.abilities, catalog.efforts)
         try:
@@ -341,7 +341,7 @@ class LiveLine:
             raise
 
     def _retuned(self) -> None:
-        """What was computed from the classifier's old rows is computed anew."""
+        """Compute anew what followed from the classifier's old rows."""
         self.line.config = pipeline_config(self.config, self._catalog, self.classifier)
 
     def _repriced(self) -> None:
@@ -364,7 +364,7 @@ class LiveLine:
                 metrics.set_breaker(deployment.deployment_id, self.breakers.state(deployment.deployment_id))
 
     def reload(self) -> None:
-        """Reads the file again and swaps the rules whole; a bad file changes nothing."""
+        """Read the file again and swap the rules whole; a bad file changes nothing."""
         if not self._is_open:
             return
         answer = reload(self.config, self._config_path, self._environment)

@@ -18,7 +18,7 @@ _NARROWEST = 6
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), shrink: int | None = None
 ) -> None:
-    """Prints rows to standard output as an aligned table.
+    """Print rows to standard output as an aligned table.
 
     `right` names the columns of figures, `shrink` the one that is cut when a terminal is too narrow for all.
     """
@@ -52,7 +52,7 @@ def print_table(
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Formats a count with its noun: `1 entry`, `2,000 entries`."""
+    """Format a count with its noun: `1 entry`, `2,000 entries`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

@@ -74,7 +74,7 @@ class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Absence(msgspec.Struct, frozen=True):
-    """Why no deployment of a target is called now."""
+    """The reason for which no deployment of a target is called now."""
 
     owner: Owner
     reason: str
@@ -94,7 +94,7 @@ class _Opening:
         self.owner = owner
         self.probe: Permit | None = None
         self.blame: Scope | None = None
-        """Whose probes have failed since it is half-open."""
+        """The callers whose probes have failed since it is half-open."""
 
 
 class _Breaker:
@@ -130,7 +130,7 @@ class _Breaker:
 
     @property
     def is_troubled(self) -> bool:
-        """Whether anybody is kept from it, or was when it was looked at last."""
+        """True when anybody is kept from it, or was when it was looked at last."""
         return bool(self.openings) or self.pace.is_set
 
 
@@ -168,7 +168,7 @@ class Permit(msgspec.Struct, eq=False):
     _done: bool = False
 
     def success(self) -> None:
-        """Reports that the deployment answers: closes the circuit after a probe, and clears earlier failures."""
+        """Report that the deployment answers: close the circuit after a probe, and clear earlier failures."""
         breaker = self._breaker
         if self._done or breaker.epoch != self._epoch:
             return
@@ -185,7 +185,7 @@ class Permit(msgspec.Struct, eq=False):
         self._successes = breaker.successes
 
     def failure(self, *, of_everyone: bool = False) -> None:
-        """Reports a failure of the deployment's health: no connection, 5xx, a cut or malformed reply, silence.
+        """Report a failure of the deployment's health: no connection, 5xx, a cut or malformed reply, silence.
 
         `of_everyone` says that no request can have caused it, such as a refused connection.
         """
@@ -202,17 +202,17 @@ class Permit(msgspec.Struct, eq=False):
         self._breakers._record_failure(breaker, self, scope)  # noqa: SLF001
 
     def record_fault(self, kind: str, status: int | None, *, counted: bool, detail: str = "") -> None:
-        """Records a fault for display, whether it counts or not. `kind` is an error's class."""
+        """Record a fault for display, whether it counts or not. `kind` is an error's class."""
         self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted, detail))  # noqa: SLF001
 
     def refused(self, why: str = "key") -> None:
-        """Reports a refusal that is the operator's to mend: it is ejected at once, as no other call can succeed either."""
+        """Report a refusal that is the operator's to mend: it is ejected at once, as no other call can succeed either."""
         if not self._done and self._breaker.epoch == self._epoch:
             self._breakers._open_for_everyone(self._breaker, why, "operator")  # noqa: SLF001
         self.abandon()
 
     def paced(self, wait_s: float | None, why: str = "rate") -> None:
-        """Reports that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without. Of a
+        """Report that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without. Of a
         wildcard only the name that was asked for is, as providers limit each model by itself.
         """
         if not self._done and self._breaker.epoch == self._epoch:
@@ -220,7 +220,7 @@ class Permit(msgspec.Struct, eq=False):
         self.abandon()
 
     def silent(self) -> None:
-        """Reports that nothing came in time, which may be a slow answer or a hang.
+        """Report that nothing came in time, which may be a slow answer or a hang.
 
         It counts as a failure unless another attempt at the deployment succeeded since this one began.
         """
@@ -230,7 +230,7 @@ class Permit(msgspec.Struct, eq=False):
             self.abandon()
 
     def abandon(self) -> None:
-        """Ends the attempt without a verdict (the caller hung up); a probe frees its place."""
+        """End the attempt without a verdict (the caller hung up); a probe frees its place."""
         self._done = True
         for scope in self.probes:
             opening = self._breaker.openings.get(scope)
@@ -264,7 +264,7 @@ class Breakers:
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
-        """Sets the targets: deployments that stay keep their state, the state of others is dropped, and so is that of those with
+        """Set the targets: deployments that stay keep their state, the state of others is dropped, and so is that of those with
         another key or address, of which nothing is known.
         """
         old, self._breakers, self._groups = self._breakers, {}, {}
@@ -276,7 +276,7 @@ class Breakers:
         self._names = {each: pace for each, pace in self._names.items() if each[0] in kept}
 
     def available(self, target: Target, caller: Scope = EVERYONE) -> tuple[Deployment, ...]:
-        """The deployments that `caller` may call now, in their order. Takes no permit."""
+        """Return the deployments that `caller` may call now, in their order. Takes no permit."""
         group = self._groups.get(target.entry)
         if group is None:
             group = self._add_group(target, self._breakers)
@@ -293,7 +293,7 @@ class Breakers:
         )
 
     def fleet(self, targets: Mapping[str, Target], caller: Scope = EVERYONE) -> Mapping[str, tuple[Deployment, ...]]:
-        """What is `available` of each target, by its id. Where nobody is kept from anything and no pool's replicas come and
+        """Return what is `available` of each target, by its id. Where nobody is kept from anything and no pool's replicas come and
         go, that is the same mapping each time.
         """
         if self._whole is None or self._whole[0] is not targets:
@@ -316,7 +316,7 @@ class Breakers:
         return found
 
     def absence(self, target: Target, caller: Scope = EVERYONE) -> Absence | None:
-        """Why nothing of the target is called now: by the deployment that is called again first. None where something is, or
+        """Return the reason that nothing of the target is called now, of the deployment that is called again first. None where something is, or
         where it has no deployment.
         """
         now, name = self._clock(), name_of(target)
@@ -332,7 +332,7 @@ class Breakers:
     def try_acquire(
         self, deployment_id: str, caller: Scope = EVERYONE, *, tried: Collection[str] = (), name: str = ""
     ) -> Permit | None:
-        """A permit for one attempt of the caller's, or None when the deployment is out of use or its probe is taken. A request
+        """Return a permit for one attempt of the caller's, or None when the deployment is out of use or its probe is taken. A request
         is no probe of a deployment that it has `tried`. `name` is what is asked for of a wildcard.
         """
         breaker = self._breaker_of(deployment_id)
@@ -353,7 +353,7 @@ class Breakers:
         return permit
 
     def is_failing(self, deployment_id: str, caller: Scope = EVERYONE) -> bool:
-        """True when the latest calls all failed, as far as that says something to the caller: what only another team's requests
+        """Return True when the latest calls all failed, as far as that says something to the caller: what only another team's requests
         met does not.
         """
         breaker = self._breakers.get(deployment_id)
@@ -362,7 +362,7 @@ class Breakers:
         return breaker.streak.whose in {EVERYONE, (caller[0], ""), caller}
 
     def cleared(self, deployment_id: str) -> None:
-        """Closes the circuit and clears failures, for a health check that has seen the deployment work again."""
+        """Close the circuit and clear failures, for a health check that has seen the deployment work again."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             return
@@ -371,7 +371,7 @@ class Breakers:
             self._close(breaker, scope)
 
     def state(self, deployment_id: str) -> BreakerState:
-        """A deployment's state for everyone; an unknown one is closed."""
+        """Return a deployment's state for everyone; an unknown one is closed."""
         breaker = self._breakers.get(deployment_id)
         now = self._clock()
         opening = None if breaker is None else breaker.openings.get(EVERYONE)
@@ -380,7 +380,7 @@ class Breakers:
         return "paced" if breaker is not None and breaker.pace.until > now else "closed"
 
     def telling(self) -> dict[str, BreakerSnapshot]:
-        """The breakers that have anything to show, by deployment id: not closed, or with ejections, failures or faults."""
+        """Return the breakers that have anything to show, by deployment id: not closed, or with ejections, failures or faults."""
         return {
             deployment_id: self.describe(deployment_id)
             for deployment_id, breaker in self._breakers.items()
@@ -388,7 +388,7 @@ class Breakers:
         }
 
     def describe(self, deployment_id: str) -> BreakerSnapshot:
-        """One deployment's breaker for display; one that was never called is closed."""
+        """Return one deployment's breaker for display; one that was never called is closed."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             return BreakerSnapshot(state="closed", opens_again_s=None, failures=0, ejections=0, faults=())
@@ -406,7 +406,7 @@ class Breakers:
         )
 
     def configure(self, config: BreakerConfig) -> None:
-        """Sets new thresholds, from the next failure on; ejections in progress end as they were going to."""
+        """Set new thresholds, from the next failure on; ejections in progress end as they were going to."""
         self._config = config
 
     def _accepts_calls(self, breaker: _Breaker, caller: Scope, now: float, name: str = "") -> bool:
@@ -449,7 +449,7 @@ class Breakers:
         return breaker
 
     def _add_group(self, target: Target, known: Mapping[str, _Breaker]) -> _Group:
-        """Makes one group of a target's deployments, with their known state."""
+        """Make one group of a target's deployments, with their known state."""
         group = self._groups[target.entry] = _Group(len(target.deployments))
         for deployment in target.deployments:
             breaker = known.get(deployment.deployment_id)
@@ -476,7 +476,7 @@ class Breakers:
             self._open_for_everyone(breaker, "failing", "health")
 
     def _probe_failed(self, breaker: _Breaker, opened_for: Scope, culprit: Scope) -> None:
-        """Opens the circuit for longer. For everyone only when the probes of two teams failed: one alone may be its own fault."""
+        """Open the circuit for longer. For everyone only when the probes of two teams failed: one alone may be its own fault."""
         opening = breaker.openings[opened_for]
         opening.probe = None
         if opened_for != EVERYONE:
@@ -512,7 +512,7 @@ class Breakers:
             breaker.openings[EVERYONE] = _Opening(now + self._lasts_s(times), times, why, owner)
 
     def _open_for(self, breaker: _Breaker, scope: Scope) -> None:
-        """Opens the circuit for a key or a team alone, each time for longer until a probe of its own succeeds."""
+        """Open the circuit for a key or a team alone, each time for longer until a probe of its own succeeds."""
         known = breaker.openings.get(scope)
         times = 1 if known is None else known.times + 1
         with _Trouble(self, breaker):
@@ -548,7 +548,7 @@ class Breakers:
             breaker.closed_at = self._clock()
 
     def _forget_what_is_over(self, breaker: _Breaker, now: float) -> None:
-        """Forgets a pace that is over, and openings for keys and teams that did not come back long after they might."""
+        """Forget a pace that is over, and openings for keys and teams that did not come back long after they might."""
         late = now - self._config.max_ejection_s
         stale = [
             scope
@@ -565,7 +565,7 @@ class Breakers:
 
 
 class _Trouble:
-    """Counts a breaker among the troubled ones, or no more, by what is done to it within."""
+    """A change to a breaker, after which it counts among the troubled ones, or no more."""
 
     def __init__(self, breakers: Breakers, breaker: _Breaker) -> None:
         self._breakers = breakers
@@ -581,7 +581,7 @@ class _Trouble:
 
 
 def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
-    """True when what was learnt of the one says nothing of the other: who is asked, where, and with which key."""
+    """Return True when what was learnt of the one says nothing of the other: who is asked, where, and with which key."""
     return known is not None and (known.base_url, known.api_key, known.upstream_model, known.options) != (
         now.base_url,
         now.api_key,
@@ -591,12 +591,12 @@ def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
 
 
 def name_of(target: Target) -> str:
-    """What is asked for of a wildcard; empty for a target with an entry of its own."""
+    """Return the name that is asked for of a wildcard; empty for a target with an entry of its own."""
     return target.target_id if target.pattern else ""
 
 
 def _applying(breaker: _Breaker, caller: Scope) -> list[Scope]:
-    """The scopes that the circuit is open for and the caller belongs to."""
+    """Return the scopes that the circuit is open for and the caller belongs to."""
     openings = breaker.openings
     return [scope for scope in dict.fromkeys((EVERYONE, (caller[0], ""), caller)) if scope in openings]
 

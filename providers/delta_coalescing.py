@@ -35,7 +35,7 @@ class FoundRun(msgspec.Struct, frozen=True):
 
 
 class WordRuns:
-    """Finds the runs in the reads of one chat's stream."""
+    """A finder of runs of words in the reads of one chat's stream."""
 
     __slots__ = ("_form", "_tries")
 
@@ -44,7 +44,7 @@ class WordRuns:
         self._tries = _TRIES
 
     def find(self, read: bytes) -> FoundRun | None:
-        """The run in a read of several events; None for any other, and where something else is between its words.
+        """Return the run in a read of several events; None for any other, and where something else is between its words.
 
         It is one only where an event may begin, which the bytes before it tell.
         """
@@ -62,7 +62,7 @@ class WordRuns:
 
 
 class _Form:
-    """What a stream's events with words have in common."""
+    """The fields that a stream's events with words have in common."""
 
     __slots__ = ("_after", "_before", "_between", "_counted", "_lead", "_mark", "_service_tier", "_trail")
 
@@ -80,7 +80,7 @@ class _Form:
         self._between = self._trail + self._lead
 
     def run_in(self, read: bytes) -> FoundRun | None:
-        """All from the first to the last event of this form, if those between are of this form, too."""
+        """Return all from the first to the last event of this form, if those between are of this form, too."""
         lead, trail = self._lead, self._trail
         start, last = read.find(lead), read.rfind(self._mark, 0, read.rfind(_END))
         if start < 0 or last < start:
@@ -100,7 +100,7 @@ class _Form:
         return None if event is None else FoundRun(event, start, end)
 
     def _event(self, pieces: list[bytes], usages: list[bytes]) -> Event | None:
-        """The run of these pieces of text, and of the usages behind them; None where some are no such thing."""
+        """Return the run of these pieces of text, and of the usages behind them; None where some are no such thing."""
         texts = _texts_of(pieces)
         words = "".join(texts)
         if not words or (self._counted and len(usages) != len(pieces)):
@@ -120,7 +120,7 @@ class _Form:
 
 
 def _texts_of(pieces: list[bytes]) -> list[str]:
-    """The texts that JSON writes as these, between quotation marks; empty where one of them is no text."""
+    """Return the texts that JSON writes as these, between quotation marks; empty where one of them is no text."""
     joined = b'","'.join(pieces)
     if b'\\","' in joined:
         # A backslash before the mark that ends a text may belong to either.
@@ -134,7 +134,7 @@ def _texts_of(pieces: list[bytes]) -> list[str]:
 
 
 def _form_in(read: bytes) -> _Form | None:
-    """The form of the words among the first events of a read."""
+    """Return the form of the words among the first events of a read."""
     end = -len(_END)
     for _ in range(_LOOKED_AT):
         start = read.find(_DATA, end + len(_END)) + len(_DATA)
@@ -148,7 +148,7 @@ def _form_in(read: bytes) -> _Form | None:
 
 
 def _form_of(payload: bytes) -> _Form | None:
-    """The form of an event that says nothing but a piece of text."""
+    """Return the form of an event that says nothing but a piece of text."""
     counted = _COUNTED.search(payload + _END)
     plain = payload if counted is None else payload[: counted.start()] + b"}"
     found = _CONTENT.fullmatch(plain)

@@ -15,25 +15,25 @@ EVERYONE: Final[Scope] = ("", "")
 
 
 def join_scopes(known: Scope | None, another: Scope) -> Scope:
-    """The least scope that holds both."""
+    """Return the least scope that holds both."""
     if known is None or known == another:
         return another
     return (known[0], "") if known[0] == another[0] else EVERYONE
 
 
 class FailureStreak(msgspec.Struct, frozen=True):
-    """Failures in a row."""
+    """A number of failures in a row."""
 
     failures: int = 0
     blame: Scope | None = None
-    """Whose the failures of the first team among them are."""
+    """The least scope that holds the failures of the first team among them."""
     others: int = 0
     """Those of other teams."""
     is_everyones: bool = False
     """True when one of them was caused by no request."""
 
     def with_one(self, scope: Scope) -> "FailureStreak":
-        """One more failure, of a request of this scope or, of everyone's, of none."""
+        """Return one more failure, of a request of this scope or, of everyone's, of none."""
         if scope == EVERYONE:
             return msgspec.structs.replace(self, failures=self.failures + 1, is_everyones=True)
         if self.blame is not None and self.blame[0] != scope[0]:
@@ -42,7 +42,7 @@ class FailureStreak(msgspec.Struct, frozen=True):
 
     @property
     def whose(self) -> Scope:
-        """Whom it says something to."""
+        """The callers that the streak says something to."""
         if self.is_everyones or self.others >= _OTHERS or self.blame is None:
             return EVERYONE
         return self.blame

@@ -87,11 +87,11 @@ _JSON_TYPE: Final = fields([("content-type", "application/json")])
 
 
 def _ignored(_reached: bool) -> None:
-    """A question may reach its deployment or not: nothing is booked for it."""
+    """Ignore whether a question reached its deployment: nothing is booked for it."""
 
 
 class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on replies, in bytes, and on the connection pool."""
+    """The limits on replies, in bytes, and on the connection pool."""
 
     max_event_bytes: int = MAX_EVENT_BYTES
     max_reply_bytes: int = 256 * 1024 * 1024
@@ -114,7 +114,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class DirectUpstream:
-    """Calls upstreams over one pool of connections."""
+    """A client of OpenAI-shaped upstreams and of Anthropic's messages, over one pool of connections."""
 
     def __init__(self, limits: DirectLimits | None = None, proxy: ForwardProxy | None = None) -> None:
         load_refusals()
@@ -133,7 +133,7 @@ class DirectUpstream:
         """By the deployment's id and the path."""
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
-        """Opens the call as `Upstream.open` does; raises an UpstreamError."""
+        """Open the call as `Upstream.open` does. Raises an UpstreamError."""
         refuse_media_links(call.request, call.deployment)
         deployment_id, reader = call.deployment.deployment_id, reader_of(call)
         try:
@@ -174,7 +174,7 @@ class DirectUpstream:
             raise
 
     async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
-        """Puts the question as `TokenCounter.count_tokens` does."""
+        """Put the question as `TokenCounter.count_tokens` does."""
         try:
             head = _head_of(deployment, question.url)
             own = fields([*question.headers, ("x-request-id", request_id)])
@@ -198,11 +198,11 @@ class DirectUpstream:
         return found if type(found) is int and 0 <= found <= MOST_TOKENS else None
 
     async def aclose(self) -> None:
-        """Closes the pool's connections."""
+        """Close the pool's connections."""
         await self._pool.aclose()
 
     async def _form_sent(self, call: UpstreamCall, upload: Upload) -> Connection:
-        """Sends a file in pieces, as the upstream takes them, until it is whole or the upstream answers before that."""
+        """Send a file in pieces, as the upstream takes them, until it is whole or the upstream answers before that."""
         form = form_of(call.request.fields, call.deployment.upstream_model, upload)
         connection = await self._sent(call, form.before, fields([("content-type", form.content_type)]), form.length)
         try:
@@ -217,7 +217,7 @@ class DirectUpstream:
     def _sent(
         self, call: UpstreamCall, body: bytes, media_type: bytes, length: int | None = None
     ) -> Coroutine[Any, Any, Connection]:
-        """Sends the call over the pool, as `ConnectionPool.send` does."""
+        """Send the call over the pool, as `ConnectionPool.send` does."""
         head = self._head(call.deployment, path_of(call.request, call.deployment))
         dialect = call.request.as_written.headers if call.request.as_written is not None else ()
         own = media_type + fields([*call.headers.items(), *dialect, ("x-request-id", call.request_id)])
@@ -279,7 +279,7 @@ class DirectUpstream:
 
 @lru_cache(maxsize=256)
 def _kind_of(media_type: bytes) -> bytes:
-    """The media type alone, in lower case."""
+    """Return the media type alone, in lower case."""
     return media_type.partition(b";")[0].strip().lower()
 
 
@@ -321,7 +321,7 @@ _KEY_HEADERS: Final = {"azure": "api-key", "litellm": "x-api-key"}
 
 
 async def _refuse(connection: Connection, call: UpstreamCall, share: Share) -> NoReturn:
-    """Raises the error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
+    """Raise the error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
     deployment = call.deployment
     try:
         async with asyncio.timeout(_ERROR_BODY_S):
@@ -343,7 +343,7 @@ async def _refuse(connection: Connection, call: UpstreamCall, share: Share) -> N
 
 
 async def _read_bounded(connection: Connection, limit: int, share: Share) -> bytes | None:
-    """The whole body, or None when it is longer than the limit. It is held in `share`, which whoever made it gives back.
+    """Return the whole body, or None when it is longer than the limit. It is held in `share`, which whoever made it gives back.
 
     Raises READ_ERRORS.
     """
@@ -365,7 +365,7 @@ async def _read_bounded(connection: Connection, limit: int, share: Share) -> byt
 
 
 def _decoded(call: UpstreamCall, body: bytes) -> Event:
-    """A whole reply as one event. Raises an UpstreamError."""
+    """Return a whole reply as one event. Raises an UpstreamError."""
     deployment_id, secret = call.deployment.deployment_id, call.deployment.api_key
     operation = call.request.operation
     if operation == "chat":
@@ -411,17 +411,17 @@ class _Body(msgspec.Struct, eq=False):
         return [event]
 
     def unread(self) -> list[Event]:
-        """Always empty: a part of a body cannot be decoded."""
+        """Return nothing, always: a part of a body cannot be decoded."""
         return []
 
     async def aclose(self) -> None:
-        """Closes it, once whoever read it is done with what it said."""
+        """Close it, once whoever read it is done with what it said."""
         self.pool.release(self.connection)
         self.share.give_back()
 
 
 _EVENT_BYTES: Final = 512
-"""What an event costs beside its bytes."""
+"""Bytes that an event costs beside its own."""
 
 
 class _Stream:
@@ -501,7 +501,7 @@ class _Stream:
         return None
 
     def _held_after(self, read: int, events: list[Event]) -> int:
-        """The bytes that are held of the stream: of an event that is not whole, and, until it speaks, of all events."""
+        """Return the bytes that are held of the stream: of an event that is not whole, and, until it speaks, of all events."""
         if not self._has_spoken:
             self._has_spoken = any(event.token or event.finished for event in events)
             self._before = 0 if self._has_spoken else self._before + read + _EVENT_BYTES * len(events)
@@ -520,7 +520,7 @@ class _Stream:
             return []
 
     def _heard(self, data: bytes) -> list[Event]:
-        """What a read says; an empty one is the stream's end."""
+        """Decode a read; an empty one is the stream's end."""
         self._left -= len(data)
         if self._left < 0:
             raise MalformedReply("The upstream's stream is too long.", deployment_id=self._deployment_id)
@@ -542,13 +542,13 @@ class _Stream:
         return events
 
     def _count_idle(self, count: int) -> None:
-        """Counts what says nothing: comments, and events without content. What is held of an event may become one."""
+        """Count what says nothing: comments, and events without content. What is held of an event may become one."""
         self._idle_bytes += count
         if self._idle_bytes - self._parser.held_bytes > _MAX_IDLE_BYTES:
             raise MalformedReply("The upstream streams and says nothing.", deployment_id=self._deployment_id)
 
     def _many(self, data: bytes) -> list[Event]:
-        """What a read of several events says, which may hold a run of words."""
+        """Decode a read of several events, which may hold a run of words."""
         found = self._runs.find(data) if self._runs is not None and len(data) <= self._max_event_bytes else None
         if found is None:
             return self._events(data)
@@ -561,7 +561,7 @@ class _Stream:
         return events + self._events(data[found.end :]) if found.end < len(data) else events
 
     def _events(self, data: bytes) -> list[Event]:
-        """Events up to the end marker, or up to a broken one: what came before it was generated and counts."""
+        """Return events up to the end marker, or up to a broken one: what came before it was generated and counts."""
         events: list[Event] = []
         for payload in self._parser.feed(data) if data else self._parser.finish():
             if payload[:1] != b"{":
@@ -593,7 +593,7 @@ class _Stream:
         return events
 
     def _end_at_eof(self) -> None:
-        """Ends the stream. Raises StreamCut unless a finish reason came: some upstreams never send [DONE] after it."""
+        """End the stream. Raises StreamCut unless a finish reason came: some upstreams never send [DONE] after it."""
         if self.ended:
             return
         if not self._finished:
@@ -614,7 +614,7 @@ class _Stream:
             self._share.give_back()
 
     async def _drain_tail(self) -> None:
-        """Reads the end of the HTTP body, for a moment, so that the connection can be reused."""
+        """Read the end of the HTTP body, for a moment, so that the connection can be reused."""
         if self._connection.at_eof:
             return
         size = 0

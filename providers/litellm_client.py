@@ -75,7 +75,7 @@ _DROPPED_FIELDS = frozenset(
 )
 
 _OF_REASONERS = frozenset({"reasoning_effort"})
-"""What models that do not reason refuse, and what says so little of an answer that it may be left out."""
+"""Fields that models that do not reason refuse, and that say so little of an answer that they may be left out."""
 _JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
 _LITELLM_PREFIX = re.compile(r"^(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*[:-]\s*")
 
@@ -134,7 +134,7 @@ def _import_litellm() -> Any:
 
 
 class LitellmUpstream:
-    """Calls upstreams through litellm, without its retries, callbacks, caches or logs."""
+    """A client of upstreams through litellm, without its retries, callbacks, caches or logs."""
 
     def __init__(self) -> None:
         self._litellm: Any = None
@@ -142,13 +142,13 @@ class LitellmUpstream:
         self._supported: dict[str, frozenset[str]] = {}
 
     async def prepare(self) -> None:
-        """Imports litellm. Call it at start, so that the first request does not wait for it."""
+        """Import litellm. Call it at start, so that the first request does not wait for it."""
         async with self._loading:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(_import_litellm)
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
-        """Opens the call as `Upstream.open` does; raises an UpstreamError."""
+        """Open the call as `Upstream.open` does. Raises an UpstreamError."""
         arguments = litellm_arguments(call)
         await self.prepare()
         self._drop_unsupported(arguments, call)
@@ -159,7 +159,7 @@ class LitellmUpstream:
         return _LitellmBody(reply, call)
 
     def _drop_unsupported(self, arguments: dict[str, Any], call: UpstreamCall) -> None:
-        """Leaves out what litellm says that the model cannot take. Raises CannotCarry for what may not be left out."""
+        """Leave out what litellm says that the model cannot take. Raises CannotCarry for what may not be left out."""
         model = call.deployment.upstream_model
         supported = self._supported.get(model)
         if supported is None:
@@ -181,13 +181,13 @@ class LitellmUpstream:
                 call.drops(name)
 
     async def aclose(self) -> None:
-        """Closes litellm's HTTP clients, if it was imported."""
+        """Close litellm's HTTP clients, if it was imported."""
         if self._litellm is not None:
             await asyncio.shield(_close_clients(self._litellm))
 
 
 def _supported_by(litellm: Any, model: str) -> frozenset[str]:
-    """The parameters that litellm translates for a model; empty where it does not know the provider."""
+    """Return the parameters that litellm translates for a model; empty where it does not know the provider."""
     provider, _, name = model.partition("/")
     try:
         return frozenset(litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or ())
@@ -206,7 +206,7 @@ async def _close_clients(litellm: Any) -> None:
 
 
 def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
-    """The keyword arguments of `litellm.acompletion`. Raises CannotCarry for a field that may not pass."""
+    """Return the keyword arguments of `litellm.acompletion`. Raises CannotCarry for a field that may not pass."""
     deployment = call.deployment
     if call.request.operation != "chat":
         raise _cannot_carry(
@@ -267,7 +267,7 @@ def _cannot_carry(deployment: Deployment, message: str, param: str) -> CannotCar
 async def _await_within(
     waiting: Awaitable[Any], limit_s: float, call: UpstreamCall, litellm: Any, *, begun: bool
 ) -> Any:
-    """Awaits litellm within `limit_s` seconds; whatever it raises comes out as an UpstreamError."""
+    """Await litellm within `limit_s` seconds; whatever it raises comes out as an UpstreamError."""
     try:
         async with asyncio.timeout(limit_s):
             return await waiting
@@ -316,7 +316,7 @@ def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun:
 
 
 def _content_of(cause: BaseException) -> bytes:
-    """The body of the reply that an exception is about, as far as it was read."""
+    """Return the body of the reply that an exception is about, as far as it was read."""
     try:
         content = getattr(cause, "response", None)
         content = getattr(content, "content", b"")
@@ -326,7 +326,7 @@ def _content_of(cause: BaseException) -> bytes:
 
 
 def _server_fault(error: Exception, status: int | None, refused: UpstreamError, *, begun: bool) -> UpstreamError:
-    """What is wrong where nothing says that the provider refused the call, but perhaps the words of `refused`."""
+    """Return the fault where nothing says that the provider refused the call, but perhaps the words of `refused`."""
     deployment_id = refused.deployment_id
     unreached = _is_no_connection(error)
     if refused.owner != "health" and not unreached:
@@ -351,7 +351,7 @@ def _is_no_connection(error: BaseException) -> bool:
 
 
 def _is_connection_lost(error: BaseException) -> bool:
-    """True when an established connection broke before the answer came."""
+    """Return True when an established connection broke before the answer came."""
     return any(
         isinstance(cause, ConnectionError) or not _CONNECTION_LOST.isdisjoint(_class_names(cause))
         for cause in _causes(error)
@@ -359,14 +359,14 @@ def _is_connection_lost(error: BaseException) -> bool:
 
 
 def _is_unreadable(error: BaseException) -> bool:
-    """True for a success whose body is no JSON: litellm calls some of these the caller's fault, but the work was done."""
+    """Return True for a success whose body is no JSON: litellm calls some of these the caller's fault, but the work was done."""
     causes = list(_causes(error))
     refused = any("HTTPStatusError" in _class_names(cause) for cause in causes)
     return not refused and any(isinstance(cause, json.JSONDecodeError) for cause in causes)
 
 
 def _provider_status(error: BaseException) -> int | None:
-    """The HTTP status of the provider's own answer, if any; litellm's exceptions say 500 even when nothing came, so that the
+    """Return the HTTP status of the provider's own answer, if any; litellm's exceptions say 500 even when nothing came, so that the
     innermost cause is to be believed.
     """
     found = [getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error)]
@@ -374,7 +374,7 @@ def _provider_status(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes, outermost first, at most 8: transport errors come wrapped more than once."""
+    """Yield the error and its causes, outermost first, at most 8: transport errors come wrapped more than once."""
     cause: BaseException | None = error
     for _ in range(8):
         if cause is None:
@@ -388,7 +388,7 @@ def _class_names(error: BaseException) -> set[str]:
 
 
 def _body_of(error: Exception) -> bytes:
-    """The provider's error object out of litellm's message, or the message itself, as JSON."""
+    """Return the provider's error object out of litellm's message, or the message itself, as JSON."""
     text = str(getattr(error, "message", "") or error)[:8_192]
     found = _JSON_IN_MESSAGE.search(text)
     if found is not None:
@@ -427,7 +427,7 @@ class _LitellmBody:
         return []
 
     async def aclose(self) -> None:
-        """Does nothing: the reply was read already."""
+        """Do nothing: the reply was read already."""
 
 
 class _LitellmStream:
@@ -459,7 +459,7 @@ class _LitellmStream:
         return [event]
 
     def unread(self) -> list[Event]:
-        """Always empty: litellm's own buffer cannot be read without waiting."""
+        """Return nothing, always: litellm's own buffer cannot be read without waiting."""
         return []
 
     async def aclose(self) -> None:
@@ -473,7 +473,7 @@ class _LitellmStream:
 
 
 async def _cut_responses(reply: Any) -> None:
-    """Closes the HTTP response below litellm's stream, so that the provider stops at once.
+    """Close the HTTP response below litellm's stream, so that the provider stops at once.
 
     litellm's own closing does not reach it for providers whose stream is a chain of generators; the
     generators' frames do. Should a later litellm hide it, the connection still closes when it is
@@ -488,7 +488,7 @@ async def _cut_responses(reply: Any) -> None:
 
 
 def _nested_streams(reply: Any) -> list[Any]:
-    """The objects that a stream reads from, one below the other, as far as known attribute names lead."""
+    """Return the objects that a stream reads from, one below the other, as far as known attribute names lead."""
     found = [reply]
     for each in found:
         frame = getattr(each, "ag_frame", None)
@@ -502,7 +502,7 @@ def _nested_streams(reply: Any) -> list[Any]:
 
 
 def _event(reply: Any, call: UpstreamCall) -> Event:
-    """A litellm object as a payload of OpenAI's wire."""
+    """Return a litellm object as a payload of OpenAI's wire."""
     deployment = call.deployment
     body: dict[str, Any] = reply.model_dump(mode="json", exclude_none=True)
     choices = body.get("choices") or []

@@ -1,4 +1,4 @@
-"""How long a provider's pace (429) keeps callers away. Pure; times are given."""
+"""The time for which a provider's pace (429) keeps callers away. Pure; times are given."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ _LONGEST_GUESSED_PACE_S: Final = 30.0
 
 
 class ProviderPace:
-    """How long the provider's pace keeps callers from a deployment, or from one name there.
+    """The time for which the provider's pace keeps callers from a deployment, or from one name there.
 
     What one team's request met may be all its own: a prompt that is larger than what is left of a minute's tokens is refused where
     others are answered. So the first refusal keeps its team away, and one of another team meanwhile keeps everyone away.
@@ -29,15 +29,15 @@ class ProviderPace:
 
     @property
     def is_set(self) -> bool:
-        """Whether it keeps anybody away, or did when it was looked at last."""
+        """True when it keeps anybody away, or did when it was looked at last."""
         return self.until > 0.0 or self.team_until > 0.0
 
     def ends_at(self, team: str) -> float:
-        """When the team may call again."""
+        """Return the time from which the team may call again."""
         return max(self.until, self.team_until) if team and team == self.team else self.until
 
     def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float, times_before: int, team: str) -> None:
-        """Sets aside for `wait_s` seconds, or for a guess. `times_before` is of when the attempt began: what many attempts at
+        """Set aside for `wait_s` seconds, or for a guess. `times_before` is of when the attempt began: what many attempts at
         once are told is one refusal, and makes one guess.
         """
         guess_s = min(_FIRST_PACE_S * 2 ** min(times_before, 8), _LONGEST_GUESSED_PACE_S)
@@ -55,7 +55,7 @@ class ProviderPace:
             self.until = max(until, self.until)
 
     def forget(self, now: float) -> None:
-        """Forgets what is over."""
+        """Forget what is over."""
         if self.until <= now:
             self.until = 0.0
         if self.team_until <= now:

@@ -14,13 +14,13 @@ OPENAI_SHAPED: tuple[DeploymentKind, ...] = ("openai", "azure", "vllm", "sglang"
 
 
 class Upstreams:
-    """Selects the upstream client by the deployment's kind. A client may serve several kinds; each is closed once."""
+    """All upstream clients, chosen by the deployment's kind. A client may serve several kinds; each is closed once."""
 
     def __init__(self, by_kind: Mapping[DeploymentKind, Upstream]) -> None:
         self._by_kind = dict(by_kind)
 
     def open(self, call: UpstreamCall) -> Coroutine[Any, Any, UpstreamStream]:
-        """Opens the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
+        """Open the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
         # What is passed on as its caller wrote it, and Anthropic's own dialect, need no litellm.
         direct = call.request.as_written is not None or call.deployment.speaks_messages
         kind = "openai" if direct else call.deployment.kind
@@ -33,7 +33,7 @@ class Upstreams:
         return upstream.open(call)
 
     async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
-        """Puts the question as `TokenCounter.count_tokens` does."""
+        """Put the question as `TokenCounter.count_tokens` does."""
         counter = self._by_kind.get("openai")
         return (
             await counter.count_tokens(deployment, question, request_id)
@@ -42,6 +42,6 @@ class Upstreams:
         )
 
     async def aclose(self) -> None:
-        """Closes every client once."""
+        """Close every client once."""
         for upstream in {id(upstream): upstream for upstream in self._by_kind.values()}.values():
             await upstream.aclose()

@@ -46,7 +46,7 @@ class CountingServer:
         return web.Response(text=self.page(), content_type="text/plain")
 
     def page(self) -> str:
-        """Renders Prometheus text with the vLLM metrics that the gateway reads."""
+        """Render Prometheus text with the vLLM metrics that the gateway reads."""
         held = self._running * _TOKENS_OF_REQUEST / (_BLOCKS * _BLOCK_TOKENS)
         figures = {
             "num_requests_running": self._running,

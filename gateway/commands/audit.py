@@ -139,7 +139,7 @@ def verify(
 
 
 def console(organisation_id: str) -> "Actor":
-    """The actor of a command: the user of this command line, as the operating system knows them."""
+    """Return the actor of a command: the user of this command line, as the operating system knows them."""
     import os
     import pwd
     import socket
@@ -161,7 +161,7 @@ def console(organisation_id: str) -> "Actor":
 async def audited(
     engine: "AsyncEngine", action: str, organisation_id: str = "default", *, team_id: str = "", reason: str = ""
 ) -> "AsyncIterator[Change]":
-    """Runs a command's change and its audit entry in one transaction. Where the owner is known only inside, `tell`
+    """Run a command's change and its audit entry in one transaction. Where the owner is known only inside, `tell`
     names it.
     """
     async with log_of(engine).change(console(organisation_id), action, team_id=team_id, reason=reason) as change:
@@ -171,14 +171,14 @@ async def audited(
 async def note(
     engine: "AsyncEngine", owner: str, action: str, object_kind: str, object_id: str, after: dict[str, Any]
 ) -> None:
-    """Adds an audit entry for something already done, such as postings, which have transactions of their own in the
+    """Add an audit entry for something already done, such as postings, which have transactions of their own in the
     ledger.
     """
     await log_of(engine).note(console(owner), action, object_kind, object_id, after=after)
 
 
 def operators(config: Path | None = None) -> str:
-    """The organisation that runs the gateway; its log holds entries on what concerns all organisations."""
+    """Return the organisation that runs the gateway; its log holds entries on what concerns all organisations."""
     from gateway.configuration.settings import read_environment
 
     if config is None and read_environment().config is None:
@@ -189,7 +189,7 @@ def operators(config: Path | None = None) -> str:
 
 
 def log_of(engine: "AsyncEngine") -> "AuditLog":
-    """The audit log without terminal output: a server's log prints the hashes of entries, and its next one includes
+    """Return the audit log without terminal output: a server's log prints the hashes of entries, and its next one includes
     those of commands.
     """
     import logging

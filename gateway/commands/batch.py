@@ -46,7 +46,7 @@ class _Site:
         self.key = key_of(key_file)
 
     async def ask(self, path: str, *, method: str = "GET", body: Any = None, timeout_s: float = 30.0) -> dict[str, Any]:
-        """The gateway's answer; ends the program with the reason when there is none."""
+        """Return the gateway's answer; end the program with the reason when there is none."""
         from gateway.commands.asking import NotAnswered, exchanged
 
         try:
@@ -160,7 +160,7 @@ async def _submitted(site: _Site, file: Path, asked: dict[str, Any], *, follow: 
 
 
 async def _followed(site: _Site, batch_id: str) -> dict[str, Any]:
-    """Shows a progress bar until the batch has ended; returns it as it was then."""
+    """Show a progress bar until the batch has ended; return it as it was then."""
     with _bar() as bar:
         task = bar.add_task("validating", total=None)
         while True:
@@ -185,7 +185,7 @@ async def _downloaded(site: _Site, batch_id: str, folder: Path) -> None:
 
 
 async def _fetched(site: _Site, file_id: str, path: Path) -> None:
-    """Writes a file beside its final name first, and goes on with what is there."""
+    """Write a file beside its final name first, and go on with what is there."""
     import aiohttp
 
     from gateway.commands.asking import NotAnswered, check_address
@@ -220,7 +220,7 @@ async def _written(reply: Any, part: Path, *, anew: bool, start: int) -> None:
 
 
 def _bar() -> "Progress":
-    """A progress bar on standard error; none where that is no terminal."""
+    """Return a progress bar on standard error; none where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -248,7 +248,7 @@ def _tell(batch: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _fail_unless_completed(batch: dict[str, Any], *, follow: bool) -> None:
-    """Who waited for the end learns from the exit status whether there are results."""
+    """Exit with a status that tells who waited for the end whether there are results."""
     if follow and batch["status"] != "completed":
         raise typer.Exit(FAILED)
 
@@ -265,7 +265,7 @@ def _when(seconds: int | None) -> str:
 
 
 def _sound(batch: str) -> str:
-    """An id that may stand in an address."""
+    """Return an id that may stand in an address."""
     if _ID.fullmatch(batch) is None:
         fail("a batch's id has letters, digits, `_` and `-`", USAGE)
     return batch

@@ -143,7 +143,7 @@ def remove_budget(budget_id: IdArgument) -> None:
 
 
 def _check_webhook(name: str) -> None:
-    """Checks a webhook's name against the configuration, where one is at hand: a misspelt one would never receive
+    """Check a webhook's name against the configuration, where one is at hand: a misspelt one would never receive
     anything.
     """
     from gateway.configuration.settings import read_environment
@@ -156,7 +156,7 @@ def _check_webhook(name: str) -> None:
 
 
 async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> tuple[str, str]:
-    """Returns the organisation, and the team if any, that a budget belongs to. Raises an AccountsError for an unknown
+    """Return the organisation, and the team if any, that a budget belongs to. Raises an AccountsError for an unknown
     scope, so that no budget is kept for a misspelt name.
     """
     from accounts.errors import UnknownKeyId
@@ -219,7 +219,7 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
 
 
 def _dollars(amount_nanousd: int) -> str:
-    """Formats dollars to the cent, or as finely as the amount needs."""
+    """Format dollars to the cent, or as finely as the amount needs."""
     from cost.prices import usd
 
     exact = usd(amount_nanousd)

@@ -247,7 +247,7 @@ def _print_calibration(found: "list[Recalibrated]") -> None:
 
 
 def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
-    """Prints what training measured, on prompts that the measured model had not seen."""
+    """Print what training measured, on prompts that the measured model had not seen."""
     import importlib.resources
 
     from classifier.manifest import ArtifactError, read_artifact
@@ -277,7 +277,7 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
 
 
 def _print_cascades(found: list[dict[str, Any]]) -> None:
-    """Prints what two cheap answers before a dear one kept and cost, beside single models, `auto` and the cheapest right answer."""
+    """Print what two cheap answers before a dear one kept and cost, beside single models, `auto` and the cheapest right answer."""
     from gateway.table import print_table
 
     for each in found:
@@ -302,7 +302,7 @@ def _spot(spot: dict[str, float]) -> str:
 
 
 def _print_difficulty(found: dict[str, Any]) -> None:
-    """Prints how well complexity orders prompts of known tiers; measures that training was stopped before are left out."""
+    """Print how well complexity orders prompts of known tiers; measures that training was stopped before are left out."""
     from gateway.table import print_table
 
     if not found:
@@ -333,7 +333,7 @@ def _print_difficulty(found: dict[str, Any]) -> None:
 
 
 def _print_shapes(found: dict[str, Any]) -> None:
-    """Prints how well complexity orders prompts in the shapes in which programs and people send them."""
+    """Print how well complexity orders prompts in the shapes in which programs and people send them."""
     from gateway.table import print_table
 
     typer.echo("\npairs in the right order, of held prompts in the shapes of frameworks and people:")
@@ -346,19 +346,19 @@ def _print_shapes(found: dict[str, Any]) -> None:
 
 
 def _figure(column: str, value: object) -> str:
-    """Formats a figure with the digits of its column."""
+    """Format a figure with the digits of its column."""
     return f"{value:.{1 if column.startswith('cpt') else 4}f}" if isinstance(value, float) else str(value)
 
 
 def _progress() -> Callable[[str], None]:
-    """Prints progress to standard error, so that standard output holds the result alone."""
+    """Print progress to standard error, so that standard output holds the result alone."""
     started = time.monotonic()
     return lambda line: typer.echo(f"{time.monotonic() - started:7.1f} s  {line}", err=True)
 
 
 @contextmanager
 def _training() -> Iterator[None]:
-    """A context that reports a missing training library with what to install; serving needs none of them."""
+    """Yield a context that reports a missing training library with what to install; serving needs none of them."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -29,11 +29,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     complexity: float
     ask: str
-    """What was taken for the ask, on one line and bounded: shown to whoever asks, and kept nowhere."""
+    """The text that was taken for the ask, on one line and bounded: shown to the asker, and kept nowhere."""
     ask_place: str
-    """Where it stands; one of `classifier.asking.Place`."""
+    """Its place; one of `classifier.asking.Place`."""
     kind: str
-    """What kind of task it is; empty where the rule weighed."""
+    """The kind of task; empty where the rule weighed."""
     classifier: str
     input_tokens: int
     expected_output_tokens: int
@@ -43,7 +43,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     decided.
     """
     willing_usd: str
-    """What one more adequate answer may cost, with room on our own GPUs."""
+    """The price of one more adequate answer that is acceptable, with room on our own GPUs."""
     reference_adequate: float | None
     """The reference's P(adequate); None when declared capability decided."""
     outlooks: tuple[dict[str, Any], ...] = ()
@@ -53,9 +53,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     stand_in: bool = False
     """True where the baseline model has no row, and the best known model stood for it."""
     evidence: dict[str, Evidence] = {}
-    """How it is known how good each target is that `auto` may choose, by target id."""
+    """The evidence for the quality of each target that `auto` may choose, by target id."""
     two_first: str = ""
-    """Which two cheap targets would be asked first, and who where they differ, where that is wanted (`escalation: agreement`); empty for none."""
+    """The two cheap targets that would be asked first, and the third where they differ (`escalation: agreement`); empty for none."""
     refusal: str | None = None
     loop_steps: int = 0
     """Steps of the tool loop after the last user message."""
@@ -64,7 +64,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DryRun:
-    """Classifies and plans as the request line does, assuming that every deployment is healthy and every pool has room.
+    """A request pipeline up to its plan, for which every deployment is healthy and every pool has room.
 
     `classifier` stands in for the configured one. Of a tool loop nothing is remembered here.
     """
@@ -82,7 +82,7 @@ class DryRun:
         }
 
     def explain(self, request: ChatRequest, tier: Tier, *, floor: float | None = None) -> Explanation:
-        """Explains where a request for `auto` would go. `floor` replaces policy.quality_floor."""
+        """Explain where a request for `auto` would go. `floor` replaces policy.quality_floor."""
         weighed = prompt_of(request)
         prediction = self._classifier.classify(weighed)
         kept = self._policy.quality_floor if floor is None else floor
@@ -126,14 +126,14 @@ def explain(
     classifier: Classifier | None = None,
     body: bytes | None = None,
 ) -> Explanation:
-    """Explains where one prompt would go, or `body`, a whole request to `auto`. Raises BadRequest."""
+    """Explain where one prompt would go, or `body`, a whole request to `auto`. Raises BadRequest."""
     asked = {"model": AUTO, "messages": [{"role": "user", "content": prompt}]}
     request = parse_chat(json.dumps(asked).encode() if body is None else body, RequestHeaders(tier=tier))
     return DryRun(config, classifier).explain(request, tier, floor=floor)
 
 
 def _some_replica(target: Target) -> tuple[Deployment, ...]:
-    """A placeholder replica for a pool's target, as real replicas are known only where they are watched."""
+    """Return a placeholder replica for a pool's target, as real replicas are known only where they are watched."""
     target_id = target.target_id
     replica = Deployment(deployment_id=f"{target_id}/any", target_id=target_id, kind="vllm", upstream_model=target_id)
     return (replica,)

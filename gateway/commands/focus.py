@@ -19,7 +19,7 @@ focus_app = typer.Typer(help="Exports for FinOps tools.", no_args_is_help=True, 
 
 @focus_app.callback()
 def _group() -> None:
-    """Keeps `export` a command of its own: a group of one would become that one."""
+    """Keep `export` a command of its own: a group of one would become that one."""
 
 
 @focus_app.command("export")
@@ -56,7 +56,7 @@ def export(
 
 
 async def _write(engine: "AsyncEngine", query: "FocusQuery", out: Path) -> None:
-    """Writes the file atomically: it appears whole or not at all."""
+    """Write the file atomically: it appears whole or not at all."""
     import os
     import sys
     from contextlib import suppress

@@ -102,14 +102,14 @@ def list_keys(
 
 
 def _configured(config: "Path | None") -> "GatewayConfig | None":
-    """The configuration, where one is named here or in the environment."""
+    """Return the configuration, where one is named here or in the environment."""
     from gateway.configuration.settings import read_environment
 
     return read_config(config) if config is not None or read_environment().config is not None else None
 
 
 def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | None:
-    """The names; ends the command at one that no model of the configuration has, where there is one to ask."""
+    """Return the names; end the command at one that no model of the configuration has, where there is one to ask."""
     names = None if text is None else sorted({name.strip() for name in text.split(",") if name.strip()})
     if names and config is not None:
         from gateway.wiring.offline import catalog_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to the group `classifier`."""
+    """Add the commands to the group `classifier`."""
     app.command("recalibrate")(recalibrate)
     app.command("rollback")(rollback)
     app.command("tunings")(tunings)
@@ -139,7 +139,7 @@ _VERDICTS = {"better": "better", "worse": "not better, stays", "too-few": "too f
 
 
 def print_report(report: "Report", version: int | None) -> None:
-    """Prints the change by target, measured on requests that the shown fit did not see."""
+    """Print the change by target, measured on requests that the shown fit did not see."""
     from gateway.table import print_table
 
     typer.echo(

@@ -129,7 +129,7 @@ async def _checked(from_us: int, to_us: int) -> "Verification":
 
 
 def _waiting() -> dict[str, Any] | None:
-    """What this host's journals have and the database does not yet; None without a configuration that says where."""
+    """Count entries that this host's journals have and the database does not yet; None without a configuration that names the folder."""
     from cost.ledger.segments import waiting
     from gateway.commands.shared import read_config
     from gateway.configuration.settings import read_environment

@@ -133,7 +133,7 @@ def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption 
 
 
 async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, int | None] | None") -> "Rule":
-    """Writes the change with its audit entry; without changes the rule is removed."""
+    """Write the change with its audit entry; without changes the rule is removed."""
     from dashboards.limits.change import audit_record
     from gateway.commands.audit import audited
     from proxy.admit.limits.store import LimitStore
@@ -152,7 +152,7 @@ async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, in
 
 
 async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
-    """Returns the team and the organisation that the limit concerns; a model's limit is the operators'."""
+    """Return the team and the organisation that the limit concerns; a model's limit is the operators'."""
     from accounts.store import AccountStore
     from gateway.commands.audit import operators
 
@@ -193,7 +193,7 @@ def _number(name: str, text: str) -> int | None:
 
 
 def _section_for(place: "Place") -> "LimitsSection | None":
-    """Returns the configured limits where a configuration is at hand, to reject a misspelt model, which would limit
+    """Return the configured limits where a configuration is at hand, to reject a misspelt model, which would limit
     nobody.
     """
     from gateway.configuration.settings import AUTO, read_environment
@@ -208,7 +208,7 @@ def _section_for(place: "Place") -> "LimitsSection | None":
 
 
 def _warn_of_idle_bursts(rule: "Rule", section: "LimitsSection") -> None:
-    """Warns of a burst without a rate: it is stored, but has no effect yet."""
+    """Warn of a burst without a rate: it is stored, but has no effect yet."""
     from proxy.admit.limits.rules import over
 
     limits = over(rule.limits, section.default_of(rule.place))

@@ -25,7 +25,7 @@ _FEWEST_FOR_RATE: Final = 3
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to the group `classifier`."""
+    """Add the command to the group `classifier`."""
     app.command("measure")(measure)
 
 
@@ -102,7 +102,7 @@ async def _accepted(engine: "AsyncEngine", operator: str, found: "Measurement") 
 async def _run(
     engine: "AsyncEngine", store: "MeasurementStore", operator: str, order: "Order", *, anew: bool
 ) -> "Measurement":
-    """Orders it, or joins the one that runs, and tells how far it is until it ends."""
+    """Order it, or join the one that runs, and tell how far it is until it ends."""
     from dashboards.operations.measurement_change import order_measurement
     from gateway.commands.audit import console, log_of
 

@@ -68,7 +68,7 @@ def invite(
 
 @people_app.command("link")
 def link(email: EmailArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """A new one-time link for somebody who lost the first one, or forgot their password. Earlier links end."""
+    """Make a new one-time link for somebody who lost the first one, or forgot their password. Earlier links end."""
     settings = _settings(config)
 
     async def make() -> "tuple[Person, str]":

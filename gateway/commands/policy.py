@@ -22,7 +22,7 @@ policy_app = typer.Typer(
 
 @policy_app.callback()
 def _group() -> None:
-    """Keeps `preview` a command of its own: a group of one would become that one."""
+    """Keep `preview` a command of its own: a group of one would become that one."""
 
 
 @policy_app.command("preview")
@@ -63,7 +63,7 @@ def preview(
 async def _load_tolerances(
     settings: "GatewayConfig", classifier: "Classifier", team_id: str | None
 ) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances, AutoTraffic | None]":
-    """Collects the team, its own requests, the tolerances with the active tuning, as a gateway has them, and what the
+    """Collect the team, its own requests, the tolerances with the active tuning, as a gateway has them, and what the
     team asked of `auto` lately.
     """
     from accounts.store import AccountStore

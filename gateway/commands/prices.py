@@ -274,7 +274,7 @@ def correct_price(
 
 
 async def _book(settings: "GatewayConfig") -> "PriceBook":
-    """Builds the price book as a gateway has it."""
+    """Build the price book as a gateway has it."""
     from cost.price_book.book import price_book
     from cost.price_book.store import PriceStore
     from providers.catalog import configured_prices
@@ -333,12 +333,12 @@ def _print_prices(listed: list[dict[str, Any]], *, everything: bool) -> None:
 
 
 def _figures(each: dict[str, Any]) -> list[str]:
-    """Formats a row's figures by column, blank where it has none."""
+    """Format a row's figures by column, blank where it has none."""
     return [*(each["usd_per_million_tokens"][meter] for meter in _METERS), _further(each)]
 
 
 def _further(each: dict[str, Any]) -> str:
-    """Summarises in a few words what a row has no column for."""
+    """Summarise in a few words what a row has no column for."""
     figures, found = each["usd_per_million_tokens"], []
     if figures["cache_write_1h"] != figures["cache_write"]:
         found.append(f"1 h cache {figures['cache_write_1h']}")

@@ -174,7 +174,7 @@ async def _keep(
     *,
     posted: bool = False,
 ) -> None:
-    """Keeps which days were compared, for the close of their month."""
+    """Keep which days were compared, for the close of their month."""
     from cost.reconcile.coverage import keep_compared, outcomes
 
     now_us = _now_us()
@@ -185,7 +185,7 @@ async def _keep(
 
 
 def _is_split(found: "Reconciliation") -> bool:
-    """Returns True when some lines are only theirs and others only ours: mostly one thing under two names, whose cost
+    """Return True when some lines are only theirs and others only ours: mostly one thing under two names, whose cost
     would leave its teams.
     """
     return {"theirs", "ours"} <= {line.only for line in found.lines}
@@ -212,7 +212,7 @@ def _contents(files: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 
 def _upstream_models(config: Path | None, providers: set[str]) -> dict[str, tuple[str, ...]]:
-    """Maps the provider's targets to the names that the provider may know them by."""
+    """Map the provider's targets to the names that the provider may know them by."""
     from dashboards.finance.comparison import upstream_models
     from gateway.configuration.settings import load, read_environment
 

@@ -23,7 +23,7 @@ _HEADINGS = ("", "requests", "input tokens", "output tokens", "cost", "baseline"
 
 @report_app.callback()
 def _group() -> None:
-    """Keeps `daily` a command of its own: a group of one would become that one."""
+    """Keep `daily` a command of its own: a group of one would become that one."""
 
 
 @report_app.command("daily")

@@ -48,7 +48,7 @@ def route(
 
 
 def _body(path: Path) -> bytes:
-    """The body of a request to `auto` from a file."""
+    """Return the body of a request to `auto` from a file."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -105,7 +105,7 @@ def _print_explanation(told: "Explanation") -> None:
 
 
 def _print_outlooks(told: "Explanation") -> None:
-    """Prints the predicted outcome of each measured target."""
+    """Print the predicted outcome of each measured target."""
     from gateway.table import print_table
 
     if told.reference_adequate is None:

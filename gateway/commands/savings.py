@@ -119,7 +119,7 @@ def _us(moment: datetime) -> int:
 
 
 def print_claim(found: dict[str, Any]) -> None:
-    """Prints the savings claim for people; `not met` stands where `met` would."""
+    """Print the savings claim for people; `not met` stands where `met` would."""
     from gateway.table import print_table
 
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"

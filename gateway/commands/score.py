@@ -56,7 +56,7 @@ def score(
 
 
 def _config_if_any(config: Path | None) -> "GatewayConfig | None":
-    """The configuration; None when none was named, as scores need no target."""
+    """Return the configuration; None when none was named, as scores need no target."""
     return read_config(config) if config is not None or os.environ.get("WEIGHBRIDGE_CONFIG") else None
 
 

@@ -17,7 +17,7 @@ from proxy.parse.chat_request import AUTO, RequestHeaders, input_tokens, parse_c
 MAX_LINE_BYTES: Final = 20_000_000
 BINS: Final = 10
 TIER_NAMES: Final = ("look-up or pleasantry", "everyday work", "skilled work", "expertise")
-"""What the tiers 0 to 3 ask of a model; complexity is the expected tier / 3."""
+"""The work that the tiers 0 to 3 stand for; complexity is the expected tier / 3."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scored(lines: Iterable[bytes], config: GatewayConfig | None) -> Iterator[Score]:
-    """Scores every line that is not blank, in order. Without a configuration nothing is chosen."""
+    """Score every line that is not blank, in order. Without a configuration nothing is chosen."""
     score = _with_config(config) if config is not None else _alone()
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -50,7 +50,7 @@ def scored(lines: Iterable[bytes], config: GatewayConfig | None) -> Iterator[Sco
 
 
 def _body(line: bytes) -> bytes:
-    """The line as a request for `auto`. Raises ValueError with what is wrong with it."""
+    """Return the line as a request for `auto`. Raises ValueError with what is wrong with it."""
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
@@ -106,7 +106,7 @@ def _alone() -> Callable[[int, bytes], Score]:
 
 
 def histogram(scores: Iterable[float]) -> list[int]:
-    """The number of scores in each of BINS even parts of [0, 1]."""
+    """Return the number of scores in each of BINS even parts of [0, 1]."""
     counts = [0] * BINS
     for score in scores:
         counts[min(BINS - 1, int(score * BINS))] += 1

@@ -28,7 +28,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def take_config_everywhere(app: typer.Typer) -> None:
-    """Gives `--config` to every command that has none, so that nobody has to remember which commands read a file."""
+    """Give `--config` to every command that has none, so that nobody has to remember which commands read a file."""
     for command in app.registered_commands:
         if command.callback is not None:
             command.callback = _taking_config(command.callback)
@@ -63,7 +63,7 @@ def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
-    """Returns the environment overlaid with the command line, the configuration, and its path."""
+    """Return the environment overlaid with the command line, the configuration, and its path."""
     from gateway.configuration.settings import load, read_environment
 
     given = {name: value for name, value in overrides.items() if value is not None}
@@ -74,7 +74,7 @@ def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Enviro
 
 
 def read_config(config: Path | None) -> "GatewayConfig":
-    """Loads the configuration without resolving providers' secrets, which this command does not use."""
+    """Load the configuration without resolving providers' secrets, which this command does not use."""
     from gateway.configuration.settings import load, read_environment
 
     return load(config, read_environment(), secrets_from=None)
@@ -105,7 +105,7 @@ async def open_engine() -> "AsyncIterator[AsyncEngine]":
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """Converts a record to plain JSON values."""
+    """Convert a record to plain JSON values."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(record)
@@ -116,7 +116,7 @@ def plain(record: Any) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """Prints JSON; money held as Decimal is written as the exact number."""
+    """Print JSON; money held as Decimal is written as the exact number."""
     import msgspec
 
     typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(value), indent=2).decode())

@@ -171,7 +171,7 @@ def _floor(text: str) -> float | None:
 
 
 def _team_state(team: "TeamRecord") -> dict[str, Any]:
-    """A team with its policy, as the audit log stores it."""
+    """Return a team with its policy, as the audit log stores it."""
     from dashboards.policy.change import policy_of
     from dashboards.teams.change import audit_record
 

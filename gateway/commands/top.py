@@ -55,7 +55,7 @@ async def _once(url: str, key: str) -> None:
 
 
 async def _live(url: str, key: str, every_s: float) -> None:
-    """Refreshes the screen; while the gateway does not answer, the last state stays and is marked as such."""
+    """Refresh the screen; while the gateway does not answer, the last state stays and is marked as such."""
     from rich.live import Live
     from rich.text import Text
 
@@ -75,7 +75,7 @@ async def _live(url: str, key: str, every_s: float) -> None:
 
 
 def screen(told: Mapping[str, Any], url: str) -> "RenderableType":
-    """Renders the whole screen, the gravest first. Pure; names are never interpreted as markup."""
+    """Render the whole screen, the gravest first. Pure; names are never interpreted as markup."""
     from rich.console import Group
 
     parts: list[RenderableType] = [_head(told, url), *_incidents(told["incidents"]), _targets(told["targets"])]
@@ -138,7 +138,7 @@ def _incidents(incidents: Sequence[Mapping[str, Any]]) -> Iterable["RenderableTy
 
 
 def _hit(incident: Mapping[str, Any]) -> str:
-    """How many requests and teams it hit, and how many more lines it stands for."""
+    """Format the requests and teams that it hit, and the number of further lines that it stands for."""
     parts = [
         f"{incident[name]:,} {name if incident[name] != 1 else name[:-1]}"
         for name in ("requests", "teams")

@@ -42,7 +42,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "", *, reloadable: bool = False) -> Iterator[Key]:
-    """Yields every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
+    """Yield every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
     for name, field in model.model_fields.items():
         path, at_once = prefix + name, reloadable or is_reloadable(field)
         inner = list(_models(field.annotation))
@@ -59,7 +59,7 @@ def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "", *, reloadable
 
 
 def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """Yields the models inside an annotation, each with the suffix of its path.
+    """Yield the models inside an annotation, each with the suffix of its path.
 
     What may stand alone or in a list is told once, as it stands alone.
     """
@@ -77,7 +77,7 @@ def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _unit(field: FieldInfo) -> str:
-    """The unit of a field's numbers where it declares one; else empty."""
+    """Return the unit of a field's numbers where it declares one; else empty."""
     extra = field.json_schema_extra
     return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
@@ -114,7 +114,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def tables() -> str:
-    """Renders the page's tables: one for each section, and one for the environment."""
+    """Render the page's tables: one for each section, and one for the environment."""
     parts = []
     for name, field in GatewayConfig.model_fields.items():
         section, suffix = next(iter(_models(field.annotation)))

@@ -29,7 +29,7 @@ async def _listen(app: web.Application) -> tuple[web.AppRunner, str]:
 
 
 async def serve() -> None:
-    """Serves until SIGTERM, SIGINT or the parent's end."""
+    """Serve until SIGTERM, SIGINT or the parent's end."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

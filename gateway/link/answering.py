@@ -35,7 +35,7 @@ from selfhosted.prefixes.store import PrefixStore
 
 
 def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: SpareTime | None = None) -> None:
-    """Answers every question of `gateway.link.questions` from this database; what is to be learned from is written in spare time."""
+    """Answer every question of `gateway.link.questions` from this database; what is to be learned from is written in spare time."""
     _answer_prices(handlers, PriceStore(engine))
     _answer_limits(handlers, LimitStore(engine))
     _answer_learning(handlers, LearningStore(engine), engine, spare)

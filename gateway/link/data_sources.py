@@ -1,4 +1,4 @@
-"""What a process opens before its line: its books, its fleet, and where it reads and writes what no caller waits for."""
+"""Data sources of a process's pipeline: the database itself in the control plane, the link in a worker."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from selfhosted.prefixes.store import HabitSink, PrefixStore
 
 
 class Sources(NamedTuple):
-    """Everything that a line keeps itself current from, and hands on."""
+    """The stores that a pipeline keeps itself current from, and hands on to."""
 
     prices: PriceSource
     limits: LimitSource
@@ -45,7 +45,7 @@ class Sources(NamedTuple):
     """Takes rows to learn from."""
     add_verdicts: Callable[[Sequence[Verdict]], Awaitable[object]]
     learning_of: Callable[[Iterable[str]], Awaitable[dict[str, str]]]
-    """What may be kept of these teams' requests, by team id."""
+    """Permissions to keep these teams' requests, by team id."""
     own_requests: Callable[[str, str, int], Awaitable[OwnRequests | None]]
     """A team's newest requests that the artifact scored, by team id, artifact and width."""
     find_keys: FindKeys
@@ -56,7 +56,7 @@ class Sources(NamedTuple):
 
 
 def from_database(engine: AsyncEngine, processes: CountedProcesses) -> Sources:
-    """The database itself, as the control plane uses it."""
+    """Return the database itself, as the control plane uses it."""
     learning, accounts = LearningStore(engine), AccountStore(engine)
 
     async def own(team_id: str, artifact: str, width: int) -> OwnRequests | None:
@@ -78,7 +78,7 @@ def from_database(engine: AsyncEngine, processes: CountedProcesses) -> Sources:
 
 
 def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProcesses) -> Sources:
-    """The control plane, and the database where a caller waits for the answer."""
+    """Return the control plane, and the database where a caller waits for the answer."""
     learning = RemoteLearning(link)
     return Sources(
         prices=RemotePrices(link),
@@ -96,7 +96,7 @@ def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProces
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process opened before its line."""
+    """The parts that a process opens before its pipeline."""
 
     engine: AsyncEngine
     """The database, for what a caller waits for."""

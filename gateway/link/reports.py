@@ -1,4 +1,4 @@
-"""What the control plane asks the workers and tells them, beside the fleet's messages, and how a worker answers."""
+"""Questions and messages of the control plane to its workers, beside the fleet's, and a worker's answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -27,15 +27,15 @@ class PeekLimits(Question[list[Remaining]], frozen=True):
 
 
 class Reprice(Question[None], frozen=True):
-    """Brings prices that were entered into effect."""
+    """An order to bring prices that were entered into effect."""
 
 
 class WriteDown(Question[None], frozen=True):
-    """Brings to where others see it what the worker has counted and what it keeps to learn from."""
+    """An order to bring to where others see it what the worker has counted and what it keeps to learn from."""
 
 
 class CountsTold(msgspec.Struct, frozen=True):
-    """What a worker counted by minute, each since a mark of its own."""
+    """A worker's counts by minute, each since a mark of its own."""
 
     refusals: RefusalsTold
     traffic: TrafficTold
@@ -47,7 +47,7 @@ class CountsTold(msgspec.Struct, frozen=True):
 
 
 class ReadCounts(Question[CountsTold], frozen=True):
-    """What the worker counted since the marks that it told last; `after` has the marks by boot id."""
+    """A question for counts since the marks that were told last; `after` has the marks by boot id."""
 
     after: dict[str, tuple[int, int]]
 
@@ -91,7 +91,7 @@ def answer_of_itself(
     write_down: Callable[[], Awaitable[object]],
     counts: Callable[[Mapping[str, tuple[int, int]]], CountsTold],
 ) -> None:
-    """Answers the control plane's questions in a worker."""
+    """Answer the control plane's questions in a worker."""
 
     async def told(_from: Any, _asked: ReadReport) -> WorkerReport:
         return report()

@@ -18,7 +18,7 @@ from gateway.sqlite_driver import count_no_memory
 
 
 def run_control(arguments: list[str]) -> int:
-    """Runs the control plane until a signal, or until the parent is gone. Returns the exit status."""
+    """Run the control plane until a signal, or until the parent is gone. Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gateway.process.control", description="The control plane of `weighbridge serve`."
     )

@@ -93,18 +93,18 @@ class ControlPlane:
         """Called after a reload."""
 
     def begin_drain(self) -> None:
-        """Streams of events are ended, as their callers come again elsewhere."""
+        """End streams of events, as their callers come again elsewhere."""
         self._is_draining = True
 
     def reload(self) -> None:
-        """Reads the file again, as the workers do, and tells what came of it."""
+        """Read the file again, as the workers do, and tell what came of it."""
         self.live.reload()
         for reloaded in self._reloaded:
             reloaded()
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Gateway]:
-        """Opens everything in the order of need, and closes it in reverse, the books last."""
+        """Open everything in the order of need, and close it in reverse, the books last."""
         config, metrics, live = self.live.config, self._metrics, self.live
         log_lines = configure_logging()
         async with contextlib.AsyncExitStack() as stack:
@@ -275,7 +275,7 @@ class ControlPlane:
         return tuple((await self.hub.ask_all(ReadReport())).values())
 
     def _queue_looks(self, name: str) -> list[QueueSnapshot] | None:
-        """A queue as the workers last told of it; None before they did."""
+        """Return a queue as the workers last told of it; None before they did."""
         if self._reports is None:
             return None
         return [each.snapshot for report in self._reports for each in report.queues if each.name == name]
@@ -313,7 +313,7 @@ class ControlPlane:
 
 
 class _Published:
-    """Tells the workers and this process's own line of the fleet."""
+    """The fleet's news, for the workers and this process's own pipeline."""
 
     def __init__(self, hub: Hub, own: Bulletin) -> None:
         self._hub = hub
@@ -329,7 +329,7 @@ class _Published:
 
 
 class _HostPrompts:
-    """Tells every process of the host what each of the others sent to the replicas, and other hosts' what this one's did."""
+    """News of prompts that went to replicas, from each process of the host to all others, and to and from other hosts."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -342,14 +342,14 @@ class _HostPrompts:
         self._hub.handlers.when_told(PromptsSent, self._told)
 
     def sent(self, boot_id: str, message: PromptsSent) -> None:
-        """A process of this host, by its boot id, tells of its prompts."""
+        """Hand on the prompts that a process of this host, by its boot id, told of."""
         message = msgspec.structs.replace(message, process=boot_id)
         self._hub.tell_others(boot_id, message)
         if self.others is not None:
             self.others.tell(message)
 
     def heard(self, message: PromptsSent) -> None:
-        """A process of another host tells of its prompts."""
+        """Hand on the prompts that a process of another host told of."""
         self._hub.tell_others(message.process, message)
         if self._fleet is not None:
             self._fleet.hear(message)

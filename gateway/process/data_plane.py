@@ -60,7 +60,7 @@ class DataPlane:
         """Called with the configuration after a reload."""
 
     async def _whose(self, exchange: Exchange) -> Sender:
-        """The team of the key that was sent; without one that works, the address that the request comes from."""
+        """Return the team of the key that was sent; without one that works, the address that the request comes from."""
         try:
             caller = await self.live.line.authenticate(read_headers(exchange.headers))
         except (Refused, AccountsError):
@@ -79,23 +79,23 @@ class DataPlane:
                 self.live.line.shadow.drain()
 
     def cut_off(self) -> None:
-        """The time to drain is over: what still runs is ended, told and settled."""
+        """End, tell and settle what still runs once the time to drain is over."""
         if self._is_open:
             self.live.line.cut_off()
 
     def reload(self) -> None:
-        """Reads the file again and swaps the rules whole; a bad file changes nothing."""
+        """Read the file again and swap the rules whole; a bad file changes nothing."""
         self.live.reload()
         for reloaded in self.reloaded:
             reloaded(self.live.config)
 
     def watch_backlog(self, backlog: AcceptBacklog) -> None:
-        """The overload guard sees from now on who waits to be accepted."""
+        """Let the overload guard see the connections that wait to be accepted."""
         self.live.gate.guard.watch(backlog)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Health]:
-        """Opens everything in the order of need, and closes it in reverse, the books last. Yields what tells its health."""
+        """Open everything in the order of need, and close it in reverse, the books last. Yield what tells its health."""
         config, metrics, live = self.live.config, self._metrics, self.live
         log_lines = configure_logging()
         async with contextlib.AsyncExitStack() as stack:

@@ -22,7 +22,7 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 def connection_limits(server: ServerConfig) -> ConnectionLimits:
-    """Limits on connections, of which a reload may change those in seconds."""
+    """Return the limits on connections, of which a reload may change those in seconds."""
     return ConnectionLimits(
         body_timeout_s=server.body_timeout_s,
         slow_reader_s=server.slow_reader_s,
@@ -34,7 +34,7 @@ def connection_limits(server: ServerConfig) -> ConnectionLimits:
 async def open_server(
     plane: DataPlane, health: Health, config: GatewayConfig, listener: socket.socket
 ) -> AsyncIterator[HttpServer]:
-    """Serves on the socket; leaving cuts what is left."""
+    """Serve on the socket; leaving cuts what is left."""
     server = HttpServer(
         {**hot_routes(plane.live.line), **health_routes(health)},
         elsewhere(plane.live.line, plane.others),

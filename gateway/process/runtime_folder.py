@@ -34,7 +34,7 @@ class RuntimeFolder(NamedTuple):
 
 @contextlib.contextmanager
 def runtime_folder(parent: Path | None = None) -> Iterator[RuntimeFolder]:
-    """Yields a new folder and removes it at the end. Raises OSError when none can be made."""
+    """Yield a new folder and remove it at the end. Raises OSError when none can be made."""
     made = Path(tempfile.mkdtemp(prefix="weighbridge-", dir=parent))
     if len(str(made / "link").encode()) > _LONGEST_SOCKET_PATH:
         made.rmdir()

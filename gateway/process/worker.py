@@ -22,7 +22,7 @@ from proxy.http.server import HttpServer
 
 
 def run_worker(arguments: list[str]) -> int:
-    """Runs one worker until a signal, or until the parent is gone. Returns the exit status."""
+    """Run one worker until a signal, or until the parent is gone. Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gateway.process.worker", description="One worker of `weighbridge serve`."
     )

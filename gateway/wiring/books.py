@@ -51,7 +51,7 @@ async def open_drain(
     spare: SpareTime | None = None,
     boot_id: str | None = None,
 ) -> Drain:
-    """Opens the drain of this host's journals, and the watch over all budgets.
+    """Open the drain of this host's journals, and the watch over all budgets.
 
     What dead processes left behind is recovered before this returns, if no other process drains. `boot_id` is this
     process's own, if it has no journal.
@@ -110,7 +110,7 @@ async def keep_rounds(
     desk: CallbackDesk | None,
     now_us: Callable[[], int],
 ) -> contextlib.AsyncExitStack:
-    """Starts the periodic rounds; closing the returned stack ends them. `live_config` returns the configuration in effect."""
+    """Start the periodic rounds; closing the returned stack ends them. `live_config` returns the configuration in effect."""
     config = live_config()
     stack = contextlib.AsyncExitStack()
     background(stack, every(_TRUE_UP_S, claims.rounds.run_due))

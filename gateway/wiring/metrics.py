@@ -54,7 +54,7 @@ class AllMetrics(NamedTuple):
 
 
 def all_metrics() -> AllMetrics:
-    """Creates the metrics of one process."""
+    """Create the metrics of one process."""
     requests = Metrics()
     page = requests.registry
     return AllMetrics(

@@ -1,4 +1,4 @@
-"""What gateways of several hosts tell each other of the prompts that they sent to replicas, through Redis.
+"""Messages between gateways of several hosts on the prompts that they sent to replicas, through Redis.
 
 The control plane of each host collects what its processes tell, and hands it on ten times a second. It is hashes and counts,
 sealed under a key made of the pepper, so Redis has nothing that could be compared with a prompt. All of it may be lost: then
@@ -50,7 +50,7 @@ _FAULTS: Final[dict[NewsResult, str]] = {
 
 
 class HostMetrics:
-    """Prometheus counts of other hosts' messages, by the four things that come of them."""
+    """The Prometheus counts of other hosts' messages, by the four things that come of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._news = Counter(
@@ -70,7 +70,7 @@ class _News(msgspec.Struct, array_like=True):
 
 
 class OtherHosts:
-    """Hands on what this host's processes sent where, and hears of the others."""
+    """The exchange with other hosts of which prompts went to which replica."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class OtherHosts:
         self._seen = ""
 
     def tell(self, message: PromptsSent) -> None:
-        """Takes a message of a process of this host, to hand it on in a moment."""
+        """Take a message of a process of this host, to hand it on in a moment."""
         self._waiting.append(message)
 
     async def exchange(self) -> None:
-        """Hands on what waits, and hears what others did since the last time."""
+        """Hand on what waits, and hear what others did since the last time."""
         if self._alone():
             self._waiting.clear()
             self._seen = ""
@@ -125,7 +125,7 @@ class OtherHosts:
         return msgspec.msgpack.encode(_News(sealing.pepper_id, sealing.seal(*_PLACE, record)))
 
     def _take(self, news: bytes) -> None:
-        """Hears one entry. Anybody who reaches Redis may write there, so whatever is wrong with it costs no other entry."""
+        """Hear one entry. Anybody who reaches Redis may write there, so whatever is wrong with it costs no other entry."""
         try:
             for message in self._opened(news):
                 self._hear(message)
@@ -133,7 +133,7 @@ class OtherHosts:
             self._left_out("unreadable")
 
     def _opened(self, news: bytes) -> list[PromptsSent]:
-        """The messages of another host; none where it has another pepper, or says what cannot be read or compared."""
+        """Return the messages of another host; none where it has another pepper, or says what cannot be read or compared."""
         try:
             found = msgspec.msgpack.decode(news, type=_News)
             record = self._sealing.open(*_PLACE, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
@@ -165,7 +165,7 @@ async def open_other_hosts(
     metrics: HostMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> OtherHosts | None:
-    """Opens what tells other hosts, until the stack closes; None where nothing is told."""
+    """Open what tells other hosts, until the stack closes; None where nothing is told."""
     url = environment.redis(config.redis)
     if url is None or not tells_other_hosts(config, environment):
         return None

@@ -34,7 +34,7 @@ _log = logging.getLogger("weighbridge.web")
 
 
 def web_app() -> Described:
-    """Every page and every route of the admin, finance and usage APIs."""
+    """Return every page and every route of the admin, finance and usage APIs."""
     app = Described(
         title="Weighbridge",
         docs_url=None,
@@ -50,7 +50,7 @@ def web_app() -> Described:
 
 
 def metrics_app() -> Described:
-    """The route of metrics alone, for a listener of its own."""
+    """Return the route of metrics alone, for a listener of its own."""
     app = Described(
         title="Weighbridge metrics", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
@@ -60,7 +60,7 @@ def metrics_app() -> Described:
 
 
 class ControlApp:
-    """Wraps an application: gives its routes their state, and its replies a request id."""
+    """An application whose routes have their state, and whose replies have a request id."""
 
     def __init__(self, app: Described, state: Mapping[str, Any]) -> None:
         self._app = app
@@ -75,7 +75,7 @@ class ControlApp:
         await self._app(scope, receive, send)
 
     def _path(self, scope: Scope) -> str:
-        """The path to be routed: decoded, unless that leads elsewhere than the path as it was sent. Then an encoded letter or
+        """Return the path to be routed: decoded, unless that leads elsewhere than the path as it was sent. Then an encoded letter or
         slash would lead around a rule on paths of whatever stands before the gateway.
         """
         # Azure's clients have a path of their own for what is at /v1 everywhere else.
@@ -85,7 +85,7 @@ class ControlApp:
         return sent
 
     def _route_at(self, path: str, method: str) -> str | None:
-        """The route that answers there, as it is written; None for none."""
+        """Return the route that answers there, as it is written; None for none."""
         found = (route for route in self._routes if method in (route.methods or ()) and route.path_regex.match(path))
         return next((route.path for route in found), None)
 
@@ -101,7 +101,7 @@ def _named(send: Send) -> Send:
 
 @contextlib.asynccontextmanager
 async def serving_web(app: ASGIApp, path: Path) -> AsyncIterator[None]:
-    """Serves the application on a Unix socket that nobody else may open; on leaving, what runs has a moment to end."""
+    """Serve the application on a Unix socket that nobody else may open; on leaving, what runs has a moment to end."""
     with contextlib.closing(_bound(path)) as listener:
         async with _serving(app, listener, http=OneRequest):
             yield
@@ -109,7 +109,7 @@ async def serving_web(app: ASGIApp, path: Path) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def serving_metrics(app: ASGIApp, address: str) -> AsyncIterator[None]:
-    """Serves the application at `host:port`. An address that cannot be had is logged, and all else goes on without it."""
+    """Serve the application at `host:port`. An address that cannot be had is logged, and all else goes on without it."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             listener = stack.enter_context(contextlib.closing(_bound_to(address)))
@@ -166,11 +166,11 @@ class OneRequest(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._begun: bytes | None = b""
-        """What has come of the line; None behind it."""
+        """The preamble's bytes so far; None behind it."""
         self._has_request = False
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes of the connection."""
+        """Take bytes of the connection."""
         if self._begun is not None:
             line, end, data = (self._begun + data).partition(b"\n")
             if not end and len(line) <= MOST_BYTES:
@@ -189,7 +189,7 @@ class OneRequest(HttpToolsProtocol):
             super().data_received(data)
 
     def on_message_begin(self) -> None:
-        """A request begins; a second one ends the connection."""
+        """Note that a request begins; a second one ends the connection."""
         if self._has_request:
             self.transport.abort()
             raise httptools.HttpParserError("a connection has one request")
@@ -198,7 +198,7 @@ class OneRequest(HttpToolsProtocol):
 
 
 class _WebServer(uvicorn.Server):
-    """uvicorn's server, told when to end.
+    """A server of uvicorn's that is told when to end.
 
     The original looks ten times a second whether it should, and then waits a tenth of a second whether or not anything runs.
     """
@@ -210,7 +210,7 @@ class _WebServer(uvicorn.Server):
         self.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
 
     def leave(self) -> None:
-        """Takes nothing new; what runs has `timeout_graceful_shutdown` to end."""
+        """Take nothing new; what runs has `timeout_graceful_shutdown` to end."""
         self.should_exit = True
         self._left.set()
 
@@ -252,7 +252,7 @@ def _bound(path: Path) -> socket.socket:
 
 
 def _bound_to(address: str) -> socket.socket:
-    """A listening socket at `host:port`. Raises OSError."""
+    """Return a listening socket at `host:port`. Raises OSError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     # Sockets that name their protocol get TCP_NODELAY from asyncio.

@@ -22,7 +22,7 @@ class WorkerBooks(NamedTuple):
 
 
 def open_journal(section: CostSection, awaiting: Awaiting | None = None) -> Journal:
-    """Opens this process's journal. `awaiting` is told of attempts that the database has. Raises LedgerUnavailable."""
+    """Open this process's journal. `awaiting` is told of attempts that the database has. Raises LedgerUnavailable."""
     journal = Journal(
         section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes, awaiting=awaiting
     )
@@ -37,7 +37,7 @@ async def open_worker_books(
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> WorkerBooks:
-    """Opens journal, ledger and budgets; none of them touches a database but through `grants`."""
+    """Open journal, ledger and budgets; none of them touches a database but through `grants`."""
     journal: Journal
     holds = Holds(
         grants,

@@ -40,7 +40,7 @@ class _Batch(msgspec.Struct):
     told: bool = False
 
     def ends_at(self) -> float:
-        """When the slowest script has answered."""
+        """Return the time at which the slowest script has answered."""
         return self.created_at + max((_takes_s(each.script) for each in self.calls), default=0.0)
 
 
@@ -61,7 +61,7 @@ class ScriptedBatches:
         self._batches: dict[str, _Batch] = {}
 
     def add_to(self, app: web.Application) -> None:
-        """Adds the routes of both APIs."""
+        """Add the routes of both APIs."""
         router = app.router
         router.add_post("/v1/files", self._upload)
         router.add_get("/v1/files", self._list_files)
@@ -234,7 +234,7 @@ class ScriptedBatches:
         return "completed" if self._clock() >= batch.ends_at() else "in_progress"
 
     def _answered(self, batch: _Batch) -> list[_Call]:
-        """The calls that had been made by the time that the batch ended, or by now. Each is logged once."""
+        """Return the calls that had been made by the time that the batch ended, or by now. Each is logged once."""
         if self._status(batch) == "failed":
             return []
         until = self._clock() if batch.cancelled_at is None else batch.cancelled_at

@@ -35,7 +35,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def response(script: Script, asked: Asked) -> Fields:
-    """A whole response."""
+    """Return a whole response."""
     output: list[Fields] = [_search("completed")] if asked.searches else []
     said = "".join(pieces(script))
     part = {"type": "output_text", "text": said, "annotations": [], "logprobs": []}
@@ -54,7 +54,7 @@ def response(script: Script, asked: Asked) -> Fields:
 
 
 def response_events(script: Script, asked: Asked) -> Iterator[Fields]:
-    """The events of one, numbered."""
+    """Yield the events of one, numbered."""
     for number, event in enumerate(_response_events(script, asked)):
         yield {**event, "sequence_number": number}
 
@@ -114,7 +114,7 @@ def _search(status: str) -> Fields:
 
 
 def message(script: Script, asked: Asked) -> Fields:
-    """A whole message."""
+    """Return a whole message."""
     content: list[Fields] = []
     usage: Fields = {
         "input_tokens": script.prompt_tokens - script.cached_tokens,
@@ -136,7 +136,7 @@ def message(script: Script, asked: Asked) -> Fields:
 
 
 def message_events(script: Script, asked: Asked) -> Iterator[Fields]:
-    """The events of one."""
+    """Yield the events of one."""
     whole = message(script, asked)
     usage = {name: count for name, count in whole["usage"].items() if name != "server_tool_use"}
     yield {"type": "message_start", "message": {**_message(asked), "usage": {**usage, "output_tokens": 1}}}
@@ -174,6 +174,6 @@ def _message(asked: Asked) -> Fields:
 
 
 def count_of(body: bytes) -> int:
-    """The tokens of a prompt as this upstream counts them: the texts' words."""
+    """Return the tokens of a prompt as this upstream counts them: the texts' words."""
     found = msgspec.json.decode(body, type=dict[str, Any])
     return sum(len(str(found.get(name, "")).split()) for name in ("input", "messages", "prompt", "system", "tools"))

@@ -22,5 +22,5 @@ Write = Callable[[LogLine], None]
 
 
 def read_log(path: Path) -> list[LogLine]:
-    """The log's lines so far."""
+    """Return the log's lines so far."""
     return [msgspec.json.decode(line, type=LogLine) for line in path.read_bytes().splitlines()]

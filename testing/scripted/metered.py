@@ -23,7 +23,7 @@ Answer = Callable[[web.Request, Script, dict[str, Any]], Awaitable[web.StreamRes
 
 
 def add_metered_routes(router: web.UrlDispatcher) -> None:
-    """Adds them; each is scripted by the request's `model`, as a chat is."""
+    """Add them; each is scripted by the request's `model`, as a chat is."""
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
         router.add_post(path, _scripted(_rerank))
     router.add_post("/v1/moderations", _scripted(_moderate))
@@ -50,7 +50,7 @@ def _scripted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamRes
 
 
 async def _asked(request: web.Request) -> dict[str, Any]:
-    """The body's fields; of a file its name and size, as nobody holds it."""
+    """Return the body's fields; of a file its name and size, as nobody holds it."""
     if request.content_type != "multipart/form-data":
         found: dict[str, Any] = msgspec.json.decode(await request.read(), type=dict[str, Any])
         return found

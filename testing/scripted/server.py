@@ -64,7 +64,7 @@ def _log_file(path: Path | None) -> Any:
 
 
 def make_app(write: Write) -> web.Application:
-    """The server's routes; `write` gets a line for every request and every reply."""
+    """Return the server's routes; `write` gets a line for every request and every reply."""
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
 
     async def chat(request: web.Request) -> web.StreamResponse:
@@ -102,7 +102,7 @@ def make_app(write: Write) -> web.Application:
 
 
 class _Progress(msgspec.Struct):
-    """Progress of a reply."""
+    """The progress of a reply."""
 
     events: int = 0
     ended: bool = False
@@ -153,7 +153,7 @@ async def _in_dialect(
     whole: Callable[[Script, dialects.Asked], dialects.Fields],
     events: Callable[[Script, dialects.Asked], Iterator[dialects.Fields]],
 ) -> web.StreamResponse:
-    """A reply in another dialect than chat's. Positions of a script count that dialect's events."""
+    """Return a reply in another dialect than chat's. Positions of a script count that dialect's events."""
     try:
         asked = msgspec.json.decode(await request.read(), type=dialects.Asked)
         script = script_named(asked.model)
@@ -243,7 +243,7 @@ def _error(status: int, headers: dict[str, str]) -> web.Response:
 
 
 async def serve(host: str, port: int, log: Path | None, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; `announce` is told the address, with the port that was bound."""
+    """Serve until SIGTERM or SIGINT; `announce` is told the address, with the port that was bound."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -75,7 +75,7 @@ class SeenCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def script_named(model: str) -> Script:
-    """Parses a script's name: `ok`, `error-429`, `slow-first-token-500ms+tokens-20`, ...; parts are joined by `+`.
+    """Parse a script's name: `ok`, `error-429`, `slow-first-token-500ms+tokens-20`, ...; parts are joined by `+`.
 
     Raises ScriptUnknown.
     """
@@ -132,7 +132,7 @@ def _changes_of_part(part: str) -> dict[str, Any]:
 
 
 def completion_tokens(script: Script, played: int) -> int:
-    """Tokens really generated after `played` events; the first event has only the role."""
+    """Return tokens really generated after `played` events; the first event has only the role."""
     return max(0, min(played - 1, _token_events(script)))
 
 
@@ -143,7 +143,7 @@ def _token_events(script: Script) -> int:
 def chunks(
     script: Script, model: str, request_id: str, *, with_usage: bool, continuous: bool = False
 ) -> Iterator[bytes]:
-    """The payloads of a stream without its end marker, malformed and error events included.
+    """Yield the payloads of a stream without its end marker, malformed and error events included.
 
     With `continuous` each chunk has the usage so far, as vLLM sends it on request.
     """
@@ -178,7 +178,7 @@ def _choices(script: Script) -> Iterator[list[dict[str, Any]]]:
 
 
 def pieces(script: Script) -> list[str]:
-    """The content, one token in each piece."""
+    """Return the content, one token in each piece."""
     match script.shape:
         case "json":
             return ['{"answer":', " 42}"]
@@ -212,7 +212,7 @@ def _choice(
 
 
 def completion(script: Script, model: str, request_id: str) -> bytes:
-    """The body of a whole reply."""
+    """Return the body of a whole reply."""
     if script.malformed_at is not None:
         return b'{"id": "chatcmpl-broken", "choices": [{'
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
@@ -239,7 +239,7 @@ def completion(script: Script, model: str, request_id: str) -> bytes:
 
 
 def chat_as_text(payload: bytes) -> bytes:
-    """A payload as `/v1/completions` has it; a broken one stays broken."""
+    """Return a payload as `/v1/completions` has it; a broken one stays broken."""
     try:
         reply = msgspec.json.decode(payload)
     except msgspec.DecodeError:
@@ -251,7 +251,7 @@ def chat_as_text(payload: bytes) -> bytes:
 
 
 def usage(script: Script) -> dict[str, Any]:
-    """The usage that the script reports; `completion_tokens` is the real one."""
+    """Return the usage that the script reports; `completion_tokens` is the real one."""
     generated = _token_events(script)
     match script.usage:
         case "absurd":
@@ -271,7 +271,7 @@ def _usage(script: Script, generated: int) -> dict[str, Any]:
 
 
 def error_body(status: int) -> bytes:
-    """An OpenAI error object for a status."""
+    """Return an OpenAI error object for a status."""
     kind = "invalid_request_error" if status < 500 else "server_error"  # noqa: PLR2004
     return msgspec.json.encode(
         {"error": {"message": f"The script answers {status}.", "type": kind, "param": None, "code": None}}
@@ -279,12 +279,12 @@ def error_body(status: int) -> bytes:
 
 
 def retry_headers(script: Script) -> dict[str, str]:
-    """The `retry-after-ms` header, if the script has one."""
+    """Return the `retry-after-ms` header, if the script has one."""
     return {} if script.retry_after_s is None else {"retry-after-ms": str(round(script.retry_after_s * 1000))}
 
 
 async def pace(script: Script, index: int, sleep: Sleep) -> None:
-    """Waits as long as the script does before its event `index`."""
+    """Wait as long as the script does before its event `index`."""
     if index == script.hang_at:
         await sleep(_HANG_S)
     elif index == 1 and script.first_token_after_s:
@@ -294,7 +294,7 @@ async def pace(script: Script, index: int, sleep: Sleep) -> None:
 
 
 class ScriptedUpstream:
-    """Plays scripts in this process and remembers the calls it saw, in `seen`."""
+    """An upstream in this process that plays scripts, and remembers the calls that it saw in `seen`."""
 
     def __init__(
         self, script: Callable[[UpstreamCall], Script] | Script | None = None, sleep: Sleep = asyncio.sleep
@@ -308,7 +308,7 @@ class ScriptedUpstream:
         self.open_streams = 0
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
-        """Opens the call as `Upstream.open` does; raises an UpstreamError."""
+        """Open the call as `Upstream.open` does. Raises an UpstreamError."""
         self.calls.append(call)
         script = self._pick(call)
         await _wait_within(call.total_timeout_s, self._sleep, pace(script, -1, self._sleep), call)
@@ -323,7 +323,7 @@ class ScriptedUpstream:
         return _ScriptedStream(self, script, call, self._sleep)
 
     async def aclose(self) -> None:
-        """Does nothing: there is no connection."""
+        """Do nothing: there is no connection."""
 
     def _pick(self, call: UpstreamCall) -> Script:
         if self._script is None:
@@ -336,7 +336,7 @@ class ScriptedUpstream:
 
 
 async def _wait_within(limit_s: float, sleep: Sleep, waiting: Awaitable[None], call: UpstreamCall) -> None:
-    """Applies the real upstreams' timeout; with an injected sleep the script alone waits."""
+    """Apply the real upstreams' timeout; with an injected sleep the script alone waits."""
     if sleep is not asyncio.sleep:
         await waiting
         return
@@ -371,7 +371,7 @@ class _ScriptedStream:
         return [decode_event(payload, self._call.deployment.deployment_id)]
 
     def unread(self) -> list[Event]:
-        """Always empty: a script produces nothing before it is read."""
+        """Return nothing, always: a script produces nothing before it is read."""
         return []
 
     async def aclose(self) -> None:
