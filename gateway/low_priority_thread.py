@@ -37,7 +37,7 @@ _CLOSE_S: Final = 5.0
 T = TypeVar("T")
 
 
-class SpareTime:
+class LowPriorityThread:
     """A thread of the lowest priority, from `start` to `aclose`."""
 
     def __init__(self, make_engine: Callable[[], AsyncEngine], clock: Callable[[], float] = time.monotonic) -> None:
@@ -140,8 +140,10 @@ class SpareTime:
         await self._engine.dispose()
 
 
-async def open_spare_time(make_engine: Callable[[], AsyncEngine], stack: contextlib.AsyncExitStack) -> SpareTime | None:
+async def open_low_priority_thread(
+    make_engine: Callable[[], AsyncEngine], stack: contextlib.AsyncExitStack
+) -> LowPriorityThread | None:
     """Start a thread that ends with the stack; None where there is no spare time."""
-    spare = SpareTime(make_engine)
+    spare = LowPriorityThread(make_engine)
     stack.push_async_callback(spare.aclose)
     return spare if await spare.start() else None

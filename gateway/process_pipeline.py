@@ -18,7 +18,7 @@ from cost.price_book.book import PriceBook
 from cost.price_book.watch import PriceWatch
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
-from gateway.link.data_sources import Process, Sources
+from gateway.link.data_sources import DataSources, ProcessParts
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import at_gate
@@ -71,7 +71,7 @@ _KEYS_READ_AGAIN = 3
 """Times that the keys in use are read again within the time for which an answer counts as fresh."""
 
 
-class LiveLine:
+class ProcessPipeline:
     """One process's line; `open` it once."""
 
     def __init__(
@@ -104,7 +104,7 @@ class LiveLine:
         self._is_open = False
         self._queues: dict[str, QueueConfig] = {}
 
-    async def open(self, process: Process, stack: contextlib.AsyncExitStack) -> None:
+    async def open(self, process: ProcessParts, stack: contextlib.AsyncExitStack) -> None:
         """Open every part in the order of need; `stack` closes them."""
         config, metrics, sources = self.config, self._metrics, process.sources
         self._ledger, self._fleet = process.ledger, process.fleet
@@ -193,7 +193,7 @@ class LiveLine:
             warn_of_evidence(self.line.config.policy, catalog, self.classifier)
         self._keep_current(sources, stack)
 
-    def _open_directory(self, process: Process, stack: contextlib.AsyncExitStack) -> Directory:
+    def _open_directory(self, process: ProcessParts, stack: contextlib.AsyncExitStack) -> Directory:
         section = self.config.accounts
         directory = Directory(
             AccountStore(process.engine),
@@ -210,7 +210,7 @@ class LiveLine:
         )
         return directory
 
-    def _keep_current(self, sources: Sources, stack: contextlib.AsyncExitStack) -> None:
+    def _keep_current(self, sources: DataSources, stack: contextlib.AsyncExitStack) -> None:
         async def tick() -> None:
             self._tick()
 
@@ -226,7 +226,7 @@ class LiveLine:
         background(stack, self.prices.follow(self.config.cost.prices_poll_s))
         background(stack, every(self.config.classifier.learning.poll_s, self.tunings.refresh))
 
-    def open_shadow(self, sources: Sources, stack: contextlib.AsyncExitStack) -> None:
+    def open_shadow(self, sources: DataSources, stack: contextlib.AsyncExitStack) -> None:
         """Start to ask a second target in the background for a share of requests; the stack ends it."""
         metrics = self._metrics.learning
 

@@ -34,7 +34,7 @@ class FoundRun(msgspec.Struct, frozen=True):
     end: int
 
 
-class WordRuns:
+class DeltaCoalescer:
     """A finder of runs of words in the reads of one chat's stream."""
 
     __slots__ = ("_form", "_tries")

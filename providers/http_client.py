@@ -27,7 +27,7 @@ from providers.connections.errors import (
 from providers.connections.forward_proxy import ForwardProxy
 from providers.connections.gathering import GATHER_S
 from providers.connections.pool import ConnectionPool, PoolLimits, fields
-from providers.delta_coalescing import WordRuns
+from providers.delta_coalescing import DeltaCoalescer
 from providers.errors import (
     AnswerLost,
     ConnectFailed,
@@ -90,7 +90,7 @@ def _ignored(_reached: bool) -> None:
     """Ignore whether a question reached its deployment: nothing is booked for it."""
 
 
-class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits on replies, in bytes, and on the connection pool."""
 
     max_event_bytes: int = MAX_EVENT_BYTES
@@ -113,12 +113,12 @@ class _Head(msgspec.Struct, frozen=True):
     fields: bytes
 
 
-class DirectUpstream:
+class HttpUpstream:
     """A client of OpenAI-shaped upstreams and of Anthropic's messages, over one pool of connections."""
 
-    def __init__(self, limits: DirectLimits | None = None, proxy: ForwardProxy | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None, proxy: ForwardProxy | None = None) -> None:
         load_refusals()
-        self._limits = limits = limits or DirectLimits()
+        self._limits = limits = limits or HttpLimits()
         self._pool = ConnectionPool(
             PoolLimits(
                 max_connections=limits.max_connections,
@@ -454,7 +454,7 @@ class _Stream:
         pool: ConnectionPool,
         connection: Connection,
         call: UpstreamCall,
-        limits: DirectLimits,
+        limits: HttpLimits,
         share: Share,
         reader: ReplyReader | None,
     ) -> None:
@@ -468,7 +468,7 @@ class _Stream:
         self._reader = reader
         self._parser = SseParser(limits.max_event_bytes)
         self._max_event_bytes = limits.max_event_bytes
-        self._runs = WordRuns() if reader is None and not self._is_text else None
+        self._runs = DeltaCoalescer() if reader is None and not self._is_text else None
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
         self._finished = False

@@ -4,13 +4,13 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from providers.errors import UpstreamRefusedUs
-from providers.http_client import DirectUpstream
+from providers.http_client import HttpUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.token_counts import Question
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 
 OPENAI_SHAPED: tuple[DeploymentKind, ...] = ("openai", "azure", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp")
-"""The kinds that DirectUpstream calls."""
+"""The kinds that HttpUpstream calls."""
 
 
 class Upstreams:
@@ -36,9 +36,7 @@ class Upstreams:
         """Put the question as `TokenCounter.count_tokens` does."""
         counter = self._by_kind.get("openai")
         return (
-            await counter.count_tokens(deployment, question, request_id)
-            if isinstance(counter, DirectUpstream)
-            else None
+            await counter.count_tokens(deployment, question, request_id) if isinstance(counter, HttpUpstream) else None
         )
 
     async def aclose(self) -> None:

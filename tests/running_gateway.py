@@ -22,7 +22,7 @@ from gateway.process.control_plane import ControlPlane
 from gateway.process.data_plane import DataPlane
 from gateway.process.public_server import open_server
 from gateway.process.runtime_folder import runtime_folder
-from gateway.process_pipeline import LiveLine
+from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.metrics import all_metrics
 from proxy.batch.batch_parts import BatchTier
 from proxy.http.server import HttpServer
@@ -54,7 +54,7 @@ class Running(msgspec.Struct, frozen=True):
         return f"{self.url}/v1"
 
     @property
-    def live(self) -> LiveLine:
+    def live(self) -> ProcessPipeline:
         """The line that answers callers."""
         return self.data.live
 

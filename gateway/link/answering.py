@@ -28,13 +28,13 @@ from gateway.link.questions import (
     RememberPrices,
     ReturnGrants,
 )
-from gateway.low_priority_thread import SpareTime
+from gateway.low_priority_thread import LowPriorityThread
 from proxy.admit.limits.rules import Rule
 from proxy.admit.limits.store import LimitStore, TableVersion
 from selfhosted.prefixes.store import PrefixStore
 
 
-def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: SpareTime | None = None) -> None:
+def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: LowPriorityThread | None = None) -> None:
     """Answer every question of `gateway.link.questions` from this database; what is to be learned from is written in spare time."""
     _answer_prices(handlers, PriceStore(engine))
     _answer_limits(handlers, LimitStore(engine))
@@ -66,7 +66,9 @@ def _answer_limits(handlers: Handlers, limits: LimitStore) -> None:
     handlers.when_asked(ReadLimits, rules)
 
 
-def _answer_learning(handlers: Handlers, learning: LearningStore, engine: AsyncEngine, spare: SpareTime | None) -> None:
+def _answer_learning(
+    handlers: Handlers, learning: LearningStore, engine: AsyncEngine, spare: LowPriorityThread | None
+) -> None:
     spared = None if spare is None else LearningStore(spare.engine)
 
     async def version(_from: Any, _asked: ReadTuningVersion) -> int | None:

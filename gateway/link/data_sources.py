@@ -35,7 +35,7 @@ from selfhosted.fleet import Fleet
 from selfhosted.prefixes.store import HabitSink, PrefixStore
 
 
-class Sources(NamedTuple):
+class DataSources(NamedTuple):
     """The stores that a pipeline keeps itself current from, and hands on to."""
 
     prices: PriceSource
@@ -55,14 +55,14 @@ class Sources(NamedTuple):
     """The number of serving processes of all hosts."""
 
 
-def from_database(engine: AsyncEngine, processes: CountedProcesses) -> Sources:
+def from_database(engine: AsyncEngine, processes: CountedProcesses) -> DataSources:
     """Return the database itself, as the control plane uses it."""
     learning, accounts = LearningStore(engine), AccountStore(engine)
 
     async def own(team_id: str, artifact: str, width: int) -> OwnRequests | None:
         return await own_requests(engine, team_id, artifact, width)
 
-    return Sources(
+    return DataSources(
         prices=PriceStore(engine),
         limits=LimitStore(engine),
         tunings=learning,
@@ -77,10 +77,10 @@ def from_database(engine: AsyncEngine, processes: CountedProcesses) -> Sources:
     )
 
 
-def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProcesses) -> Sources:
+def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProcesses) -> DataSources:
     """Return the control plane, and the database where a caller waits for the answer."""
     learning = RemoteLearning(link)
-    return Sources(
+    return DataSources(
         prices=RemotePrices(link),
         limits=RemoteLimits(link),
         tunings=RemoteTunings(link),
@@ -95,12 +95,12 @@ def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProces
     )
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that a process opens before its pipeline."""
 
     engine: AsyncEngine
     """The database, for what a caller waits for."""
-    sources: Sources
+    sources: DataSources
     books: BudgetedBooks
     holds: Holds
     ledger: Ledger

@@ -26,12 +26,12 @@ from gateway.configuration.settings import Environment, GatewayConfig, peppers, 
 from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
-from gateway.link.data_sources import Process, from_database
+from gateway.link.data_sources import ProcessParts, from_database
 from gateway.link.hub import Hub
 from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
-from gateway.low_priority_thread import open_spare_time
+from gateway.low_priority_thread import open_low_priority_thread
 from gateway.process.runtime_folder import RuntimeFolder
-from gateway.process_pipeline import LiveLine
+from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
 from gateway.wiring.books import keep_rounds, open_drain
@@ -85,7 +85,7 @@ class ControlPlane:
         self._environment = environment
         self._folder = folder
         self._metrics = metrics or all_metrics()
-        self.live = LiveLine(config, environment, config_path, self._metrics, serves_callers=False)
+        self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=False)
         self._is_draining = False
         self._reports: tuple[WorkerReport, ...] | None = None
         self.hub = Hub(VOCABULARY)
@@ -112,7 +112,7 @@ class ControlPlane:
             connect = partial(make_engine, self._environment.database(), power_safe=config.cost.journal_sync == "power")
             engine = connect()
             stack.push_async_callback(engine.dispose)
-            spare = await open_spare_time(connect, stack)
+            spare = await open_low_priority_thread(connect, stack)
             answer_from_database(self.hub.handlers, engine, spare)
             # Its own line serves no caller, so it takes no share of what the workers divide; what it asks for batches is bounded by
             # the share that one more process would have.
@@ -144,7 +144,7 @@ class ControlPlane:
             )
             await fleet.known(FIRST_LOOK_S)
             await live.open(
-                Process(
+                ProcessParts(
                     engine=engine,
                     sources=sources,
                     books=opened.books,

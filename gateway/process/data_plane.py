@@ -13,11 +13,11 @@ from cost.ledger.backlog import Backlog
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig
 from gateway.database import AnswerCheck, make_engine
-from gateway.link.data_sources import Process, from_control_plane
+from gateway.link.data_sources import ProcessParts, from_control_plane
 from gateway.link.link import Hello, Link
 from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
 from gateway.process.runtime_folder import RuntimeFolder
-from gateway.process_pipeline import LiveLine
+from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
@@ -52,7 +52,7 @@ class DataPlane:
         self._environment = environment
         self._folder = folder
         self._metrics = metrics or all_metrics()
-        self.live = LiveLine(config, environment, config_path, self._metrics, serves_callers=True)
+        self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=True)
         self._is_open = False
         self.others = HandOver(folder.web, self._whose)
         """Answers what is not a hot route."""
@@ -117,7 +117,7 @@ class DataPlane:
             except TimeoutError:
                 _log.error("the control plane does not answer; serving with the configuration alone")
             await fleet.known(FIRST_LOOK_S)
-            process = Process(
+            process = ProcessParts(
                 engine=engine,
                 sources=sources,
                 books=opened.books,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
-from gateway.link.data_sources import Process
+from gateway.link.data_sources import ProcessParts
 from gateway.wiring.metrics import AllMetrics
 from proxy.admit.gate import Gate
 from proxy.admit.idempotency.claims import Idempotency
@@ -39,7 +39,7 @@ def nameable_models(config: GatewayConfig) -> set[str]:
 
 
 async def open_gate(
-    process: Process,
+    process: ProcessParts,
     config: GatewayConfig,
     queues_of: Mapping[str, QueueConfig],
     environment: Environment,

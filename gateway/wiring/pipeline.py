@@ -16,7 +16,7 @@ from gateway.configuration.settings import Environment, GatewayConfig, ServerCon
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
-from providers.http_client import DirectLimits, DirectUpstream
+from providers.http_client import HttpLimits, HttpUpstream
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
@@ -74,12 +74,12 @@ def open_tracing(
 async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None) -> Upstreams:
     """Return one client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The line bounds what is in flight; the pool must never be what a request waits for.
-    limits = DirectLimits(
+    limits = HttpLimits(
         max_connections=_MOST_CONNECTIONS,
         max_connections_per_host=_MOST_CONNECTIONS,
         max_replies_bytes=server.max_replies_bytes,
     )
-    direct = DirectUpstream(limits, proxy)
+    direct = HttpUpstream(limits, proxy)
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
     if catalog.needs_litellm:

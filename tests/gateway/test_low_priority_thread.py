@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.ledger.store import LedgerStore
 from gateway import low_priority_thread as spare_time
 from gateway.database import make_engine
-from gateway.low_priority_thread import AGAIN_S, GRACE_S, SpareTime
+from gateway.low_priority_thread import AGAIN_S, GRACE_S, LowPriorityThread
 from tests.cost.entries import reserve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
@@ -35,7 +35,7 @@ def _engine(folder: Path) -> Callable[[], AsyncEngine]:
 async def test_only_its_own_threads_are_of_low_priority(tmp_path: Path) -> None:
     """The one that it lives in, and those of its connections, which SQLite's driver starts from there."""
     before, threads = _niceness(), set(os.listdir("/proc/self/task"))  # noqa: PTH208  Names are all that is asked.
-    spare = SpareTime(_engine(tmp_path))
+    spare = LowPriorityThread(_engine(tmp_path))
     assert await spare.start()
     assert await spare.compute(_niceness) == spare_time.NICENESS
 
@@ -54,7 +54,7 @@ async def test_only_its_own_threads_are_of_low_priority(tmp_path: Path) -> None:
 
 async def test_entries_are_written_by_its_own_connections(database_url: str, engine: AsyncEngine) -> None:
     """While those of the process write, too: a connection belongs to the loop that it was made in."""
-    spare = SpareTime(lambda: make_engine(database_url))
+    spare = LowPriorityThread(lambda: make_engine(database_url))
     assert await spare.start()
     spared, own = LedgerStore(spare.engine), LedgerStore(engine)
     batches = [[reserve(f"req_{place}_{number}") for number in range(20)] for place in range(6)]
@@ -69,7 +69,7 @@ async def test_entries_are_written_by_its_own_connections(database_url: str, eng
 
 async def test_what_fails_there_fails_here(tmp_path: Path) -> None:
     """As if it had been awaited where it was asked for; and what is cancelled here ends there."""
-    spare = SpareTime(_engine(tmp_path))
+    spare = LowPriorityThread(_engine(tmp_path))
     assert await spare.start()
     with pytest.raises(ZeroDivisionError):
         await spare.compute(lambda: 1 // 0)
@@ -91,7 +91,7 @@ async def test_what_fails_there_fails_here(tmp_path: Path) -> None:
 async def test_a_thread_that_gets_no_processor_is_left_alone_for_a_while(tmp_path: Path) -> None:
     """Judged by time that passed without processor time, over a few pieces of work; then it is tried again."""
     now = 100.0
-    spare = SpareTime(_engine(tmp_path), clock=lambda: now)
+    spare = LowPriorityThread(_engine(tmp_path), clock=lambda: now)
     assert await spare.start()
     judged = [spare.has_time]
     for _ in range(3):
@@ -113,7 +113,7 @@ async def test_where_priorities_cannot_be_lowered_there_is_none(
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "setpriority", refuse)
-    spare = SpareTime(_engine(tmp_path))
+    spare = LowPriorityThread(_engine(tmp_path))
     with caplog.at_level(logging.WARNING):
         assert not await spare.start()
     assert [record.message for record in caplog.records] == [
@@ -126,7 +126,7 @@ async def test_where_priorities_cannot_be_lowered_there_is_none(
 async def test_elsewhere_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a Mac a priority is the whole process's."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    spare = SpareTime(_engine(tmp_path))
+    spare = LowPriorityThread(_engine(tmp_path))
     assert not await spare.start()
     assert not spare.has_time
     await spare.aclose()
@@ -137,4 +137,4 @@ async def test_a_thread_that_cannot_start_says_why() -> None:
         raise ValueError("no such database")
 
     with pytest.raises(ValueError, match="no such database"):
-        await SpareTime(fail).start()
+        await LowPriorityThread(fail).start()

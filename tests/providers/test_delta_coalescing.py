@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from providers.connections.connection import Connection
 from providers.connections.pool import ConnectionPool
-from providers.delta_coalescing import FoundRun, WordRuns
+from providers.delta_coalescing import DeltaCoalescer, FoundRun
 from providers.held_bytes import HeldBytes, Share
-from providers.http_client import DirectLimits, _Stream
+from providers.http_client import HttpLimits, _Stream
 from providers.wire import Event, WireUsage, decode_event
 from tests.providers.calls import deployment, tokens_of, upstream_call
 from tests.providers.test_sse import split
@@ -39,7 +39,7 @@ def bare(payload: bytes) -> bytes:
 
 
 def found_in(*payloads: bytes) -> FoundRun | None:
-    return WordRuns().find(sse(*payloads))
+    return DeltaCoalescer().find(sse(*payloads))
 
 
 def payloads_of(event: Event) -> list[bytes]:
@@ -56,7 +56,7 @@ USAGE = b'{"id":"c-1","choices":[],"usage":{"prompt_tokens":1,"completion_tokens
 def test_a_run_is_one_event() -> None:
     """Its text is all their texts; what came before and behind it is left."""
     read = sse(ROLE, words("Don't"), words(" \"pass\" 'é'\n"), words(""), words(" me\\by"), FINISH, USAGE)
-    found = WordRuns().find(read)
+    found = DeltaCoalescer().find(read)
     assert found is not None
     event = found.event
     assert event.words == "Don't \"pass\" 'é'\n me\\by"
@@ -110,7 +110,7 @@ def test_the_last_usage_counts() -> None:
 
 def test_another_form_is_found_next() -> None:
     """An upstream may change how it writes; after many reads without a run none is looked for any more."""
-    runs = WordRuns()
+    runs = DeltaCoalescer()
     assert runs.find(sse(words("a"), words("b"))) is not None
     other = words("a").replace(b"c-1", b"c-2")
     assert runs.find(sse(other, other)) is None
@@ -147,7 +147,7 @@ def test_runs_say_what_their_events_say(payloads: list[bytes], cuts: list[int], 
         ConnectionPool(),
         cast("Connection", reads),
         upstream_call(deployment()),
-        DirectLimits(),
+        HttpLimits(),
         Share(HeldBytes(0)),
         None,
     )

@@ -1,4 +1,4 @@
-"""DirectUpstream over real sockets: what is sent, what comes back, and how each failure is told."""
+"""HttpUpstream over real sockets: what is sent, what comes back, and how each failure is told."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from providers.http_client import DirectLimits, DirectUpstream
+from providers.http_client import HttpLimits, HttpUpstream
 from providers.target import DeploymentKind
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event
@@ -76,8 +76,8 @@ async def raw_server(reply: bytes, *, then_hang: bool = False) -> AsyncIterator[
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[DirectUpstream]:
-    direct = DirectUpstream(DirectLimits(max_event_bytes=10_000, max_reply_bytes=100_000))
+async def upstream() -> AsyncIterator[HttpUpstream]:
+    direct = HttpUpstream(HttpLimits(max_event_bytes=10_000, max_reply_bytes=100_000))
     yield direct
     await direct.aclose()
 
@@ -113,7 +113,7 @@ async def text_until(kind: type[UpstreamError], stream: UpstreamStream) -> str:
     raise AssertionError("the stream ended well")
 
 
-async def test_a_stream_is_read_to_its_end(upstream: DirectUpstream, scripted: tuple[str, list[LogLine]]) -> None:
+async def test_a_stream_is_read_to_its_end(upstream: HttpUpstream, scripted: tuple[str, list[LogLine]]) -> None:
     """Tokens, the finish and the usage arrive; the role alone is no token; the request id goes along."""
     url, seen = scripted
     events = await talk(upstream, upstream_call(deployment(base_url=url, upstream_model="tokens-5")))
@@ -133,7 +133,7 @@ async def test_a_stream_is_read_to_its_end(upstream: DirectUpstream, scripted: t
 
 @pytest.mark.parametrize(("model", "text"), [("ok", " w0 w1 w2"), ("json", '{"answer": 42}'), ("tools", "")])
 async def test_a_whole_answer_is_one_event(
-    upstream: DirectUpstream, scripted: tuple[str, list[LogLine]], model: str, text: str
+    upstream: HttpUpstream, scripted: tuple[str, list[LogLine]], model: str, text: str
 ) -> None:
     """Without streaming the body is one event with everything in it."""
     call = upstream_call(deployment(base_url=scripted[0], upstream_model=model), chat_request())
@@ -143,7 +143,7 @@ async def test_a_whole_answer_is_one_event(
     assert event.text_chars > 0
 
 
-async def test_connections_are_used_again(upstream: DirectUpstream) -> None:
+async def test_connections_are_used_again(upstream: HttpUpstream) -> None:
     """A reply that was read to its end gives its connection back, streaming or not."""
     ports: set[int] = set()
     whole = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]}
@@ -163,7 +163,7 @@ async def test_connections_are_used_again(upstream: DirectUpstream) -> None:
     assert len(ports) == 1
 
 
-async def test_closing_early_cuts_the_connection(upstream: DirectUpstream) -> None:
+async def test_closing_early_cuts_the_connection(upstream: HttpUpstream) -> None:
     """A caller that hangs up is felt by the upstream at once."""
     gone = asyncio.Event()
 
@@ -184,7 +184,7 @@ async def test_closing_early_cuts_the_connection(upstream: DirectUpstream) -> No
 
 
 @pytest.mark.parametrize("opened", [False, True])
-async def test_cancelling_cuts_the_connection(upstream: DirectUpstream, opened: bool) -> None:
+async def test_cancelling_cuts_the_connection(upstream: HttpUpstream, opened: bool) -> None:
     """A cancelled attempt leaves nothing running upstream, wherever it was."""
     arrived, gone = asyncio.Event(), asyncio.Event()
 
@@ -211,7 +211,7 @@ async def test_cancelling_cuts_the_connection(upstream: DirectUpstream, opened: 
 @pytest.mark.parametrize(
     ("kind", "header", "value"), [("openai", "authorization", f"Bearer {KEY}"), ("azure", "api-key", KEY)]
 )
-async def test_what_is_sent(upstream: DirectUpstream, kind: DeploymentKind, header: str, value: str) -> None:
+async def test_what_is_sent(upstream: HttpUpstream, kind: DeploymentKind, header: str, value: str) -> None:
     """The key in the kind's own header, the upstream's model name, our headers, and no compression."""
     sent: list[tuple[Any, dict[str, Any]]] = []
 
@@ -233,7 +233,7 @@ async def test_what_is_sent(upstream: DirectUpstream, kind: DeploymentKind, head
     assert body["stream_options"] == {"include_usage": True}
 
 
-async def test_a_large_request(upstream: DirectUpstream, scripted: tuple[str, list[LogLine]]) -> None:
+async def test_a_large_request(upstream: HttpUpstream, scripted: tuple[str, list[LogLine]]) -> None:
     """A body of several megabytes is sent without a warning and is whole."""
     request = chat_request(stream=True, messages=[{"role": "user", "content": "x" * 3_000_000}])
     assert text_of(await talk(upstream, upstream_call(deployment(base_url=scripted[0]), request))) == " w0 w1 w2"
@@ -261,7 +261,7 @@ async def test_a_large_request(upstream: DirectUpstream, scripted: tuple[str, li
         (529, UpstreamOverloaded),
     ],
 )
-async def test_statuses(upstream: DirectUpstream, status: int, kind: type[UpstreamError]) -> None:
+async def test_statuses(upstream: HttpUpstream, status: int, kind: type[UpstreamError]) -> None:
     """Each status becomes one kind of error; redirects are not followed, and no key is shown."""
     error = {"message": f"key {KEY}\r\n bad", "type": "t", "param": "messages", "code": "c"}
 
@@ -303,14 +303,14 @@ FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
         ([b'data: {"error":{"message":"m","type":"BadRequestError","code":400}}\n\n'], RequestRejected),
     ],
 )
-async def test_broken_streams(upstream: DirectUpstream, pieces: list[bytes], kind: type[UpstreamError]) -> None:
+async def test_broken_streams(upstream: HttpUpstream, pieces: list[bytes], kind: type[UpstreamError]) -> None:
     """A stream that is cut, malformed, endless or ends in an error object says which it was."""
     async with answering(streaming(*pieces)) as url:
         with pytest.raises(kind):
             await talk(upstream, upstream_call(deployment(base_url=url)))
 
 
-async def test_what_came_before_a_broken_event_is_not_lost(upstream: DirectUpstream) -> None:
+async def test_what_came_before_a_broken_event_is_not_lost(upstream: HttpUpstream) -> None:
     """Tokens of the read that also broke were generated, so they are given before the error."""
     async with answering(streaming(CHUNK + b"data: {broken\n\n")) as url:
         stream = await upstream.open(upstream_call(deployment(base_url=url)))
@@ -329,7 +329,7 @@ async def test_what_came_before_a_broken_event_is_not_lost(upstream: DirectUpstr
         b"data: {}\n\n" + CHUNK,
     ],
 )
-async def test_payloads_can_be_spliced(upstream: DirectUpstream, piece: bytes) -> None:
+async def test_payloads_can_be_spliced(upstream: HttpUpstream, piece: bytes) -> None:
     """However an upstream lays out its events, each payload is one line that begins with its first key."""
     async with answering(streaming(piece, FINISH, b"data: [DONE] \n\n", b"data: {broken\n\n")) as url:
         events = await talk(upstream, upstream_call(deployment(base_url=url)))
@@ -349,7 +349,7 @@ async def test_payloads_can_be_spliced(upstream: DirectUpstream, piece: bytes) -
         b'{"choices":[{"message":{"content":"x","refusal":"\\ud83d"}}],"usage":{"prompt_tokens":3}}',
     ],
 )
-async def test_odd_whole_answers(upstream: DirectUpstream, body: bytes, stream: bool) -> None:
+async def test_odd_whole_answers(upstream: HttpUpstream, body: bytes, stream: bool) -> None:
     """A byte order mark, line ends or half an emoji cost neither the answer nor its usage."""
 
     async def answer(_request: web.Request) -> web.StreamResponse:
@@ -364,7 +364,7 @@ async def test_odd_whole_answers(upstream: DirectUpstream, body: bytes, stream: 
     assert event.usage.prompt_tokens == 3
 
 
-async def test_half_an_emoji_goes_through(upstream: DirectUpstream) -> None:
+async def test_half_an_emoji_goes_through(upstream: HttpUpstream) -> None:
     """Engines cut surrogate pairs between events: both halves arrive, and count as tokens."""
     halves = [b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n' % half for half in (b"\\ud83d", b"\\ude00")]
     async with answering(streaming(*halves, FINISH, b"data: [DONE]\n\n")) as url:
@@ -375,14 +375,14 @@ async def test_half_an_emoji_goes_through(upstream: DirectUpstream) -> None:
 
 
 @pytest.mark.parametrize("ending", [[], [b"data: [DONE]"], [b"data: [DONE]\n\ndata: ignored\n\n"]])
-async def test_a_clean_end_after_the_finish(upstream: DirectUpstream, ending: list[bytes]) -> None:
+async def test_a_clean_end_after_the_finish(upstream: HttpUpstream, ending: list[bytes]) -> None:
     """After a finish reason a clean end is an end, with the marker or without."""
     async with answering(streaming(CHUNK, FINISH, *ending)) as url:
         events = await talk(upstream, upstream_call(deployment(base_url=url)))
     assert text_of(events) == "x"
 
 
-async def test_a_connection_that_breaks_is_a_cut(upstream: DirectUpstream, scripted: tuple[str, list[LogLine]]) -> None:
+async def test_a_connection_that_breaks_is_a_cut(upstream: HttpUpstream, scripted: tuple[str, list[LogLine]]) -> None:
     """A broken connection in the middle is a cut, and what arrived before it is given."""
     stream = await upstream.open(upstream_call(deployment(base_url=scripted[0], upstream_model="cut-3+every-20ms")))
     seen = await text_until(StreamCut, stream)
@@ -390,7 +390,7 @@ async def test_a_connection_that_breaks_is_a_cut(upstream: DirectUpstream, scrip
 
 
 @pytest.mark.parametrize("after_finish", [False, True])
-async def test_a_chunked_body_without_its_last_chunk(upstream: DirectUpstream, after_finish: bool) -> None:
+async def test_a_chunked_body_without_its_last_chunk(upstream: HttpUpstream, after_finish: bool) -> None:
     """Only a clean end counts as an end: a body that HTTP itself calls incomplete is a cut."""
     piece = FINISH if after_finish else CHUNK
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -414,14 +414,14 @@ async def test_a_chunked_body_without_its_last_chunk(upstream: DirectUpstream, a
         (b"HTTP/1.1 500 no\r\ncontent-length: 99\r\n\r\ncut", UpstreamUnavailable),
     ],
 )
-async def test_replies_that_are_not_replies(upstream: DirectUpstream, reply: bytes, kind: type[UpstreamError]) -> None:
+async def test_replies_that_are_not_replies(upstream: HttpUpstream, reply: bytes, kind: type[UpstreamError]) -> None:
     """Whatever a socket may say, it becomes one of our errors."""
     async with raw_server(reply) as url:
         with pytest.raises(kind):
             await talk(upstream, upstream_call(deployment(base_url=url)))
 
 
-async def test_a_reset_before_the_status_is_a_lost_answer(upstream: DirectUpstream) -> None:
+async def test_a_reset_before_the_status_is_a_lost_answer(upstream: HttpUpstream) -> None:
     """An upstream that is killed at its work may have charged for it; another attempt stays allowed."""
 
     async def die(request: web.Request) -> web.StreamResponse:
@@ -439,7 +439,7 @@ async def test_a_reset_before_the_status_is_a_lost_answer(upstream: DirectUpstre
 
 
 @pytest.mark.parametrize("kind", ["vllm", "tgi"])
-async def test_a_media_link_is_refused_unsent(upstream: DirectUpstream, kind: DeploymentKind) -> None:
+async def test_a_media_link_is_refused_unsent(upstream: HttpUpstream, kind: DeploymentKind) -> None:
     """An engine of one's own never sees a request that would make it fetch something."""
     content = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}}]
     request = chat_request(stream=True, messages=[{"role": "user", "content": content}])
@@ -447,7 +447,7 @@ async def test_a_media_link_is_refused_unsent(upstream: DirectUpstream, kind: De
         await upstream.open(upstream_call(deployment(kind, base_url="http://nowhere.invalid/v1"), request))
 
 
-async def test_nobody_listens(upstream: DirectUpstream) -> None:
+async def test_nobody_listens(upstream: HttpUpstream) -> None:
     """A refused connection and an unknown host are connection failures."""
     async with raw_server(b"") as url:
         pass
@@ -456,7 +456,7 @@ async def test_nobody_listens(upstream: DirectUpstream) -> None:
             await talk(upstream, upstream_call(deployment(base_url=base_url)))
 
 
-async def test_silence(upstream: DirectUpstream) -> None:
+async def test_silence(upstream: HttpUpstream) -> None:
     """Silence before the status meets the total time; within a reply it meets the idle time."""
     async with raw_server(b"", then_hang=True) as url:
         with pytest.raises(UpstreamTimeout):
@@ -467,14 +467,14 @@ async def test_silence(upstream: DirectUpstream) -> None:
             await talk(upstream, upstream_call(deployment(base_url=url), idle_timeout_s=0.1))
 
 
-async def test_a_slow_first_token_is_not_silence(upstream: DirectUpstream, scripted: tuple[str, list[LogLine]]) -> None:
+async def test_a_slow_first_token_is_not_silence(upstream: HttpUpstream, scripted: tuple[str, list[LogLine]]) -> None:
     """Until the reply begins only the total time counts: a long whole answer has nothing to show before."""
     to = deployment(base_url=scripted[0], upstream_model="slow-first-token-200ms")
     call = upstream_call(to, chat_request(), idle_timeout_s=0.05)
     assert text_of(await talk(upstream, call)) == " w0 w1 w2"
 
 
-async def test_json_in_answer_to_a_streaming_request(upstream: DirectUpstream) -> None:
+async def test_json_in_answer_to_a_streaming_request(upstream: HttpUpstream) -> None:
     """A host that ignores `stream: true` still serves: its whole answer becomes one chunk."""
     function = {"name": "f", "arguments": "{}"}
     message = {
@@ -506,7 +506,7 @@ async def test_json_in_answer_to_a_streaming_request(upstream: DirectUpstream) -
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b"{}", b'{"choices": []}', b"x" * 200_000, b'{"choices":[{"message":' + b"[" * 5_000]
 )
-async def test_whole_answers_that_are_none(upstream: DirectUpstream, body: bytes) -> None:
+async def test_whole_answers_that_are_none(upstream: HttpUpstream, body: bytes) -> None:
     """A body that is not a completion, or is too large, is malformed."""
 
     async def answer(_request: web.Request) -> web.StreamResponse:
@@ -517,7 +517,7 @@ async def test_whole_answers_that_are_none(upstream: DirectUpstream, body: bytes
             await talk(upstream, upstream_call(deployment(base_url=url), chat_request()))
 
 
-async def test_an_error_object_with_status_200(upstream: DirectUpstream) -> None:
+async def test_an_error_object_with_status_200(upstream: HttpUpstream) -> None:
     """Some gateways answer 200 with an error; it is one."""
 
     async def answer(_request: web.Request) -> web.StreamResponse:
@@ -528,14 +528,14 @@ async def test_an_error_object_with_status_200(upstream: DirectUpstream) -> None
             await talk(upstream, upstream_call(deployment(base_url=url), chat_request()))
 
 
-async def test_a_stream_where_a_whole_answer_was_asked(upstream: DirectUpstream) -> None:
+async def test_a_stream_where_a_whole_answer_was_asked(upstream: HttpUpstream) -> None:
     """Events cannot be given to a caller that wants one object."""
     async with answering(streaming(CHUNK)) as url:
         with pytest.raises(MalformedReply):
             await talk(upstream, upstream_call(deployment(base_url=url), chat_request()))
 
 
-async def test_many_at_once(upstream: DirectUpstream, scripted: tuple[str, list[LogLine]]) -> None:
+async def test_many_at_once(upstream: HttpUpstream, scripted: tuple[str, list[LogLine]]) -> None:
     """Replies side by side do not mix."""
 
     async def one(tokens: int) -> None:
@@ -546,7 +546,7 @@ async def test_many_at_once(upstream: DirectUpstream, scripted: tuple[str, list[
     await asyncio.gather(*(one(tokens) for tokens in range(1, 60)))
 
 
-async def test_what_had_come_when_nobody_reads_on_is_told(upstream: DirectUpstream) -> None:
+async def test_what_had_come_when_nobody_reads_on_is_told(upstream: HttpUpstream) -> None:
     """An engine that is cut off made what lies in our buffer, so it counts; a piece of an event tells nothing."""
     more = asyncio.Event()
 
@@ -588,7 +588,7 @@ async def test_behind_many_events_the_next_gather(chunks: int) -> None:
             await asyncio.sleep(0)
         return reply
 
-    direct = DirectUpstream(DirectLimits(gather_s=0.15))
+    direct = HttpUpstream(HttpLimits(gather_s=0.15))
     async with answering(answer) as url:
         stream = await direct.open(upstream_call(deployment(base_url=url)))
         assert tokens_of(await stream.read() or []) == chunks
@@ -602,7 +602,7 @@ async def test_behind_many_events_the_next_gather(chunks: int) -> None:
         await direct.aclose()
 
 
-async def test_nothing_is_told_of_a_stream_that_broke(upstream: DirectUpstream) -> None:
+async def test_nothing_is_told_of_a_stream_that_broke(upstream: HttpUpstream) -> None:
     """Whoever asks is settling an attempt, which nothing may keep from it."""
     async with answering(streaming(CHUNK, b"data: nonsense\n\n")) as url:
         stream = await upstream.open(upstream_call(deployment(base_url=url)))
@@ -615,7 +615,7 @@ async def test_nothing_is_told_of_a_stream_that_broke(upstream: DirectUpstream) 
 async def test_it_is_told_when_an_upstream_can_have_seen_a_request() -> None:
     """Not while the request waits for a connection; from then on, be it a new connection or one that stood already."""
     told: dict[str, list[bool]] = {name: [] for name in ("held", "waits", "new", "again")}
-    direct = DirectUpstream(DirectLimits(max_connections=1))
+    direct = HttpUpstream(HttpLimits(max_connections=1))
     seen: list[LogLine] = []
     async with listening(make_app(seen.append)) as url:
 

@@ -27,7 +27,7 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from providers.http_client import DirectUpstream
+from providers.http_client import HttpUpstream
 from providers.litellm_client import LitellmUpstream, litellm_arguments
 from providers.refusals import Row, read_table
 from providers.target import Deployment
@@ -56,7 +56,7 @@ KEY = "sk-ant-made-up-0123456789"
 async def upstream() -> AsyncIterator[Upstreams]:
     door = LitellmUpstream()
     await door.prepare()
-    upstreams = Upstreams({"openai": DirectUpstream(), "litellm": door})
+    upstreams = Upstreams({"openai": HttpUpstream(), "litellm": door})
     yield upstreams
     await upstreams.aclose()
 

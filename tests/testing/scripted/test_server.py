@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from providers.errors import RequestRejected
-from providers.http_client import DirectUpstream
+from providers.http_client import HttpUpstream
 from testing.scripted.log import read_log
 from tests.providers.calls import chat_request, deployment, talk, text_of, upstream_call
 
@@ -30,7 +30,7 @@ async def server(tmp_path: Path) -> AsyncIterator[tuple[str, Path]]:
 async def test_everything_seen_is_logged(server: tuple[str, Path]) -> None:
     """One line when a request arrives and one when its reply is over, with the true usage."""
     url, log = server
-    upstream = DirectUpstream()
+    upstream = HttpUpstream()
     for number, model in enumerate(("tokens-4", "absurd-usage+tokens-6")):
         call = upstream_call(
             deployment(base_url=url, upstream_model=model), chat_request(stream=number == 0), request_id=f"r{number}"
