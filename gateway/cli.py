@@ -29,7 +29,7 @@ from gateway.commands.route import route
 from gateway.commands.savings import savings_app
 from gateway.commands.selfhosted import selfhosted_app
 from gateway.commands.serve import demo, serve, version
-from gateway.commands.shared import FAILED, USAGE, fail, take_config_everywhere
+from gateway.commands.shared import FAILED, USAGE, fail, prepare
 from gateway.commands.teams import teams_app
 from gateway.commands.top import top
 from gateway.commands.webhooks import webhooks_app
@@ -164,7 +164,7 @@ def _root(
     """Classify each prompt, send it to the cheapest capable model, and book every token."""
 
 
-_COMMANDS: Final[dict[str, typer.Typer | Callable[..., None]]] = {
+_COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "serve": serve,
     "demo": demo,
     "route": route,
@@ -198,7 +198,7 @@ for _name, _command in _COMMANDS.items():
         app.add_typer(_command, name=_name)
     else:
         app.command(_name)(_command)
-take_config_everywhere(app)
+prepare(app)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 _PLAIN_WIDTH = 10_000
 """A width at which nothing wraps, for output that a program reads."""
 
@@ -22,6 +18,11 @@ def print_table(
 
     `right` names the columns of figures, `shrink` the one that is cut when a terminal is too narrow for all.
     """
+    # Tables are drawn by few commands, and looked up by all: `--help` answers without rich.
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     terminal = sys.stdout.isatty()
     # Rich honours NO_COLOR by itself; markup is off, because cells hold what callers wrote.
     console = Console(

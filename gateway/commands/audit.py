@@ -1,7 +1,6 @@
 """`weighbridge audit`: who changed what, and whether the log of it is as it was written; and how commands write it."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 import math
 import sys
 from collections.abc import AsyncIterator
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 
 from gateway.commands.shared import USAGE, JsonOption, fail, open_engine, print_json, read_config
+from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from accounts.audit.entry import Actor, Entry
     from accounts.audit.log import AuditLog, Change, Filters, Scope
-    from accounts.audit.verify import Anchor, VerifyResult
+    from accounts.audit.verify import VerifyResult
 
 audit_app = typer.Typer(
     help="The audit log: who changed what, and whether it is as it was written.",
@@ -38,7 +38,7 @@ _BROKEN = 1
 
 
 @audit_app.command("list")
-def list_entries(
+async def list_entries(
     *,
     organisation: OrganisationOption = None,
     actor: ActorOption = "",
@@ -54,11 +54,15 @@ def list_entries(
     as_json: JsonOption = False,
 ) -> None:
     """List entries, the newest first."""
-    from accounts.audit.log import Scope
+    from accounts.audit.log import AuditLog, Scope
     from dashboards.audit.listing import entry_as_json
 
     filters = _filters(actor, action, object_, team, first_day, last_day)
-    found = asyncio.run(_page(Scope(organisation_id=organisation), filters, before, limit))
+    scope = Scope(organisation_id=organisation)
+    async with open_engine() as engine:
+        # Who asks on the command line waits until all of it was looked through.
+        page = await AuditLog(engine).search(scope, filters, before_number=before, limit=limit, most_s=math.inf)
+    found = page.entries
     if as_json:
         print_json([entry_as_json(entry) for entry in found])
     elif found:
@@ -68,7 +72,7 @@ def list_entries(
 
 
 @audit_app.command("export")
-def export(
+async def export(
     *,
     organisation: OrganisationOption = None,
     actor: ActorOption = "",
@@ -91,15 +95,15 @@ def export(
     filters = _filters(actor, action, object_, team, first_day, last_day)
     scope = Scope(organisation_id=organisation)
     if output is None:
-        asyncio.run(_exported(scope, filters, kind, sys.stdout.buffer))
+        await _exported(scope, filters, kind, sys.stdout.buffer)
         return
     with output.open("xb") as file:
-        asyncio.run(_exported(scope, filters, kind, file))
+        await _exported(scope, filters, kind, file)
     typer.echo(f"wrote {output}", err=True)
 
 
 @audit_app.command("verify")
-def verify(
+async def verify(
     *,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An export as ndjson; otherwise the database is looked at.")
@@ -120,13 +124,15 @@ def verify(
 
     Who can write to the database can write a whole new chain: only a hash that was noted elsewhere (`--head`) shows that.
     """
+    from accounts.audit.log import AuditLog
     from accounts.audit.verify import parse_anchor, verify_lines
 
     anchors = [parse_anchor(text) for text in head or ()]
     if part and file is None:
         fail("--part goes with --file: the database has all entries", USAGE)
     if file is None:
-        verdict = asyncio.run(_verified(anchors))
+        async with open_engine() as engine:
+            verdict = await AuditLog(engine).verify(anchors)
     else:
         with file.open("rb") as lines:
             verdict = verify_lines(lines, anchors, part=part)
@@ -212,15 +218,6 @@ def _filters(actor: str, action: str, object_: str, team: str, first_day: str, l
         fail(f"--{error.param}: {error}", USAGE)
 
 
-async def _page(scope: "Scope", filters: "Filters", before: int | None, limit: int) -> "list[Entry]":
-    from accounts.audit.log import AuditLog
-
-    async with open_engine() as engine:
-        # Who asks on the command line waits until all of it was looked through.
-        found = await AuditLog(engine).search(scope, filters, before_number=before, limit=limit, most_s=math.inf)
-        return found.entries
-
-
 async def _exported(scope: "Scope", filters: "Filters", kind: str, file: BinaryIO) -> None:
     from accounts.audit.log import AuditLog
     from dashboards.audit.listing import pieces
@@ -229,13 +226,6 @@ async def _exported(scope: "Scope", filters: "Filters", kind: str, file: BinaryI
         async for piece in pieces(AuditLog(engine), scope, filters, kind):
             file.write(piece)
     file.flush()
-
-
-async def _verified(anchors: "list[Anchor]") -> "VerifyResult":
-    from accounts.audit.log import AuditLog
-
-    async with open_engine() as engine:
-        return await AuditLog(engine).verify(anchors)
 
 
 def _plain(verdict: "VerifyResult") -> dict[str, Any]:
@@ -249,7 +239,6 @@ def _plain(verdict: "VerifyResult") -> dict[str, Any]:
 
 
 def _print_verdict(verdict: "VerifyResult") -> None:
-    from gateway.table import counted
 
     for each in verdict.breaks:
         typer.echo(f"entry {each.number}: {each.what}", err=True)
@@ -264,7 +253,6 @@ def _print_verdict(verdict: "VerifyResult") -> None:
 def _print(found: "list[Entry]") -> None:
     from cost.times import iso
     from dashboards.audit.listing import name_of
-    from gateway.table import print_table
 
     rows = [
         [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.commands.shared import FAILED, USAGE, JsonOption, fail, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -54,12 +55,9 @@ class _Site:
         except NotAnswered as error:
             fail(str(error), USAGE if error.is_usage else FAILED)
 
-    def now(self, path: str, *, method: str = "GET", body: Any = None) -> dict[str, Any]:
-        return asyncio.run(self.ask(path, method=method, body=body))
-
 
 @batch_app.command("submit")
-def submit(
+async def submit(
     file: Annotated[Path, typer.Argument(help="One request a line, as OpenAI's batches want it.")],
     *,
     url: UrlOption = _HERE,
@@ -83,22 +81,20 @@ def submit(
         "priority": priority,
         **({} if callback_url is None else {"callback_url": callback_url}),
     }
-    batch = asyncio.run(_submitted(site, file, asked, follow=follow))
+    batch = await _submitted(site, file, asked, follow=follow)
     _tell(batch, as_json=as_json)
     _fail_unless_completed(batch, follow=follow)
 
 
 @batch_app.command("list")
-def list_batches(
+async def list_batches(
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many, the newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the team's batches."""
-    from gateway.table import print_table
-
-    found = _Site(url, key_file).now(f"/v1/batches?limit={limit}")["data"]
+    found = (await _Site(url, key_file).ask(f"/v1/batches?limit={limit}"))["data"]
     if as_json:
         print_json(found)
     elif not found:
@@ -112,7 +108,7 @@ def list_batches(
 
 
 @batch_app.command("show")
-def show(
+async def show(
     batch: IdArgument,
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
@@ -123,19 +119,21 @@ def show(
 ) -> None:
     """Show how far a batch is, and what was wrong with its file."""
     site = _Site(url, key_file)
-    found = asyncio.run(_followed(site, _sound(batch)) if follow else site.ask(f"/v1/batches/{_sound(batch)}"))
+    found = await (_followed(site, _sound(batch)) if follow else site.ask(f"/v1/batches/{_sound(batch)}"))
     _tell(found, as_json=as_json)
     _fail_unless_completed(found, follow=follow)
 
 
 @batch_app.command("cancel")
-def cancel(batch: IdArgument, url: UrlOption = _HERE, key_file: KeyOption = None, as_json: JsonOption = False) -> None:
+async def cancel(
+    batch: IdArgument, url: UrlOption = _HERE, key_file: KeyOption = None, as_json: JsonOption = False
+) -> None:
     """Begin no more of a batch's requests."""
-    _tell(_Site(url, key_file).now(f"/v1/batches/{_sound(batch)}/cancel", method="POST"), as_json=as_json)
+    _tell(await _Site(url, key_file).ask(f"/v1/batches/{_sound(batch)}/cancel", method="POST"), as_json=as_json)
 
 
 @batch_app.command("download")
-def download(
+async def download(
     batch: IdArgument,
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
@@ -144,7 +142,7 @@ def download(
     """Write a batch's output and error files. A download that was broken off goes on where it stopped."""
     site = _Site(url, key_file)
     to.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_downloaded(site, _sound(batch), to))
+    await _downloaded(site, _sound(batch), to)
 
 
 async def _submitted(site: _Site, file: Path, asked: dict[str, Any], *, follow: bool) -> dict[str, Any]:

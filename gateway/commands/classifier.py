@@ -13,6 +13,7 @@ import typer
 from gateway.commands import learning, measure
 from gateway.commands.score import score
 from gateway.commands.shared import USAGE, JsonOption, fail, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from classifier.training.commands import Recalibrated
@@ -146,7 +147,6 @@ def study_new_models(
         if as_json:
             print_json(msgspec.to_builtins(found))
             return
-        from gateway.table import print_table
 
         rows = [
             [
@@ -212,7 +212,6 @@ measure.register(classifier_app)
 
 def _print_explained(facts: dict[str, Any]) -> None:
     from classifier.asking import PLACES
-    from gateway.table import print_table
 
     typer.echo(f"taken for the ask, {PLACES[facts['ask_place']]}: {facts['ask']}")
     typer.echo(
@@ -235,7 +234,6 @@ def _print_explained(facts: dict[str, Any]) -> None:
 
 
 def _print_calibration(found: "list[Recalibrated]") -> None:
-    from gateway.table import print_table
 
     columns = ["target", "fitted on", "judged on", "Brier before", "after", "ECE before", "after", ""]
     rows = []
@@ -251,7 +249,6 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
     import importlib.resources
 
     from classifier.manifest import ArtifactError, read_artifact
-    from gateway.table import print_table
 
     try:
         if artifact is not None:
@@ -278,8 +275,6 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
 
 def _print_cascades(found: list[dict[str, Any]]) -> None:
     """Print what two cheap answers before a dear one kept and cost, beside single models, `auto` and the cheapest right answer."""
-    from gateway.table import print_table
-
     for each in found:
         typer.echo(
             f"\ntwo cheap answers first, {each['split']}, {each['n']} prompts of {', '.join(each['sources'])}; costs as shares of "
@@ -303,8 +298,6 @@ def _spot(spot: dict[str, float]) -> str:
 
 def _print_difficulty(found: dict[str, Any]) -> None:
     """Print how well complexity orders prompts of known tiers; measures that training was stopped before are left out."""
-    from gateway.table import print_table
-
     if not found:
         return
     held = found["held kinds"]
@@ -334,8 +327,6 @@ def _print_difficulty(found: dict[str, Any]) -> None:
 
 def _print_shapes(found: dict[str, Any]) -> None:
     """Print how well complexity orders prompts in the shapes in which programs and people send them."""
-    from gateway.table import print_table
-
     typer.echo("\npairs in the right order, of held prompts in the shapes of frameworks and people:")
     print_table(["shape", "all"], [[name, f"{each:.3f}"] for name, each in found["rows"].items()], right=(1,))
     typer.echo("\nthe same prompts in each held template:")

@@ -1,13 +1,13 @@
 """`weighbridge limits`: what organisations, teams, keys and models may use in a minute and at once."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.commands.shared import JsonOption, fail, open_engine, print_json, read_config
+from gateway.table import print_table
 from proxy.admit.limits.limit import Scope
 
 if TYPE_CHECKING:
@@ -41,22 +41,18 @@ _USUAL_POLL_S = 2.0
 
 
 @limits_app.command("list")
-def list_limits(
+async def list_limits(
     organisation: Annotated[
         str | None, typer.Option(help="Only this organisation's, with its teams' and keys'.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what was set. Everybody else has the configuration's limits."""
+    from proxy.admit.limits.store import LimitStore
 
-    async def read() -> "list[Rule]":
-        from proxy.admit.limits.store import LimitStore
-
-        async with open_engine() as engine:
-            store = LimitStore(engine)
-            return await (store.all() if organisation is None else store.of_organisation(organisation))
-
-    found = asyncio.run(read())
+    async with open_engine() as engine:
+        store = LimitStore(engine)
+        found = await (store.all() if organisation is None else store.of_organisation(organisation))
     if as_json:
         print_json([_plain(each) for each in found])
     elif found:
@@ -66,7 +62,7 @@ def list_limits(
 
 
 @limits_app.command("set")
-def set_limit(
+async def set_limit(
     scope: ScopeArgument,
     scope_id: IdArgument,
     *,
@@ -102,12 +98,8 @@ def set_limit(
     place = _place(scope, scope_id, model)
     section = _section_for(place)
     poll_s = _USUAL_POLL_S if section is None else section.poll_s
-
-    async def write() -> "Rule":
-        async with open_engine() as engine:
-            return await _changed(engine, place, changes)
-
-    made = asyncio.run(write())
+    async with open_engine() as engine:
+        made = await _changed(engine, place, changes)
     if as_json:
         print_json(_plain(made))
     else:
@@ -121,15 +113,12 @@ def set_limit(
 
 
 @limits_app.command("remove")
-def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption = None) -> None:
+async def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption = None) -> None:
     """Take the configuration's limits again. Every process follows within `limits.poll_s`."""
     place = _place(scope, scope_id, model)
-
-    async def remove() -> "Rule":
-        async with open_engine() as engine:
-            return await _changed(engine, place, None)
-
-    typer.echo(f"removed what was set for {place}: {_described(asyncio.run(remove()))}")
+    async with open_engine() as engine:
+        rule = await _changed(engine, place, None)
+    typer.echo(f"removed what was set for {place}: {_described(rule)}")
 
 
 async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, int | None] | None") -> "Rule":
@@ -257,7 +246,6 @@ def _as_cell(value: int | None, of: str) -> str:
 
 
 def _print(found: "Sequence[Rule]") -> None:
-    from gateway.table import print_table
 
     plain = [_plain(each) for each in found]
     rows = [

@@ -1,13 +1,13 @@
 """`weighbridge models add|list|canary|promote|rollback`: versions of our own models, and rollouts of new ones."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print_json, read_config
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ _FOLLOWS = "every process follows within 2 s"
 
 
 @models_app.command("add")
-def add(
+async def add(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Its model_id; of an adapter, the adapter's target.")],
     version: Annotated[str, typer.Argument(metavar="VERSION", help="The version's name; it never changes.")],
     *,
@@ -61,7 +61,7 @@ def add(
         base=base,
         note=note,
     )
-    made = asyncio.run(_added(config, made))
+    made = await _added(config, made)
     if as_json:
         print_json(_plain(made))
     else:
@@ -79,12 +79,12 @@ async def _added(config: "Path | None", version: "ModelVersion") -> "ModelVersio
 
 
 @models_app.command("list")
-def list_models(
+async def list_models(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Only this one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List versions, the newest first, with what each gets now."""
-    versions, rollouts = asyncio.run(_listed(model))
+    versions, rollouts = await _listed(model)
     by_model = {each.model: each for each in rollouts}
     if as_json:
         print_json(
@@ -106,7 +106,7 @@ async def _listed(model: str | None) -> "tuple[tuple[ModelVersion, ...], tuple[R
 
 
 @models_app.command("canary")
-def canary(
+async def canary(
     model: ModelArgument,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A version that was added.")],
     *,
@@ -137,7 +137,7 @@ def canary(
 
     share_ppm = share_of(percent)
     rule = Rule(errors=errors, ttft_worse=ttft_worse / 100 if ttft_worse else None, promote_after=promote_after)
-    after = asyncio.run(_canary(read_config(config), model, version, share_ppm, rule, reason))
+    after = await _canary(read_config(config), model, version, share_ppm, rule, reason)
     _tell(after, as_json, f"{model}: {percent:g} % of conversations go to {version}; {_FOLLOWS}")
 
 
@@ -156,7 +156,7 @@ async def _canary(
 
 
 @models_app.command("promote")
-def promote_version(
+async def promote_version(
     model: ModelArgument,
     version: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="Which one; otherwise the version on trial.")
@@ -167,7 +167,7 @@ def promote_version(
     as_json: JsonOption = False,
 ) -> None:
     """Give a version all conversations."""
-    after = asyncio.run(_promoted(read_config(config), model, version, reason))
+    after = await _promoted(read_config(config), model, version, reason)
     _tell(after, as_json, f"{model}: all conversations go to {after.stable}; {_FOLLOWS}")
 
 
@@ -182,11 +182,11 @@ async def _promoted(settings: "GatewayConfig", model: str, version: str | None, 
 
 
 @models_app.command("rollback")
-def rollback(
+async def rollback(
     model: ModelArgument, *, reason: ReasonOption = "", config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Take all conversations from the version on trial."""
-    after = asyncio.run(_rolled_back(read_config(config), model, reason))
+    after = await _rolled_back(read_config(config), model, reason)
     _tell(after, as_json, f"{model}: no conversations go to {after.candidate} any more; {_FOLLOWS}")
 
 
@@ -220,7 +220,6 @@ def _told(rollout: "Rollout") -> dict[str, Any]:
 def _print(versions: "Sequence[ModelVersion]", rollouts: "dict[str, Rollout]") -> None:
     from cost.times import iso
     from dashboards.fleet.rollouts import gets
-    from gateway.table import print_table
 
     rows = [
         [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from accounts.store import TeamRecord
@@ -26,7 +27,7 @@ def _group() -> None:
 
 
 @policy_app.command("preview")
-def preview(
+async def preview(
     team: Annotated[
         str | None, typer.Option(help="For this team: its models, its minimum, its own requests and its bill.")
     ] = None,
@@ -38,8 +39,6 @@ def preview(
     as_json: JsonOption = False,
 ) -> None:
     """Show what minimum qualities would save. Nothing is applied."""
-    import asyncio
-
     from dashboards.policy.preview import floors_from, preview_as_json
     from gateway.configuration.settings import load, read_environment
     from gateway.wiring.offline import classifier_of
@@ -50,7 +49,7 @@ def preview(
     except ValueError as error:
         fail(f"--floor: {error}", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    record, own, tolerances, traffic = asyncio.run(_load_tolerances(settings, classifier_of(settings), team))
+    record, own, tolerances, traffic = await _load_tolerances(settings, classifier_of(settings), team)
     allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
     current = None if record is None else record.settings.quality_floor
     found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team, traffic)
@@ -91,7 +90,6 @@ async def _load_tolerances(
 
 
 def _print(found: dict[str, Any]) -> None:
-    from gateway.table import print_table
 
     if found["offers"]:
         reference = " or ".join(found["reference"])

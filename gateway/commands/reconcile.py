@@ -10,6 +10,7 @@ import typer
 
 from cost.times import wall_us
 from gateway.commands.shared import USAGE, ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -22,7 +23,7 @@ _DAY = ["%Y-%m-%d"]
 _DIFFERS = 1
 
 
-def reconcile(
+async def reconcile(
     *,
     provider: Annotated[Literal["openai", "anthropic"], typer.Argument(help="Whose exports they are.")],
     files: Annotated[
@@ -63,8 +64,6 @@ def reconcile(
     as_json: JsonOption = False,
 ) -> None:
     """Compare a provider's own figures with ours by day, model and key. Exit status 1: they differ; 2: no telling."""
-    import asyncio
-
     from cost.reconcile.anthropic import read_anthropic
     from cost.reconcile.matching import Matching
     from cost.reconcile.openai import read_openai
@@ -87,7 +86,7 @@ def reconcile(
         statement = (read_openai if provider == "openai" else read_anthropic)(_contents(files))
         days = (None if first is None else first.date(), None if last is None else last.date())
         work = _reconciled(statement, matching, providers, organisation, days, allowed, post=post, unmatched=unmatched)
-        reconciliation, posted = asyncio.run(work)
+        reconciliation, posted = await work
     except BadExport as error:
         fail(str(error), USAGE)
     if as_json:
@@ -246,7 +245,6 @@ def _as_json(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _
 
 def _print(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> None:
     from cost.reconcile.report import HEADINGS, RIGHT, differing, table_rows
-    from gateway.table import counted, print_table
 
     print_table(HEADINGS, table_rows(reconciliation), right=RIGHT, shrink=1)
     typer.echo("")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, fail, print_json, read_config
+from gateway.table import print_table
 from providers.target import Tier
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ def _body(path: Path) -> bytes:
 def _print_explanation(told: "Explanation") -> None:
     from classifier.asking import PLACES
     from dashboards.ui.words import MARGIN_WORDS
-    from gateway.table import print_table
     from proxy.plan.evidence import EVIDENCE_WORDS, evidence_notes
 
     typer.echo(f"taken for the ask, {PLACES[told.ask_place]}: {told.ask}")
@@ -106,8 +106,6 @@ def _print_explanation(told: "Explanation") -> None:
 
 def _print_outlooks(told: "Explanation") -> None:
     """Print the predicted outcome of each measured target."""
-    from gateway.table import print_table
-
     if told.reference_adequate is None:
         why = (
             "nothing was compared"

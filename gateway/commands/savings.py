@@ -1,7 +1,6 @@
 """`weighbridge savings`: what was saved, against whom, and whether it is what was promised."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ from cost.reports.shown import money, percent
 from cost.times import wall_us
 from gateway.commands.savings_simulate import simulate
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from cost.claim.reading import ClaimBooks
@@ -32,7 +32,7 @@ savings_app = typer.Typer(
 
 
 @savings_app.callback()
-def savings(  # noqa: PLR0917 - options, which typer passes by name
+async def savings(  # noqa: PLR0917 - options, which typer passes by name
     context: typer.Context,
     start: Annotated[
         datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; otherwise the last 30.")
@@ -63,7 +63,7 @@ def savings(  # noqa: PLR0917 - options, which typer passes by name
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     last = (today if end is None else end.replace(tzinfo=UTC)) + timedelta(days=1)
     first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
-    scope, books, found = asyncio.run(_claimed(settings, organisation, team, _us(first), _us(last)))
+    scope, books, found = await _claimed(settings, organisation, team, _us(first), _us(last))
     if as_csv:
         _print_daily(settings.cost, scope, books)
     elif as_json:
@@ -120,8 +120,6 @@ def _us(moment: datetime) -> int:
 
 def print_claim(found: dict[str, Any]) -> None:
     """Print the savings claim for people; `not met` stands where `met` would."""
-    from gateway.table import print_table
-
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
     typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
     print_table(
@@ -196,7 +194,6 @@ def _print_certainty(found: dict[str, Any]) -> None:
 
 
 def _print_fleet(found: dict[str, Any], fleet: dict[str, Any]) -> None:
-    from gateway.table import print_table
 
     today = fleet["utilisation_today"]
     typer.echo(

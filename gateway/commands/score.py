@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from gateway.commands.shared import USAGE, ConfigOption, fail, print_json, read_config
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from gateway.commands.scoring import Score
@@ -79,7 +80,6 @@ def _print_csv(found: "list[Score]") -> None:
 
 def _print_for_people(found: "list[Score]") -> None:
     from gateway.commands.scoring import BINS, TIER_NAMES, histogram
-    from gateway.table import print_table
 
     good = [each for each in found if each.complexity is not None]
     if not found:

@@ -30,7 +30,7 @@ _STYLES: Final = {
 }  # fmt: skip
 
 
-def top(
+async def top(
     url: Annotated[str, typer.Option(metavar="URL", help="A running gateway.")] = "http://127.0.0.1:8080",
     key_file: Annotated[
         Path | None,
@@ -45,7 +45,7 @@ def top(
     if key_file is None:
         fail("--key-file is needed: a file with an admin key of the operator's organisation", 2)
     key = key_of(key_file)
-    asyncio.run(_once(url, key) if once or not sys.stdout.isatty() else _live(url, key, every))
+    await (_once(url, key) if once or not sys.stdout.isatty() else _live(url, key, every))
 
 
 async def _once(url: str, key: str) -> None:
