@@ -48,7 +48,7 @@ from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
 from providers.token_counts import Question
 from providers.upload import Upload
-from providers.upstream import READ_ERRORS, UpstreamCall, UpstreamStream, read_error, took_too_long
+from providers.upstream import READ_ERRORS, UpstreamCall, UpstreamStream, ignore, read_error, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import (
     EMPTY_OBJECT,
@@ -84,10 +84,6 @@ _MAX_COUNT_BYTES: Final = 4 * 1024 * 1024
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[A-Za-z0-9.+-]+(; ?[a-z]+=[A-Za-z0-9._-]+){0,3}", re.ASCII)
 _BYTES: Final = "application/octet-stream"
 _JSON_TYPE: Final = fields([("content-type", "application/json")])
-
-
-def _ignored(_reached: bool) -> None:
-    """Ignore whether a question reached its deployment: nothing is booked for it."""
 
 
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +175,7 @@ class HttpUpstream:
             head = _head_of(deployment, question.url)
             own = fields([*question.headers, ("x-request-id", request_id)])
             connection = await self._pool.send(
-                head.address, head.fields + own, question.body, connect_s=_COUNT_S, total_s=_COUNT_S, reaches=_ignored
+                head.address, head.fields + own, question.body, connect_s=_COUNT_S, total_s=_COUNT_S, reaches=ignore
             )
         except (UpstreamError, ConnectionFailed, ConnectionTimeout):
             return None

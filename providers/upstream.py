@@ -12,12 +12,8 @@ from providers.target import Deployment
 from providers.wire import ChatRequest, Event
 
 
-def _ignore_dropped(_name: str) -> None:
-    pass
-
-
-def _ignore_connection(_reached: bool) -> None:
-    pass
+def ignore(_told: object) -> None:
+    """Do nothing with what a call tells, where nobody books or reports it."""
 
 
 class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +34,9 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     """True when a Claude's prompt cache is to be marked where the caller has not."""
     dropped: tuple[str, ...] = ()
     """The caller's parameters that the target cannot take, and that are left out."""
-    drops: Callable[[str], None] = _ignore_dropped
+    drops: Callable[[str], None] = ignore
     """Called with the name of each further parameter that is found not to be taken, and is left out."""
-    reaches: Callable[[bool], None] = _ignore_connection
+    reaches: Callable[[bool], None] = ignore
     """Called with False while there is no connection, so that nothing of the request can have left, and with True once
     there is one. An upstream that cannot tell does not call it: the request then counts as sent from the start.
     """

@@ -239,7 +239,6 @@ def _plain(verdict: "VerifyResult") -> dict[str, Any]:
 
 
 def _print_verdict(verdict: "VerifyResult") -> None:
-
     for each in verdict.breaks:
         typer.echo(f"entry {each.number}: {each.what}", err=True)
     entries = counted(verdict.entries, "entry", "entries")

@@ -234,7 +234,6 @@ def _print_explained(facts: dict[str, Any]) -> None:
 
 
 def _print_calibration(found: "list[Recalibrated]") -> None:
-
     columns = ["target", "fitted on", "judged on", "Brier before", "after", "ECE before", "after", ""]
     rows = []
     for each in found:

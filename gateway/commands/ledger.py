@@ -113,7 +113,6 @@ async def reverse(
 
 
 def _range(from_day: datetime | None, to_day: datetime | None) -> tuple[int, int]:
-
     if from_day is not None and to_day is not None and to_day < from_day:
         fail("--to is before --from", 2)
     end = _END_OF_TIME_US if to_day is None else _us(to_day) + DAY_US
@@ -143,7 +142,6 @@ def _waiting() -> dict[str, Any] | None:
 
 
 def _print_waiting(waits: dict[str, Any] | None) -> None:
-
     if waits is None:
         typer.echo("journals were not counted: WEIGHBRIDGE_CONFIG is not set", err=True)
     elif waits["entries"]:

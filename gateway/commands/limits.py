@@ -171,7 +171,6 @@ def _place(scope: Scope, scope_id: str, model: str | None) -> "Place":
 
 
 def _number(name: str, text: str) -> int | None:
-
     if text.strip().lower() == "none":
         return None
     try:
@@ -246,7 +245,6 @@ def _as_cell(value: int | None, of: str) -> str:
 
 
 def _print(found: "Sequence[Rule]") -> None:
-
     plain = [_plain(each) for each in found]
     rows = [
         [

@@ -258,7 +258,6 @@ def _print_speed(result: "Result") -> None:
 
 
 def _print_shown(result: "Result") -> None:
-
     typer.echo("\nanswers without the asked form, which count as wrong:")
     rows = [[each.question_id, each.expected[:40], " ".join(each.said.split())[:80]] for each in result.shown]
     print_table(["question", "right is", "it said"], rows)

@@ -90,7 +90,6 @@ async def _load_tolerances(
 
 
 def _print(found: dict[str, Any]) -> None:
-
     if found["offers"]:
         reference = " or ".join(found["reference"])
         whole = found["reference_usd_per_1000_requests"]

@@ -296,7 +296,6 @@ def _today() -> date:
 
 
 def _print_prices(listed: list[dict[str, Any]], *, everything: bool) -> None:
-
     headings = ["target", "version", "source", "from", *_METER_HEADINGS, "further"]
     rows = []
     for each in listed:
@@ -377,7 +376,6 @@ def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
 
 
 def _print_correction(found: "Correction", posted: int | None) -> None:
-
     correction = _correction_told(found, posted)
     if correction["groups"]:
         names = ("day", "team_id", "key_id", "tier", "tag", "rows", "booked_usd", "right_usd", "difference_usd")

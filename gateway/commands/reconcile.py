@@ -191,7 +191,6 @@ def _is_split(found: "Reconciliation") -> bool:
 
 
 def _now_us() -> int:
-
     return wall_us()
 
 

@@ -194,7 +194,6 @@ def _print_certainty(found: dict[str, Any]) -> None:
 
 
 def _print_fleet(found: dict[str, Any], fleet: dict[str, Any]) -> None:
-
     today = fleet["utilisation_today"]
     typer.echo(
         f"\n{'pool ' + fleet['pool'] if fleet['pool'] else 'all pools'}: bill {money(fleet['bill_usd'])} for "

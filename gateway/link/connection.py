@@ -36,6 +36,8 @@ Answer = TypeVar("Answer")
 Answerer = Callable[["Connection", Any], Awaitable[Any]]
 Told = Callable[["Connection", Any], None]
 
+_Asked = TypeVar("_Asked", bound=Question[Any])
+
 
 class LinkDown(OSError):
     """The other end is not there, or went before it answered. An OSError, as a database's failures are to the asker."""
@@ -57,7 +59,7 @@ class Handlers:
         """Call `told` with each message of this class; it must not raise and not wait."""
         self._told[message.__name__] = told
 
-    def when_asked(self, question: type[Question[Any]], answerer: Answerer) -> None:
+    def when_asked(self, question: type[_Asked], answerer: Callable[["Connection", _Asked], Awaitable[Any]]) -> None:
         """Answer questions of this class with what `answerer` returns, or with the kind of the error that it raises."""
         self._asked[question.__name__] = answerer
 
