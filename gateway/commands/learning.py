@@ -79,23 +79,16 @@ async def rollback(
     ] = None,
 ) -> None:
     """Go back to an earlier tuning. Every server follows within `classifier.learning.poll_s`."""
-    from proxy.learning.tunings import AS_TRAINED
-
-    now = await _rolled_back(version)
-    typer.echo("no tuning is in use now, as trained" if now == AS_TRAINED else f"tuning {now} is in use now")
-
-
-async def _rolled_back(version: int | None) -> int:
     from classifier.learning.store import LearningStore
     from gateway.commands.audit import audited, operators
-    from proxy.learning.tunings import roll_back
+    from proxy.learning.tunings import AS_TRAINED, roll_back
 
     async with open_engine() as engine, audited(engine, "tuning.rolled_back", operators()) as change:
         store = LearningStore(change.within)
         before = await store.active_version()
         now = await roll_back(store, version)
         change.tell("tuning", str(now), {"in_use": before}, {"in_use": await store.active_version()})
-        return now
+    typer.echo("no tuning is in use now, as trained" if now == AS_TRAINED else f"tuning {now} is in use now")
 
 
 async def tunings(as_json: JsonOption = False) -> None:

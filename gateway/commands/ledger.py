@@ -11,7 +11,6 @@ from gateway.commands.shared import JsonOption, fail, open_engine, print_json
 from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
-    from cost.ledger.entries import Entry
     from cost.ledger.postings import Posting
     from cost.ledger.verify import Difference, Verification
 
@@ -104,9 +103,14 @@ async def reverse(
     ],
 ) -> None:
     """Take a correction or a reconciliation back: post the same with every amount negative. Nothing is deleted."""
+    from cost.ledger.postings import reverse as taken_back
     from cost.reports.shown import nano_money
+    from gateway.commands.audit import note, operators
 
-    entries = await _reversed(posting.rstrip("/"))
+    posting_id = posting.rstrip("/")
+    async with open_engine() as engine:
+        entries = await taken_back(engine, posting_id)
+        await note(engine, operators(), "posting.reversed", "posting", posting_id, {"entries": len(entries)})
     cost = nano_money(sum(each.cost_nanousd or 0 for each in entries))
     typer.echo(f"{posting} is taken back: {counted(len(entries), 'entry', 'entries')}, {cost}")
     typer.echo(f"to have it again: weighbridge ledger reverse {posting}/reversal")
@@ -154,16 +158,6 @@ def _print_waiting(waits: dict[str, Any] | None) -> None:
         )
         dead = f"; {waits['dead_processes']:,} of them dead" if waits["dead_processes"] else ""
         typer.echo(text + dead, err=True)
-
-
-async def _reversed(posting_id: str) -> "list[Entry]":
-    from cost.ledger.postings import reverse as taken_back
-    from gateway.commands.audit import note, operators
-
-    async with open_engine() as engine:
-        entries = await taken_back(engine, posting_id)
-        await note(engine, operators(), "posting.reversed", "posting", posting_id, {"entries": len(entries)})
-        return entries
 
 
 def _plain_posting(each: "Posting") -> dict[str, Any]:

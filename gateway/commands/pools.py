@@ -143,8 +143,18 @@ async def hours(
     config: ConfigOption = None,
 ) -> None:
     """Enter how many replicas were up in some hours. It counts before what was recorded and configured."""
+    from cost.fleet.hours import HoursStore
+    from cost.fleet.pool_config import pool_named
+    from cost.times import iso
+    from gateway.commands.audit import note
+
     section = _section(config)
-    count = await _entered(section, _operator(config), pool, _us(start), _us(end), replicas)
+    start_us, end_us = _us(start), _us(end)
+    pool_named(section.pools, pool)
+    async with open_engine() as engine:
+        count = await HoursStore(engine).enter(pool, start_us, end_us, replicas)
+        told = {"from": iso(start_us), "to": iso(end_us), "replicas": replicas, "hours": count}
+        await note(engine, _operator(config), "pool.hours_entered", "pool", pool, told)
     typer.echo(f"{pool}: {replicas} replicas up in {count} hours; days that are posted already are corrected by")
     typer.echo(f"  weighbridge pools true-up {pool} --day DAY")
 
@@ -153,20 +163,6 @@ def _operator(config: Path | None) -> str:
     from gateway.commands.audit import operators
 
     return operators(config)
-
-
-async def _entered(section: "CostSection", owner: str, name: str, start_us: int, end_us: int, replicas: int) -> int:
-    from cost.fleet.hours import HoursStore
-    from cost.fleet.pool_config import pool_named
-    from cost.times import iso
-    from gateway.commands.audit import note
-
-    pool_named(section.pools, name)
-    async with open_engine() as engine:
-        count = await HoursStore(engine).enter(name, start_us, end_us, replicas)
-        told = {"from": iso(start_us), "to": iso(end_us), "replicas": replicas, "hours": count}
-        await note(engine, owner, "pool.hours_entered", "pool", name, told)
-        return count
 
 
 @pools_app.command("true-up")

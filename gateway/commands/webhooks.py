@@ -46,11 +46,22 @@ async def send_test(
     as_json: JsonOption = False,
 ) -> None:
     """Send one message now. A destination that had said it is gone is used again when it takes this one."""
+    from contextlib import aclosing
+    from uuid import uuid4
+
+    from dashboards.webhooks.outbox import Outbox
+    from dashboards.webhooks.sender import Sender, destinations_of
+    from gateway.configuration.settings import resolve_secret
+
     settings = read_config(config)
     if name not in settings.webhooks.names():
         known = ", ".join(settings.webhooks.names()) or "none are configured"
         fail(f"there is no destination {name[:64]!r}; there are: {known}", 2)
-    status = await _send_now(settings, name)
+
+    chosen = [each for each in settings.webhooks.destinations if each.name == name]
+    destinations = destinations_of(chosen, resolve_secret, settings.webhooks.mail)
+    async with open_engine() as engine, aclosing(Sender(Outbox(engine), destinations)) as sender:
+        status = await sender.test(name, f"test/{uuid4().hex}")
     taken = 200 <= status < 300  # noqa: PLR2004 - what Standard Webhooks calls success
     if as_json:
         print_json({"name": name, "delivered": taken, "status": status or None})
@@ -75,17 +86,3 @@ async def _states(settings: "GatewayConfig") -> list[dict[str, Any]]:
             | msgspec.structs.asdict(await outbox.state(each.name))
             for each in settings.webhooks.destinations
         ]
-
-
-async def _send_now(settings: "GatewayConfig", name: str) -> int:
-    from contextlib import aclosing
-    from uuid import uuid4
-
-    from dashboards.webhooks.outbox import Outbox
-    from dashboards.webhooks.sender import Sender, destinations_of
-    from gateway.configuration.settings import resolve_secret
-
-    chosen = [each for each in settings.webhooks.destinations if each.name == name]
-    destinations = destinations_of(chosen, resolve_secret, settings.webhooks.mail)
-    async with open_engine() as engine, aclosing(Sender(Outbox(engine), destinations)) as sender:
-        return await sender.test(name, f"test/{uuid4().hex}")
