@@ -31,7 +31,7 @@ def check_config(
     import os
 
     from gateway.configuration.settings import load, read_environment, settings_as_shown, without_effect
-    from gateway.wiring.offline import catalog_of
+    from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in
 
     environment = read_environment()

@@ -10,7 +10,7 @@ from classifier.onnx_classifier import load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
 from cost.prices import usd
 from gateway.configuration.settings import GatewayConfig
-from gateway.wiring.offline import catalog_of
+from gateway.wiring.catalog import catalog_of
 from gateway.wiring.policy import build_policy, informed
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest

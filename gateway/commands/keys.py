@@ -104,7 +104,7 @@ def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | Non
     """Return the names; end the command at one that no model of the configuration has, where there is one to ask."""
     names = None if text is None else sorted({name.strip() for name in text.split(",") if name.strip()})
     if names and config is not None:
-        from gateway.wiring.offline import catalog_of
+        from gateway.wiring.catalog import catalog_of
         from settings.words import closest
 
         catalog = catalog_of(config)

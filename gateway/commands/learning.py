@@ -53,7 +53,7 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     from accounts.store import AccountStore
     from classifier.learning.store import LearningStore
     from gateway.commands.audit import audited
-    from gateway.wiring.offline import catalog_of, classifier_of
+    from gateway.wiring.catalog import catalog_of, classifier_of
     from proxy.learning import tunings as moves
 
     catalog = catalog_of(settings)

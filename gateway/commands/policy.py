@@ -41,7 +41,7 @@ async def preview(
     """Show what minimum qualities would save. Nothing is applied."""
     from dashboards.policy.preview import floors_from, preview_as_json
     from gateway.configuration.settings import load, read_environment
-    from gateway.wiring.offline import classifier_of
+    from gateway.wiring.catalog import classifier_of
     from proxy.plan.quality_tolerance import FLOORS
 
     try:
@@ -71,7 +71,7 @@ async def _load_tolerances(
     from cost.reports.scope import ReadScope
     from cost.times import wall_us
     from dashboards.policy.traffic import auto_traffic
-    from gateway.wiring.offline import catalog_of
+    from gateway.wiring.catalog import catalog_of
     from gateway.wiring.policy import build_policy, informed
     from proxy.learning.tunings import TuningWatch
     from proxy.plan.quality_tolerance import Tolerances

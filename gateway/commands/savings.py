@@ -80,7 +80,7 @@ async def _claimed(
     from classifier.learning.store import LearningStore
     from dashboards.savings import Claims
     from gateway.commands.scopes import scope_of
-    from gateway.wiring.offline import catalog_of, classifier_of
+    from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy, choice_evidence, informed
     from proxy.learning.tunings import TuningWatch
 

@@ -42,7 +42,7 @@ from gateway.demo.company import SampleTeam, Work
 from gateway.demo.founding import Founding, first_callers
 from gateway.demo.sample_config import REPLICAS, Addresses, write_sample_config
 from gateway.demo.statement import reconcile_with_statement
-from gateway.wiring.offline import catalog_of, classifier_of
+from gateway.wiring.catalog import catalog_of, classifier_of
 from gateway.wiring.policy import build_comparators, build_policy
 from providers.breaker import Breakers
 from providers.catalog import configured_prices, repriced, with_deployments

@@ -82,11 +82,6 @@ class Hub:
         """Workers that come later are not told of this key any more."""
         self._newest.pop(key, None)
 
-    def tell_all(self, message: msgspec.Struct) -> None:
-        """Tell those workers that are there now."""
-        for connection in self._workers.values():
-            connection.tell(message)
-
     def tell(self, boot_id: str, message: msgspec.Struct) -> bool:
         """Tell one worker; False when it is not there."""
         connection = self._workers.get(boot_id)

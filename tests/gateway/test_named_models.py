@@ -11,7 +11,7 @@ from gateway.commands.config import _hints, _notes
 from gateway.commands.explain import DryRun
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import Environment, GatewayConfig, load
-from gateway.wiring.offline import catalog_of
+from gateway.wiring.catalog import catalog_of
 from providers.wire import ChatRequest
 from proxy.parse.chat_request import RequestHeaders, parse_chat
 
