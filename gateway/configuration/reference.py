@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.configuration.problems import branches, models_in
-from gateway.configuration.settings import Environment, GatewayConfig
+from gateway.configuration.settings import Environment, GatewayConfig, variables_of
 from settings.types import is_reloadable
 
 _NAMES: dict[Any, str] = {
@@ -124,7 +124,7 @@ def tables() -> str:
         ]
         parts.append("\n".join([f"### {name}", "", field.description or "", "", *_HEAD, *rows]))
     variables = [
-        f"| `{_variable(name, field)}` | {_default(field)} | {field.description} |"
+        f"| `{variables_of(name)[0]}` | {_default(field)} | {field.description} |"
         for name, field in Environment.model_fields.items()
     ]
     head = ["| variable | default | meaning |", "|---|---|---|"]
@@ -133,11 +133,6 @@ def tables() -> str:
 
 
 _HEAD = ("| key | type | default | changes | meaning |", "|---|---|---|---|---|")
-
-
-def _variable(name: str, field: FieldInfo) -> str:
-    alias = field.validation_alias
-    return str(getattr(alias, "choices", [f"WEIGHBRIDGE_{name.upper()}"])[0])
 
 
 if __name__ == "__main__":

@@ -50,9 +50,6 @@ _NO_PEPPER = (
 )
 AUTO = "auto"
 PREFIX = "WEIGHBRIDGE_"
-_FOREIGN_VARIABLES = {"DATABASE_URL", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "HTTPS_PROXY", "NO_PROXY"}
-_OTHERS = ("otlp_endpoint", "https_proxy", "no_proxy")
-"""Settings that are read by the names that everybody has for them alone."""
 _NO_CONFIG = (
     "no configuration: pass --config FILE or set WEIGHBRIDGE_CONFIG "
     "(config/minimal.yaml is the smallest that works, config/gateway.yaml shows everything)"
@@ -266,6 +263,15 @@ class Environment(BaseSettings):
         return {f"{PREFIX}{name.upper()}": str(value) for name, value in self.server_overrides().items()}
 
 
+def variables_of(name: str) -> tuple[str, ...]:
+    """Return the variables that set a field of Environment, the one that comes first at the front."""
+    alias = Environment.model_fields[name].validation_alias
+    return tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (PREFIX + name.upper(),)
+
+
+_VARIABLES = {variable for name in Environment.model_fields for variable in variables_of(name)}
+
+
 class Reloaded(msgspec.Struct, frozen=True):
     """The result of a reload: the configuration to go on with, in which keys that need a restart are as they were. When
     `refused` is set, it is the previous one.
@@ -279,7 +285,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 def read_environment() -> Environment:
     """Read the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
-    allowed = [f"{PREFIX}{name.upper()}" for name in Environment.model_fields if name not in _OTHERS]
+    allowed = [each for name in Environment.model_fields for each in variables_of(name) if each.startswith(PREFIX)]
     problems = [
         Problem("environment", 0, name, _unknown_variable(name, allowed))
         for name in sorted(os.environ)
@@ -324,7 +330,7 @@ def _is_database(address: str) -> bool:
 
 def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]).upper()
-    return name if name in _FOREIGN_VARIABLES or name.startswith(PREFIX) else PREFIX + name
+    return name if name in _VARIABLES or name.startswith(PREFIX) else PREFIX + name
 
 
 def _unknown_variable(name: str, allowed: list[str]) -> str:
