@@ -18,7 +18,7 @@ from cost.price_book.book import PriceBook
 from cost.price_book.watch import PriceWatch
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
-from gateway.link.data_sources import DataSources, ProcessParts
+from gateway.link.data_sources import DataSources
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import at_gate
@@ -35,6 +35,7 @@ from gateway.wiring.pipeline import (
 )
 from gateway.wiring.policy import choice_evidence
 from gateway.wiring.pool_queues import sized
+from gateway.wiring.worker_books import ProcessParts
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
 from providers.retry_budget import RetryBudgets
@@ -107,7 +108,7 @@ class ProcessPipeline:
     async def open(self, process: ProcessParts, stack: contextlib.AsyncExitStack) -> None:
         """Open every part in the order of need; `stack` closes them."""
         config, metrics, sources = self.config, self._metrics, process.sources
-        self._ledger, self._fleet = process.ledger, process.fleet
+        self._ledger, self._fleet = process.books.ledger, process.fleet
         self.directory = self._open_directory(process, stack)
         self.prices = PriceWatch(sources.prices, configured_prices(config.providers), self._repriced, wall_us)
         await self.prices.refresh()
@@ -141,7 +142,7 @@ class ProcessPipeline:
             upstream=upstreams,
             breakers=self.breakers,
             budgets=RetryBudgets(config.providers.retry, time.monotonic),
-            books=process.books,
+            books=process.books.budgeted,
             clock=time.monotonic,
             now_us=wall_us,
             rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
@@ -158,7 +159,7 @@ class ProcessPipeline:
             directory=self.directory,
             admission=AdmissionControl(
                 gate.limiter,
-                budgets=process.holds,
+                budgets=process.books.holds,
                 load_shedding=gate.guard,
                 idempotency=gate.once,
                 record_shed=self._turned_away,

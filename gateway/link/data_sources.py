@@ -3,17 +3,13 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.directory import FindKeys
 from accounts.store import AccountStore
 from classifier.learning.requests import OwnRequests, own_requests
 from classifier.learning.store import LearningStore, Verdict
-from cost.budgets.books import BudgetedBooks
 from cost.budgets.grants import Grants, GrantStore
-from cost.budgets.holds import Holds
-from cost.ledger.ledger import Ledger
 from cost.price_book.store import PriceStore
 from cost.price_book.watch import PriceSource
 from gateway.link.link import Link
@@ -31,7 +27,6 @@ from proxy.admit.limits.store import LimitStore
 from proxy.learning.tunings import TuningSource
 from proxy.settle.observers.learning import LearningRows
 from proxy.shared.redis.live_processes import CountedProcesses
-from selfhosted.fleet import Fleet
 from selfhosted.prefixes.store import HabitSink, PrefixStore
 
 
@@ -93,21 +88,3 @@ def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProces
         habits=RemoteHabits(link),
         processes=processes,
     )
-
-
-class ProcessParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts that a process opens before its pipeline."""
-
-    engine: AsyncEngine
-    """The database, for what a caller waits for."""
-    sources: DataSources
-    books: BudgetedBooks
-    holds: Holds
-    ledger: Ledger
-    """Theirs without the budgets."""
-    fleet: Fleet
-
-    @property
-    def boot_id(self) -> str:
-        """Id of the process, as in its entries."""
-        return self.ledger.boot_id

@@ -26,7 +26,7 @@ from gateway.configuration.settings import Environment, GatewayConfig, peppers, 
 from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
-from gateway.link.data_sources import ProcessParts, from_database
+from gateway.link.data_sources import from_database
 from gateway.link.hub import Hub
 from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
 from gateway.low_priority_thread import open_low_priority_thread
@@ -46,7 +46,7 @@ from gateway.wiring.processes import count_workers
 from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
 from gateway.wiring.web_app import ControlApp, metrics_app, serving_metrics, serving_web, web_app
-from gateway.wiring.worker_books import open_worker_books
+from gateway.wiring.worker_books import ProcessParts, open_worker_books
 from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.admit.queues.queue_item import QueueSnapshot
@@ -143,17 +143,7 @@ class ControlPlane:
                 config, self._environment, boot_id, prompts.heard, metrics.hosts, stack
             )
             await fleet.known(FIRST_LOOK_S)
-            await live.open(
-                ProcessParts(
-                    engine=engine,
-                    sources=sources,
-                    books=opened.books,
-                    holds=opened.holds,
-                    ledger=opened.ledger,
-                    fleet=fleet,
-                ),
-                stack,
-            )
+            await live.open(ProcessParts(engine, sources, opened, fleet), stack)
             counted = await count_workers(engine, self.hub, stack)
             background(stack, every(_LOOK_S, lambda: self._look_at_workers(own_count, counted)))
             backlog = Backlog()

@@ -13,7 +13,7 @@ from cost.ledger.backlog import Backlog
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig
 from gateway.database import AnswerCheck, make_engine
-from gateway.link.data_sources import ProcessParts, from_control_plane
+from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link
 from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
 from gateway.process.runtime_folder import RuntimeFolder
@@ -21,7 +21,7 @@ from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
-from gateway.wiring.worker_books import open_worker_books
+from gateway.wiring.worker_books import ProcessParts, open_worker_books
 from proxy.admin.health import Health
 from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
@@ -117,15 +117,7 @@ class DataPlane:
             except TimeoutError:
                 _log.error("the control plane does not answer; serving with the configuration alone")
             await fleet.known(FIRST_LOOK_S)
-            process = ProcessParts(
-                engine=engine,
-                sources=sources,
-                books=opened.books,
-                holds=opened.holds,
-                ledger=opened.ledger,
-                fleet=fleet,
-            )
-            await live.open(process, stack)
+            await live.open(ProcessParts(engine, sources, opened, fleet), stack)
             live.background.news = lambda: link.tell(ResponseQueued())
             live.open_shadow(sources, stack)
             self._answer(link)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
-from gateway.link.data_sources import ProcessParts
 from gateway.wiring.metrics import AllMetrics
+from gateway.wiring.worker_books import ProcessParts
 from proxy.admit.gate import Gate
 from proxy.admit.idempotency.claims import Idempotency
 from proxy.admit.idempotency.store import IdempotencyStore
