@@ -238,10 +238,6 @@ class Permit(msgspec.Struct, eq=False):
                 opening.probe = None
 
 
-def _all_deployments(target: Target) -> tuple[Deployment, ...]:
-    return target.deployments
-
-
 class Breakers:
     """All deployments' breakers in this process.
 
@@ -260,7 +256,7 @@ class Breakers:
         """Deployments that somebody may be kept from."""
         self._names: dict[tuple[_Breaker, str], ProviderPace] = {}
         """The pace of names below wildcards."""
-        self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
+        self.ready: Callable[[Target], tuple[Deployment, ...]] = lambda target: target.deployments
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
@@ -394,9 +390,11 @@ class Breakers:
             return BreakerSnapshot(state="closed", opens_again_s=None, failures=0, ejections=0, faults=())
         now = self._clock()
         absence = self._absence_of(breaker, EVERYONE, now)
+        # A half-open circuit that takes a probe now is called again in no time.
+        again_s = (0.0 if EVERYONE in breaker.openings else None) if absence is None else absence.again_s
         return BreakerSnapshot(
             state=self.state(deployment_id),
-            opens_again_s=None if absence is None and EVERYONE not in breaker.openings else _again_s(absence),
+            opens_again_s=again_s,
             failures=breaker.streak.failures,
             ejections=breaker.ejections,
             faults=tuple((now - each.at, each) for each in reversed(breaker.faults)),
@@ -604,10 +602,6 @@ def _applying(breaker: _Breaker, caller: Scope) -> list[Scope]:
 def _is_probe(breaker: _Breaker, scope: Scope, permit: Permit) -> bool:
     opening = breaker.openings.get(scope)
     return opening is not None and opening.probe is permit
-
-
-def _again_s(absence: Absence | None) -> float:
-    return 0.0 if absence is None else absence.again_s
 
 
 def _why(breaker: _Breaker, now: float) -> str:

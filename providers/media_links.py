@@ -37,7 +37,7 @@ def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
 def refuse_links_in(messages: Any, deployment: Deployment) -> None:
     """Raise CannotCarry when any part of these decoded messages links to media."""
     for part in _parts(messages):
-        if not all(map(_is_inline, _addresses(part))):
+        if not all(link[:5].lower() == "data:" for link in _addresses(part)):
             raise _link_refused(deployment)
 
 
@@ -74,10 +74,6 @@ def _addresses(part: dict[str, Any]) -> Iterator[str]:
             # SGLang also opens paths, so under these names even a text without a scheme is an address.
             if isinstance(value, str) and (inner == "url" or ":" in value):
                 yield value
-
-
-def _is_inline(link: str) -> bool:
-    return link[:5].lower() == "data:"
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """`weighbridge prices`: what targets cost and why, prices that operators enter, and what was booked at a wrong one."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-from datetime import date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -166,7 +166,7 @@ async def set_price(
             "note": note or None,
         },
     )
-    price, effective_us = given.entered(_today())
+    price, effective_us = given.entered(datetime.now(UTC).date())
     async with open_engine() as engine:
         actor = console(operators(config))
         kept = entry_told(await changes.set_price(log_of(engine), actor, target, price, effective_us, note=given.note))
@@ -287,12 +287,6 @@ def _entered(figures: str | None, options: dict[str, Any]) -> "EnteredPrices":
         return checked_prices({**values, **given})
     except BadPrice as error:
         fail(f"the price is not valid: {error}", 2)
-
-
-def _today() -> date:
-    from datetime import UTC
-
-    return datetime.now(UTC).date()
 
 
 def _print_prices(listed: list[dict[str, Any]], *, everything: bool) -> None:

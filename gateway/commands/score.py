@@ -15,7 +15,6 @@ from gateway.table import print_table
 
 if TYPE_CHECKING:
     from gateway.commands.scoring import Score
-    from gateway.configuration.settings import GatewayConfig
 
 _WIDEST_BAR = 40
 _SHOWN_ERRORS = 10
@@ -35,7 +34,8 @@ def score(
         fail("--json or --csv, not both", USAGE)
     from gateway.commands.scoring import scored
 
-    settings = _config_if_any(config)
+    # Scores need no target: without a configuration nothing is chosen.
+    settings = read_config(config) if config is not None or os.environ.get("WEIGHBRIDGE_CONFIG") else None
     if str(file) == "-":
         found = list(scored(sys.stdin.buffer, settings))
     else:
@@ -54,11 +54,6 @@ def score(
         told = "".join(f"\n  line {each.line}: {each.error}" for each in wrong[:_SHOWN_ERRORS])
         more = f"\n  and {len(wrong) - _SHOWN_ERRORS} more" if len(wrong) > _SHOWN_ERRORS else ""
         fail(f"weighbridge: {len(wrong)} of {len(found)} lines could not be scored{told}{more}")
-
-
-def _config_if_any(config: Path | None) -> "GatewayConfig | None":
-    """Return the configuration; None when none was named, as scores need no target."""
-    return read_config(config) if config is not None or os.environ.get("WEIGHBRIDGE_CONFIG") else None
 
 
 def _opened(file: Path) -> BinaryIO:

@@ -8,7 +8,7 @@ when it could be a secret.
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -169,18 +169,17 @@ def _unknown_key(model: type[BaseModel], values: Value, path: KeyPath) -> str:
     elsewhere = _sections_of(model, key) if len(path) == 1 else []
     if 0 < len(elsewhere) <= _MAX_SECTIONS:
         return f"is not a section; did you mean {' or '.join(f'`{section}.{key}`' for section in elsewhere)}?"
-    moved = [now for found in _models_at(model, values, path[:-1]) for was, now in _moved(found) if was == key]
+    moved = [
+        now
+        for found in _models_at(model, values, path[:-1])
+        for was, now in getattr(found, "moved_keys", {}).items()
+        if was == key
+    ]
     if moved:
         return f"is not a known key any more; write `{'.'.join((*map(str, path[:-1]), moved[0]))}`"
     guess = closest(key, allowed)
     hint = f"; did you mean `{guess}`?" if guess else "."
-    return f"is not a known key{hint}" + _listed(allowed)
-
-
-def _moved(model: type[BaseModel]) -> Iterable[tuple[str, str]]:
-    """Return (old, new) names of keys that have moved."""
-    moved: Mapping[str, str] = getattr(model, "moved_keys", {})
-    return moved.items()
+    return f"is not a known key{hint}" + (f" Allowed here: {', '.join(allowed[:_MAX_LISTED])}" if allowed else "")
 
 
 def _also_allowed(model: type[BaseModel], values: Value, path: KeyPath) -> str:
@@ -191,10 +190,6 @@ def _also_allowed(model: type[BaseModel], values: Value, path: KeyPath) -> str:
         guess = closest(str(path[-1]), [key for key in parent if key not in allowed])
         return f"; is it the one written `{guess}`?" if guess else ""
     return ""
-
-
-def _listed(allowed: Sequence[str]) -> str:
-    return f" Allowed here: {', '.join(allowed[:_MAX_LISTED])}" if allowed else ""
 
 
 def _value_at(values: Value, path: KeyPath) -> Value:

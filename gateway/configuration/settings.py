@@ -16,7 +16,7 @@ import msgspec
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from accounts.config import AccountsSection, PepperSection
+from accounts.config import AccountsSection
 from accounts.keys import MIN_PEPPER_BYTES, Pepper
 from accounts.people.sign_in_config import SignInSection
 from accounts.pepper_file import pepper_id, read_or_make_pepper
@@ -687,7 +687,9 @@ def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pep
     be lost with its machine, and every key with it.
     """
     if config is not None and config.accounts.peppers:
-        return tuple(_pepper(section) for section in config.accounts.peppers)
+        return tuple(
+            Pepper(id=each.id, secret=_pepper_bytes(resolve_secret(each.secret))) for each in config.accounts.peppers
+        )
     if environment.pepper is not None:
         secret = _pepper_bytes(environment.pepper.get_secret_value())
         return (Pepper(id=pepper_id(secret), secret=secret),)
@@ -700,10 +702,6 @@ def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pep
         else "; a configuration file that has one is named by --config FILE or WEIGHBRIDGE_CONFIG"
     )
     raise ConfigError([Problem("", 0, "", _NO_PEPPER + where)])
-
-
-def _pepper(section: PepperSection) -> Pepper:
-    return Pepper(id=section.id, secret=_pepper_bytes(resolve_secret(section.secret)))
 
 
 def _pepper_bytes(text: str) -> bytes:

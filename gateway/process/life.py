@@ -80,7 +80,7 @@ class Signals:
         """Take reloads and replacements, too; before everything is open there is nothing to change."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        loop.add_signal_handler(signal.SIGUSR2, self._replaced)
+        loop.add_signal_handler(signal.SIGUSR2, lambda: self.when_replaced())  # noqa: PLW0108 - who serves sets it later
 
     def ignore_changes(self) -> None:
         """Ignore reloads from now on: the books are still to be closed, and a late one must not end the process before that."""
@@ -88,9 +88,6 @@ class Signals:
         loop.remove_signal_handler(signal.SIGHUP)
         loop.remove_signal_handler(signal.SIGUSR2)
         ignore_early_signals()
-
-    def _replaced(self) -> None:
-        self.when_replaced()
 
     def _stop(self) -> None:
         if not self.stopped.is_set():

@@ -142,7 +142,7 @@ class ClaudeReader:
                 self._input = _json(block.input if isinstance(block.input, dict) else {}).decode()
                 payload, chars = self._chunk({"tool_calls": [call]}), len(call["function"]["name"])
             case "redacted_thinking":
-                payload, chars = self._chunk({"thinking_blocks": [_redacted(block)]}), 0
+                payload, chars = self._chunk({"thinking_blocks": [_thought(block)]}), 0
             case _:
                 payload, chars = EMPTY_OBJECT, 0
         # Any block is a beginning of the answer, and of its bill.
@@ -256,19 +256,17 @@ def _said(blocks: list[_Block], names: Mapping[str, str]) -> dict[str, Any]:
         ]
     thoughts = [block for block in blocks if block.type in ("thinking", "redacted_thinking")]
     if thoughts:
-        said["thinking_blocks"] = [_redacted(each) if each.type != "thinking" else _thinking(each) for each in thoughts]
+        said["thinking_blocks"] = [_thought(each) for each in thoughts]
         words = "".join(each.thinking for each in thoughts if isinstance(each.thinking, str))
         if words:
             said["reasoning_content"] = words
     return said
 
 
-def _thinking(block: _Block) -> dict[str, Any]:
+def _thought(block: _Block) -> dict[str, Any]:
+    if block.type != "thinking":
+        return {"type": "redacted_thinking", "data": block.data}
     return {"type": "thinking", "thinking": block.thinking or "", "signature": block.signature or ""}
-
-
-def _redacted(block: _Block) -> dict[str, Any]:
-    return {"type": "redacted_thinking", "data": block.data}
 
 
 def _call(block: _Block, names: Mapping[str, str], arguments: str, index: int | None) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def make_app(write: Write) -> web.Application:
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
 
     async def chat(request: web.Request) -> web.StreamResponse:
-        return await _chat(request, write, _as_it_is)
+        return await _chat(request, write, lambda payload: payload)
 
     async def text(request: web.Request) -> web.StreamResponse:
         return await _chat(request, write, chat_as_text)
@@ -110,10 +110,6 @@ class _Progress(msgspec.Struct):
 
 Shape = Callable[[bytes], bytes]
 """Turns a chat's payload into one of the route that was asked."""
-
-
-def _as_it_is(payload: bytes) -> bytes:
-    return payload
 
 
 async def _chat(request: web.Request, write: Write, shape: Shape) -> web.StreamResponse:
