@@ -15,8 +15,8 @@ from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.agreement import pair_for
 from proxy.plan.answer_form import asked_form
 from proxy.plan.decision_record import Considered, compared
-from proxy.plan.request_facts import facts_of
 from proxy.plan.route_plan import plan, planned_rooms
+from proxy.plan.router import facts_of
 from proxy.plan.routing_config import DEFAULT_FLOOR
 from proxy.shared.deadline import NO_DEADLINE
 
