@@ -1,7 +1,8 @@
-"""The request's straight line: authenticate → parse → admit → classify → plan → dispatch → relay → settle.
+"""The pipeline of a request: http → parse → admit → plan → dispatch → judge → relay → settle.
 
-Each stage is one method of the pipeline, in this order; the branching between them stands in `_pass`, and the stages'
-own work in the modules that they call. Streaming or not, a request takes the same path.
+These are the folders beside this file, in this order: each stage imports only from those before it. The server (http) calls
+`serve`; `_stages` holds all branching between the stages, and each stage's own work is in its folder. Streaming or not, a
+request takes the same path, and so does a line of a batch.
 """
 
 import asyncio
@@ -13,50 +14,43 @@ from accounts.caller import Caller
 from accounts.directory import Directory
 from classifier.prediction import Classifier, Prediction
 from cost.errors import BudgetExceeded
+from cost.times import wall_us
 from providers.breaker import Breakers
 from providers.token_counts import TokenCounter
-from proxy.admit.admission import BudgetGate, is_downgraded, take_from_limits
-from proxy.admit.idempotency.claims import Idempotency
-from proxy.admit.idempotent_replay import is_answered_again
-from proxy.admit.limits.limit import Limiter
-from proxy.admit.load_shedding import OverloadGuard
+from proxy.admit.admission import AdmissionControl
+from proxy.admit.idempotency.recording import is_worth_keeping
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
 from proxy.batch.line_protocol import Answered, Asked
 from proxy.context import RequestContext, new_context
 from proxy.dispatch.dispatcher import Committed, Dispatcher
 from proxy.dispatch.outcome import Observer
-from proxy.errors import Draining, Overloaded, ReadsOnly, error_reply
+from proxy.errors import Draining, Overloaded, ReadsOnly
 from proxy.http.exchange import CallerGone, Exchange
-from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.http.request_id import new_request_id
 from proxy.judge.escalation import BetterAnswers
 from proxy.judge.two_answers import TwoAnswers
 from proxy.learning.shadow import Shadow
-from proxy.parse.authentication import caller_by_key
-from proxy.parse.chat_request import RequestHeaders, read_headers, says_batch
-from proxy.parse.count_tokens import Counted, counted
+from proxy.parse.chat_request import AUTO, is_replaceable
+from proxy.parse.count_tokens import counted
+from proxy.parse.headers import RequestHeaders, caller_by_key, read_headers
 from proxy.parse.json_bounds import check_structure, is_heavy
-from proxy.parse.parsed_request import ParsedRequest, parsed_request
-from proxy.parse.tags import TagBounds
+from proxy.parse.parsed_request import ParsedRequest, TagBounds, parsed_request
 from proxy.parse.uploads import Uploads
 from proxy.parse.wires.wire import Kept, Memory, Wire
 from proxy.plan.agreement import AgreementRates
+from proxy.plan.answer_retention import learns
 from proxy.plan.pipeline_config import PipelineConfig
-from proxy.plan.request_facts import may_downgrade
-from proxy.plan.route_plan import AUTO
+from proxy.plan.route_plan import refuse_unrun_tools
 from proxy.plan.routed_request import RoutedRequest
-from proxy.plan.router import Routing
+from proxy.plan.router import Router, with_names
 from proxy.plan.session_affinity import Affinity
-from proxy.relay.cancellation import cut_off, watch_caller
 from proxy.relay.error_response import tell_failure
 from proxy.relay.relay import relay_answer
 from proxy.responses.background.background_responses import BackgroundResponses
-from proxy.responses.enqueue import put_off
-from proxy.responses.previous_response import body_with_earlier
 from proxy.responses.stored.stored_responses import StoredResponses
-from proxy.settle.answer_sampling import learns
 from proxy.settle.observers.telemetry import Tracing
 from proxy.settle.outcome_reports import Reports
-from proxy.settle.settlement import Settling
+from proxy.settle.settlement import Settlement
 from proxy.shared.target_latency import LatencyTracker
 from selfhosted.prefixes.tracker import PrefixTracker
 
@@ -64,14 +58,14 @@ _T = TypeVar("_T")
 
 
 class RequestPipeline:
-    """Everything that a request passes, wired once per process."""
+    """The stages of a request, wired once per process."""
 
     def __init__(
         self,
         *,
         config: PipelineConfig,
         directory: Directory,
-        limiter: Limiter,
+        admission: AdmissionControl,
         classifier: Classifier,
         affinity: Affinity,
         breakers: Breakers,
@@ -79,39 +73,31 @@ class RequestPipeline:
         observers: tuple[Observer, ...],
         tracing: Tracing,
         clock: Callable[[], float],
-        budgets: BudgetGate | None = None,
-        guard: OverloadGuard | None = None,
-        once: Idempotency | None = None,
         latency: LatencyTracker | None = None,
         habits: PrefixTracker | None = None,
         responses: StoredResponses | None = None,
-        turned_away: Callable[[], None] = lambda: None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
-        """`reported_at_once` bounds how many finished requests are told of together, at least and at most."""
+        """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
         self.config = config
         self.draining = False
         self.shadow: Shadow | None = None
-        """Is offered what was answered, when the caller has it. It needs this pipeline's configuration, so it comes later."""
+        """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""
         self._directory = directory
-        self._limiter = limiter
+        self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
-        self._routing = Routing(affinity, breakers, dispatcher, rates)
+        self._router = Router(affinity, breakers, dispatcher.room, rates)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
         self._under_way: set[RequestContext] = set()
         self.reports = Reports(observers, reported_at_once, self._under_way)
-        self._settling = Settling(affinity, latency, self.reports)
+        self._settlement = Settlement(affinity, latency, self.reports)
         self._tracing = tracing
         self._clock = clock
-        self._budgets = budgets
-        self._guard = guard
-        self._turned_away = turned_away
-        self._once = once
         self._habits = habits
         self._responses = responses
         self._background = background
@@ -125,34 +111,28 @@ class RequestPipeline:
         return len(self._under_way)
 
     def cut_off(self) -> None:
-        """Ends everything that is under way, because the process has to stop: each is told, and settled."""
-        cut_off(self._under_way)
+        """Cut every running request because the process has to stop: each is told, and settled."""
+        for context in tuple(self._under_way):
+            if not context.reply.done:
+                context.cut("cut_off")
 
     async def serve(self, wire: Wire, exchange: Exchange, memory: Memory | None = None) -> None:
-        """Serves one POST of this wire: takes it down the line, and settles it however that ends.
-
-        `memory` is that of a connection that has several.
-        """
+        """Serve one POST of this wire, and settle it however it ends. `memory` is that of a connection that has several."""
         request_id = new_request_id()
-        guard = self._guard
-        # What tier it has is looked for only while some are refused.
-        if guard is not None and guard.guarding and not guard.admits(batch=says_batch(exchange.headers)):
-            refusal = wire.error(error_reply(guard.refusal()), request_id)
-            self._turned_away()
-            guard.refuse(exchange, refusal, (REQUEST_ID_HEADER, request_id.encode()))
+        if self._admission.shed(wire, exchange, request_id):
             return
         context = new_context(request_id, wire, exchange, self._clock, self.config)
         context.memory = memory
-        await self._settled(context, exchange)
+        await self._run(context, exchange)
 
     async def answer(self, wire: Wire, asked: Asked) -> Answered:
-        """Takes a request that this gateway asks for a known caller, such as a line of a batch, down the same line."""
-        if self._guard is not None and not self._guard.admits(batch=asked.tier == "batch"):
+        """Answer a request of this gateway's own for a known caller, such as a line of a batch."""
+        if self._admission.sheds(batch=asked.tier == "batch"):
             return OVERLOADED
         exchange = exchange_of(asked)
         context = new_context(asked.request_id, wire, exchange, self._clock, self.config)
         context.caller = asked.caller
-        await self._settled(context, exchange)
+        await self._run(context, exchange)
         return answered(context, exchange)
 
     async def run(
@@ -163,19 +143,17 @@ class RequestPipeline:
         request_id: str,
         keep: Callable[[Kept], Awaitable[bool]],
     ) -> str:
-        """Takes a request that was put off down the same line, now that it is answered. Returns its error's code, empty for
-        none.
-        """
+        """Answer a request that was put off before. Return its error's code, empty for none."""
         context = new_context(request_id, wire, exchange, self._clock, self.config)
         context.caller, context.keeper = caller, keep
-        await self._settled(context, exchange)
+        await self._run(context, exchange)
         return context.error_code or ""
 
-    async def _settled(self, context: RequestContext, exchange: Exchange) -> None:
-        """Takes a request down the line, and settles it however that ends."""
+    async def _run(self, context: RequestContext, exchange: Exchange) -> None:
+        """Take a request through the stages, and settle it however that ends."""
         self._under_way.add(context)
         try:
-            await self._pass(context, exchange)
+            await self._stages(context, exchange)
             context.end("answered")
         except CallerGone:
             context.end("caller_gone")
@@ -202,11 +180,12 @@ class RequestPipeline:
             finally:
                 if context.upload is not None:
                     context.upload.close()
-                if context.recording is not None:
-                    await context.recording.close()
+                if context.reply.recording is not None:
+                    await context.reply.recording.close()
 
-    async def _pass(self, context: RequestContext, exchange: Exchange) -> None:
-        """The line itself."""
+    async def _stages(self, context: RequestContext, exchange: Exchange) -> None:
+        """Run the stages in their order; all branching between them stands here."""
+        # Parse: who asks, and what.
         if self.draining:
             raise Draining("This gateway process is stopping; send the request again.", retry_after_s=1.0)
         headers = read_headers(exchange.headers)
@@ -222,77 +201,111 @@ class RequestPipeline:
                 retry_after_s=1.0,
             )
         parsed = await self.parse(context, caller, headers, exchange)
+        # Admit: what it may use, and whether it was answered before.
         if context.wire.answer is not None or context.wire.count is not None:
-            await self._tell(context, caller, parsed)
+            await self._take_from_limits(context, caller, parsed)
+            await self._answer_without_model(context, caller, parsed)
             return
-        watch_caller(context, exchange)
+        context.watch_caller(exchange)
         if parsed.idempotency_key is not None:
             # Limits first: neither what they refuse nor repeats without end may keep the database from others.
-            await take_from_limits(self._limiter, context, caller, parsed)
-            if self._once is not None and await is_answered_again(
-                self._once, context, caller, parsed.idempotency_key, parsed.body, exchange
+            await self._take_from_limits(context, caller, parsed)
+            if await self._admission.replays(
+                parsed.idempotency_key,
+                parsed.body,
+                caller,
+                exchange,
+                context.reply,
+                context.request_id,
+                # A stream that this process cut off has the status of a good one.
+                lambda status: (
+                    context.ended_by != "cut_off"
+                    and is_worth_keeping(
+                        status, may_have_cost=any(attempt.may_have_cost for attempt in context.attempts)
+                    )
+                ),
             ):
                 return
         if parsed.later is not None and self._background is not None:
-            await put_off(self._background, context, caller, parsed, exchange)
+            await self._enqueue(self._background, context, caller, parsed, exchange)
             return
-        downgraded = await self.admit(context, caller, parsed)
-        prediction = self.classify(context, caller, parsed, downgraded=downgraded)
-        routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=downgraded)
+        budgets = self._admission.look_at_budgets(caller, parsed.request)
+        context.bounded = budgets.bounded
+        await self._take_from_limits(context, caller, parsed)
+        # Plan and dispatch: a target whose budget is spent in between may be replaced once.
+        routed = self.plan(context, caller, parsed, downgraded=budgets.downgraded)
         try:
-            committed = await self.dispatch(context, routed)
+            committed = await self._dispatch(context, routed)
         except BudgetExceeded as exceeded:
-            if not exceeded.downgrade or not may_downgrade(context, routed):
+            untried = routed.facts.alias != AUTO and not context.attempts and is_replaceable(routed.request)
+            if not exceeded.downgrade or not untried:
                 raise
             # What was wanted does not fit any more; the cheapest that is good enough may.
-            prediction = self.classify(context, caller, parsed, downgraded=True)
-            routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=True)
-            committed = await self.dispatch(context, routed)
-        await self.relay(context, committed)
-
-    async def _tell(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
-        """Answers what no model is asked."""
-        await take_from_limits(self._limiter, context, caller, parsed)
-        wire = context.wire
-        if wire.count is not None:
-            found = await self.count(context, caller, parsed)
-            body, told = wire.count(found.tokens), found.headers
-        else:
-            assert wire.answer is not None  # noqa: S101  # The one caller looked.
-            body, told = wire.answer(parsed.request, parsed.input_tokens)
-        await context.reply.whole(200, body, told)
+            routed = self.plan(context, caller, parsed, downgraded=True)
+            committed = await self._dispatch(context, routed)
+        # Relay: from the first byte on nothing falls back; a failure is told in the answer.
+        context.answering = committed.attempt
+        await relay_answer(context, committed, self._habits, self._dispatcher)
 
     def authenticate(self, headers: RequestHeaders) -> Awaitable[Caller]:
-        """The key's owner. Raises NotAuthenticated or an accounts error."""
+        """Return the key's owner. Raises NotAuthenticated or an accounts error."""
         return caller_by_key(self._directory, headers)
 
     async def parse(
         self, context: RequestContext, caller: Caller, headers: RequestHeaders, exchange: Exchange
     ) -> ParsedRequest:
-        """The body, read within its bounds and understood.
+        """Read the body within its bounds and understand it.
 
         Raises BodyTooLarge, UploadTimeout, CallerGone, Overloaded, BadRequest or WrongTeam.
         """
-        if context.wire.takes_file:
-            body, context.upload = await self._uploads.take(exchange, context.config.max_upload_bytes)
+        wire, config = context.wire, context.config
+        if wire.takes_file:
+            body, context.upload = await self._uploads.take(exchange, config.max_upload_bytes)
         else:
-            body = await exchange.body(context.config.max_body_bytes)
-        continuing = context.wire.continuing
-        if continuing is not None and self._responses is not None:
+            body = await exchange.body(config.max_body_bytes)
+        if wire.continuing is not None and self._responses is not None:
             context.keeper = functools.partial(self._responses.keep, caller)
             # Most go on from nothing.
-            if names := await self.understand(body, functools.partial(continuing.names, body)):
-                body = await body_with_earlier(self._responses, context, caller, body, names, self.understand)
+            if names := await self.read(body, functools.partial(wire.continuing.names, body)):
+                body = await self._responses.body_with_earlier(
+                    caller.team_id,
+                    names,
+                    body,
+                    wire.continuing,
+                    self.read,
+                    most_bytes=config.max_body_bytes,
+                    memory=context.memory,
+                )
+
+        def read() -> ParsedRequest:
+            understood = wire.read(body, headers, config.has_model)
+            model = understood.request.model
+            context.dialect = understood.dialect
+            if model == AUTO or config.has_model(model):
+                context.asked_model = model
+            parsed = parsed_request(
+                understood,
+                body,
+                headers,
+                caller,
+                aliases=config.policy.autos,
+                deadlines=config.deadlines,
+                started_at=context.started_at,
+                tags=self._tags,
+                upload=context.upload,
+            )
+            if parsed.request.as_written is not None:
+                refuse_unrun_tools(parsed.request.as_written, config.catalog)
+            return parsed
+
         # Nearly all are read here and now, which a coroutine of its own would make dearer.
-        read = functools.partial(parsed_request, context, caller, headers, body, self._tags)
-        parsed = await self.understand(body, read) if is_heavy(body) else read()
+        parsed = await self.read(body, read) if is_heavy(body) else read()
         context.prompt = parsed.prompt
         return parsed
 
-    async def understand(self, body: bytes, read: Callable[[], _T]) -> _T:
-        """What `read` makes of the body: at once, or on a thread and one after the other where that would hold up all streams.
-
-        Raises BadRequest, before any of it is decoded, where there is too much in it.
+    async def read(self, body: bytes, read: Callable[[], _T]) -> _T:
+        """Return what `read` makes of the body: at once, or on a thread and one after the other where that would hold up all
+        streams. Raises BadRequest, before any of it is decoded, where there is too much in it.
         """
         if not is_heavy(body):
             return read()
@@ -300,16 +313,57 @@ class RequestPipeline:
             await asyncio.to_thread(check_structure, body)
             return await asyncio.to_thread(read)
 
-    async def admit(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> bool:
-        """Whether a spent budget downgrades it. Raises BudgetExceeded or RateLimited."""
-        downgraded = self._budgets is not None and is_downgraded(self._budgets, caller, parsed.request, context)
-        await take_from_limits(self._limiter, context, caller, parsed)
-        return downgraded
+    async def _take_from_limits(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
+        """Take the request's tokens from its limits, once, and add the `x-ratelimit-*` headers. Raises RateLimited."""
+        if context.admission is None:
+            context.admission = await self._admission.take(caller, parsed)
+            context.reply.lines += context.admission.lines
+
+    async def _answer_without_model(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
+        """Answer a wire's own question, or count the prompt's tokens as the target counts that would answer it."""
+        wire = context.wire
+        if wire.count is not None:
+            prediction = self.classify(context, caller, parsed, downgraded=False)
+            target, fleet = self._router.first_choice(
+                context.request_id, caller, parsed, prediction, context.config
+            ) or (None, ())
+            found = await counted(self._counter, parsed, target, fleet, context.request_id)
+            body, told = wire.count(found.tokens), found.headers
+        else:
+            assert wire.answer is not None  # noqa: S101  # The one caller looked.
+            body, told = wire.answer(parsed.request, parsed.input_tokens)
+        await context.reply.whole(200, body, told)
+
+    async def _enqueue(
+        self,
+        background: BackgroundResponses,
+        context: RequestContext,
+        caller: Caller,
+        parsed: ParsedRequest,
+        exchange: Exchange,
+    ) -> None:
+        """Keep a request that is answered later; reply with what is queued, or with its events as long as they are read.
+
+        Raises BackgroundFull, BadRequest, Overloaded or ResponsesUnavailable.
+        """
+        later = parsed.later
+        assert later is not None  # noqa: S101  # The one caller looked.
+        kept = later.queued(context.request_id, wall_us() // 1_000_000)
+        await background.put_off(caller, kept, exchange.headers, parsed.body, streams=later.streams)
+        if not later.streams:
+            await context.reply.whole(200, kept.told)
+            return
+        # One that may not be followed now is made all the same.
+        following = background.follow(caller.team_id, kept.response_id)
+        context.reply.begin_events()
+        async for data in following:
+            await context.reply.events(data)
+        await context.reply.end()
 
     def classify(
         self, context: RequestContext, caller: Caller, parsed: ParsedRequest, *, downgraded: bool
     ) -> Prediction | None:
-        """How hard the prompt is; None where the caller named a model, so that nothing hangs on it."""
+        """Predict how hard the prompt is; None where the caller named a model, so that nothing hangs on it."""
         if parsed.request.model != AUTO and not downgraded:
             return None
         before = self._clock()
@@ -317,34 +371,34 @@ class RequestPipeline:
         context.classify_s = self._clock() - before
         return prediction
 
-    async def count(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> Counted:
-        """The prompt's tokens, as the target counts that would answer it; our estimate where it does not."""
-        prediction = self.classify(context, caller, parsed, downgraded=False)
-        target, fleet = self._routing.first_choice(context, caller, parsed, prediction) or (None, ())
-        return await counted(self._counter, parsed, target, fleet, context.request_id)
-
     def plan(
-        self,
-        context: RequestContext,
-        caller: Caller,
-        parsed: ParsedRequest,
-        prediction: Prediction | None,
-        *,
-        downgraded: bool,
+        self, context: RequestContext, caller: Caller, parsed: ParsedRequest, *, downgraded: bool
     ) -> RoutedRequest:
-        """The candidates in their order. Raises ModelNotFound, NoEligibleTarget and their like when there are none."""
-        return self._routing.route(
-            context,
+        """Classify the prompt and order the candidates.
+
+        Raises ModelNotFound, NoEligibleTarget and their like when there are none.
+        """
+        prediction = self.classify(context, caller, parsed, downgraded=downgraded)
+        request = parsed.request
+        if not downgraded and request.model != AUTO:
+            context.config = with_names(context.config, request.model)
+        context.routed = self._router.route(
+            context.request_id,
             caller,
             parsed,
             prediction,
-            downgraded=downgraded,
+            context.config,
+            now=context.reply.now,
             in_flight=self.in_flight,
-            shadow=self.shadow,
+            downgraded=downgraded,
+            bounded=context.bounded,
+            compared=self.shadow is not None and self.shadow.wants(caller, request.model, context.request_id),
+            trace_headers=None if context.trace is None else context.trace.headers(),
         )
+        return context.routed
 
-    async def dispatch(self, context: RequestContext, routed: RoutedRequest) -> Committed:
-        """The answer to give, open at its first token. Raises what `Dispatcher.dispatch` raises."""
+    async def _dispatch(self, context: RequestContext, routed: RoutedRequest) -> Committed:
+        """Return the answer to give, open at its first token, judged where that is wanted. Raises what dispatching raises."""
         if routed.agreement is not None:
             committed = await self._two_answers.dispatch(context, routed)
             context.released_at = self._clock()
@@ -358,13 +412,6 @@ class RequestPipeline:
             context.released_at = self._clock()
         return committed
 
-    async def relay(self, context: RequestContext, committed: Committed) -> None:
-        """Gives the answer to the caller. From its first byte on nothing falls back, and a failure is told in it, unless the
-        team wants a broken stream continued.
-        """
-        context.answering = committed.attempt
-        await relay_answer(context, committed, self._habits, self._dispatcher)
-
     def settle(self, context: RequestContext) -> None:
-        """Gives back what it took, and has it told to whoever learns from it. Never raises."""
-        self._settling.settle(context, self._clock(), self.shadow)
+        """Give back what the request took, and report it. Never raises."""
+        self._settlement.settle(context, self._clock(), self.shadow)

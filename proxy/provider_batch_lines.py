@@ -28,7 +28,7 @@ from proxy.dispatch.dispatcher import Committed
 from proxy.dispatch.upstream_fields import call_fields, left_out_fields
 from proxy.errors import NoEligibleTarget
 from proxy.http.in_memory import InMemoryExchange
-from proxy.parse.chat_request import read_headers
+from proxy.parse.headers import read_headers
 from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
 from proxy.plan.route_plan import Candidate, likely_most_nanousd, most_nanousd
@@ -110,8 +110,7 @@ class LineOffers:
         context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, line.config)
         context.caller = caller
         parsed = await line.parse(context, caller, read_headers(exchange.headers), exchange)
-        prediction = line.classify(context, caller, parsed, downgraded=False)
-        routed = line.plan(context, caller, parsed, prediction, downgraded=False)
+        routed = line.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 
     def _with_batch_api(self, target: Target, routed: RoutedRequest) -> Deployment | None:

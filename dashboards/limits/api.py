@@ -15,8 +15,9 @@ from proxy.admit.limits.book import places_of
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.admit.limits.rules import Place
 from proxy.errors import ModelNotFound
+from proxy.parse.chat_request import AUTO
 from proxy.plan.pipeline_config import PipelineConfig
-from proxy.plan.route_plan import AUTO, may_use
+from proxy.plan.route_plan import may_use
 
 router = APIRouter(tags=["limits"])
 

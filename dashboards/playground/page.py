@@ -25,7 +25,8 @@ from dashboards.web.view import PageRequest
 from proxy.batch.line_protocol import Answered, Asked
 from proxy.errors import BadRequest
 from proxy.http.request_id import new_request_id
-from proxy.plan.route_plan import AUTO, may_use
+from proxy.parse.chat_request import AUTO
+from proxy.plan.route_plan import may_use
 
 router: Final = APIRouter(include_in_schema=False)
 

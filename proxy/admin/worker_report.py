@@ -4,8 +4,8 @@ import msgspec
 
 from cost.ledger.journal import JournalState
 from cost.ledger.ledger import Ledger
-from gateway.wiring.gate import Gate
 from providers.breaker import Breakers, BreakerSnapshot
+from proxy.admit.gate import Gate
 from proxy.admit.limits.limiter import Mode
 from proxy.admit.queues.queue_item import QueueSnapshot
 from proxy.pipeline import RequestPipeline

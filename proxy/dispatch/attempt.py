@@ -249,6 +249,11 @@ class Attempt:
         """The payloads that were retained; empty when none were wanted, or they exceeded `routed.keep_bytes`."""
         return [] if self.retained is None else self.retained.payloads()
 
+    @property
+    def may_have_cost(self) -> bool:
+        """True for an attempt that was sent and is still open, has no price, or cost more than 0."""
+        return self.sent and (self.settled is None or self.settled.cost_nanousd != 0)
+
     def reaches(self, reached: bool) -> None:
         """Records whether a connection exists; called by the upstream client."""
         self.reached = reached
@@ -378,7 +383,7 @@ class Attempt:
         """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
         late = isinstance(error, DeadlineExceeded | AnswerLate)
         if late and self.sent and not self.token_events and self.was_patient:
-            self._permit.went_wrong(type(error).__name__, None, counted=True)
+            self._permit.record_fault(type(error).__name__, None, counted=True)
             self._permit.silent()
             return True
         if isinstance(error, UpstreamError) and error.owner != "request":
@@ -402,7 +407,7 @@ class Attempt:
         """Reports a failure that is not the request's, by whose it is."""
         permit = self._permit
         counted = error.gateway_failure or error.key_refused
-        permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
+        permit.record_fault(type(error).__name__, error.status, counted=counted, detail=self._told(error))
         if error.key_refused:
             permit.refused(error.reason)
         elif error.gateway_failure:

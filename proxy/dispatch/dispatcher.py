@@ -42,8 +42,9 @@ from proxy.dispatch.retry_policy import retrying, worth_another
 from proxy.dispatch.target_capacity import QueueDoor, TargetRoom, TryLimit
 from proxy.dispatch.upstream_fields import call_fields, call_headers, left_out_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
+from proxy.parse.chat_request import AUTO
 from proxy.plan.cache_control import pays
-from proxy.plan.route_plan import AUTO, Candidate, is_own
+from proxy.plan.route_plan import Candidate, is_own
 from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.target_latency import LatencyTracker
 
@@ -126,7 +127,7 @@ class Dispatcher:
             except (QueueRefusal, DeadlineExceeded) as error:
                 # The first that was short is told: it is where the request would have gone.
                 short = short or error
-                self.turned_away(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
+                self.room.record_overflow(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
                 continue
             if not self._may_ask(candidate, routed, failure):
                 _release(slot)
@@ -165,11 +166,6 @@ class Dispatcher:
             return budget.try_spend()
         budget.request()
         return True
-
-    def turned_away(self, target: Target, tokens: int) -> None:
-        """Reports to a pool's autoscaler demand of `tokens` that could not be placed there."""
-        if self._replicas is not None and target.pool is not None:
-            self._replicas.turned_away(target, tokens)
 
     async def _retrying(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Makes attempts at a candidate, with a second one beside the first when that is late and it is wanted."""

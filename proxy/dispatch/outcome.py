@@ -4,19 +4,21 @@ It holds no completion and no key. It refers to the prompt for the observers tha
 shows neither the prompt nor anything else that a caller wrote.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from accounts.caller import TeamSettings
+from accounts.caller import Caller, TeamSettings
 from classifier.prediction import Prediction, Prompt
-from providers.wire import Operation
-from proxy.judge.weak_answer import Weakness
+from providers.wire import ChatRequest, Operation
 from proxy.plan.tool_loop import Struggle
 
 AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "hedge_lost", "rejected"]
 
+
+Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "malformed-tool-arguments", "low-logprob"]
+"""The fault for which an answer counts as weak."""
 
 Agreement = Literal["agreed", "disagreed", "unconfirmed"]
 """What became of two cheap answers: they said the same and one was given; they did not, and a better target was asked; that one could not
@@ -117,6 +119,16 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"RequestOutcome({self.request_id!r}, status={self.status}, target_id={self.target_id!r})"
+
+
+class ShadowSampler(Protocol):
+    """Compares some answers with those of other targets, after their reply."""
+
+    def wants(self, caller: Caller, alias: str, request_id: str) -> bool:
+        """Return True when this request's answer is to be retained for a comparison."""
+
+    def offer(self, request: ChatRequest, caller: Caller, outcome: RequestOutcome, payloads: Sequence[bytes]) -> None:
+        """Take an answer that its caller has. Never blocks and never raises."""
 
 
 class Observer(Protocol):

@@ -71,6 +71,11 @@ class TargetRoom:
         """Seconds after which a replica of the target's pool may be there, where none takes requests; None where that is not known."""
         return None if self._replicas is None or target.pool is None else self._replicas.starts_in_s(target)
 
+    def record_overflow(self, target: Target, tokens: int) -> None:
+        """Report to a pool's autoscaler demand of `tokens` that could not be placed there."""
+        if self._replicas is not None and target.pool is not None:
+            self._replicas.turned_away(target, tokens)
+
     async def take(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> Slot | None:
         """Returns a slot at the target, after a wait if `waits`; None where the target has no queue.
 

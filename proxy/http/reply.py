@@ -23,6 +23,8 @@ class Recorder(Protocol):
 
     async def wrote(self, data: bytes, *, last: bool) -> None: ...
 
+    async def close(self) -> None: ...
+
 
 class Reply:
     """Writes one reply. `started`: the status line is out. `done`: the end is being sent. `aborted`: the connection was cut."""

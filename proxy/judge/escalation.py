@@ -10,7 +10,8 @@ from typing import Final
 from proxy.context import RequestContext
 from proxy.dispatch.attempt_result import CALLER_GONE, Unused
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly
-from proxy.judge.weak_answer import Weakness, graver, judge
+from proxy.dispatch.outcome import Weakness
+from proxy.judge.weak_answer import graver, judge
 from proxy.plan.escalation_rules import EscalationAllowance, EscalationRules, escalation_candidate
 
 _log: Final = logging.getLogger("weighbridge.line")

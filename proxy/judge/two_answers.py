@@ -16,8 +16,8 @@ from proxy.context import RequestContext
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_result import CALLER_GONE
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly, end_race
+from proxy.judge.comparable import agree, said_by
 from proxy.plan.agreement import AgreementRates, Pair
-from proxy.plan.comparable import agree, said_by
 from proxy.plan.routed_request import Hold, RoutedRequest
 
 _LEAST_WAIT_S: Final = 1.0

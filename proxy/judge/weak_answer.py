@@ -21,17 +21,16 @@ Of several choices each must be weak: one good one is an answer.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from classifier.answer_forms import MAX_JSON_CHARS, NOTHING, json_in
 from providers.wire import ChatRequest
+from proxy.dispatch.outcome import Weakness
 from proxy.judge.refusals import reads_as_refusal
 from proxy.judge.schema_check import MAX_STEPS, NotJudged, follows
 from proxy.judge.tool_calls import Call, Function
-
-Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "malformed-tool-arguments", "low-logprob"]
 
 MAX_JUDGED_BYTES: Final = 4 * 1024 * 1024
 """The most payload bytes that are judged; a larger answer counts as not weak."""

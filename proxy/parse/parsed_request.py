@@ -1,23 +1,50 @@
 """Parse stage: turns a body into a validated request of its caller, with values that every later stage needs."""
 
+from collections import OrderedDict
+from collections.abc import Container
+from typing import Final
+
 import msgspec
 
 from accounts.caller import Caller, Escalation
 from classifier.prediction import Prompt
 from providers.provider_tools import AsWritten
+from providers.upload import Upload
 from providers.wire import ChatRequest
-from proxy.context import RequestContext
 from proxy.errors import BadRequest, WrongTeam
-from proxy.parse.chat_request import (
-    RequestHeaders,
-    input_tokens,
-    prompt_of,
-    wants_escalation,
-)
-from proxy.parse.tags import TagBounds
-from proxy.parse.wires.wire import Later
-from proxy.plan.route_plan import AUTO, refuse_unrun_tools
-from proxy.shared.deadline import Deadline, client_timeout, deadline_of, own_timeout_s
+from proxy.parse.chat_request import AUTO, input_tokens, prompt_of
+from proxy.parse.headers import RequestHeaders, wants_escalation
+from proxy.parse.wires.wire import Later, Understood
+from proxy.shared.deadline import Deadline, DeadlinesSection, client_timeout, deadline_of, own_timeout_s
+
+_MAX_TAGS: Final = 1_000
+"""The most tags per team and process. Stops request ids that are sent as tags by mistake."""
+_MAX_TEAMS: Final = 10_000
+
+
+class TagBounds:
+    """The tags in use of each team: each tag makes ledger roll-up rows of its own, so their number is bounded. A restart, or eviction beyond the bound of teams, forgets them."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, set[str]] = OrderedDict()
+
+    def admit(self, team_id: str, tag: str) -> None:
+        """Records a tag. Raises BadRequest when the team has too many."""
+        tags = self._seen.get(team_id)
+        if tags is None:
+            tags = self._seen[team_id] = set()
+            if len(self._seen) > _MAX_TEAMS:
+                self._seen.popitem(last=False)
+        if tag in tags:
+            return
+        if len(tags) >= _MAX_TAGS:
+            raise BadRequest(
+                f"Your team already uses {_MAX_TAGS} different tags. A tag names a feature or a project, not a request; "
+                "send one of those in use, or none.",
+                param="x-weighbridge-tag",
+                code="too_many_tags",
+            )
+        tags.add(tag)
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,16 +66,26 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parsed_request(
-    context: RequestContext, caller: Caller, headers: RequestHeaders, body: bytes, tags: TagBounds
+    understood: Understood,
+    body: bytes,
+    headers: RequestHeaders,
+    caller: Caller,
+    *,
+    aliases: Container[str],
+    deadlines: DeadlinesSection,
+    started_at: float,
+    tags: TagBounds,
+    upload: Upload | None = None,
 ) -> ParsedRequest:
-    """Parses the body and headers. Raises BadRequest, or WrongTeam when the request names another team than the key's."""
-    understood = context.wire.read(body, headers, context.config.has_model)
-    request, context.dialect = understood.request, understood.dialect
-    if context.upload is not None:
-        request = msgspec.structs.replace(request, upload=context.upload)
-    if request.model == AUTO or context.config.has_model(request.model):
-        context.asked_model = request.model
-    if request.model in context.config.policy.autos:
+    """Return the request that a wire understood, with what its headers say and its caller may.
+
+    `aliases` are the names that stand for a choice among chat models; `started_at` is on the monotonic clock.
+    Raises BadRequest, or WrongTeam when the request names another team than the key's.
+    """
+    request = understood.request
+    if upload is not None:
+        request = msgspec.structs.replace(request, upload=upload)
+    if request.model in aliases:
         if request.operation != "chat":
             raise BadRequest(
                 f"`model` must name a model from GET /v1/models that serves this route; `{request.model}` chooses among "
@@ -56,8 +93,6 @@ def parsed_request(
                 param="model",
             )
         request = msgspec.structs.replace(request, model=AUTO, alias=request.model)
-    if request.as_written is not None:
-        refuse_unrun_tools(request.as_written, context.config.catalog)
     if request.team_id is not None and request.team_id != caller.team_id:
         raise WrongTeam(
             "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"
@@ -67,8 +102,8 @@ def parsed_request(
     deadline = deadline_of(
         None if headers.timeout_ms is None else own_timeout_s(headers.timeout_ms),
         request.tier,
-        context.config.deadlines,
-        context.started_at,
+        deadlines,
+        started_at,
         client_timeout(headers.read_timeout, headers.client_timeout),
     )
     prompt = prompt_of(request)

@@ -20,7 +20,7 @@ import numpy as np
 from classifier.pairs import choose_pairs
 from classifier.prediction import Prediction
 from providers.catalog import Catalog
-from proxy.plan.comparable import AskedForm
+from proxy.plan.answer_form import AskedForm
 from proxy.plan.route_plan import Candidate, Facts, RoutePlan, candidate_of
 
 MAX_RATES: Final = 4_096

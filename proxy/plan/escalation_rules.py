@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Escalation
-from proxy.plan.route_plan import AUTO, Candidate, RoutePlan
+from proxy.parse.chat_request import AUTO
+from proxy.plan.route_plan import Candidate, RoutePlan
 
 _BURST: Final = 20.0
 """The most escalations that an idle period accumulates."""

@@ -10,9 +10,12 @@ snapshot send a part of the requests elsewhere, which grows with the wait, and n
 """
 
 import hashlib
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
+
+from providers.target import Target
+from proxy.admit.queues.queue_item import Work
 
 MarginWhy = Literal["", "bought", "average", "own-room", "own-filling", "own-full"]
 """What a margin follows from. `bought`: it is the price that is paid; `average`: our own GPUs at their average price,
@@ -69,6 +72,17 @@ class Rooms(msgspec.Struct, frozen=True):
 
 NO_ROOMS: Final = Rooms({}, 0.0)
 """Nothing is known, so everything is priced at its average."""
+
+
+class TargetCapacity(Protocol):
+    """The free capacity of targets as the process knows it, from queues and replicas."""
+
+    def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None: ...
+
+    def starts_in_s(self, target: Target) -> float | None: ...
+
+    def record_overflow(self, target: Target, tokens: int) -> None:
+        """Report `tokens` of demand that go elsewhere for want of room, for the autoscaler."""
 
 
 class Margin(NamedTuple):

@@ -36,6 +36,7 @@ from proxy.errors import (
     TargetsUnavailable,
     UnpricedModel,
 )
+from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS
 from proxy.plan.evidence import (
     NO_EVIDENCE,
     TRUSTED,
@@ -51,11 +52,6 @@ from proxy.plan.marginal_cost import NO_ROOMS, MarginWhy, Room, Rooms, margin, r
 from proxy.plan.routing_config import DEFAULT_FLOOR
 from proxy.plan.session_affinity import Kept, Sticky, TurnChoice
 from proxy.plan.tool_loop import NO_LOOP, LoopRules, ToolLoop
-
-AUTO: Final = "auto"
-
-DEFAULT_OUTPUT_TOKENS = 300
-"""The expected answer length of a request that was not classified (the caller named the model)."""
 
 NO_LIMIT_NANOUSD: Final = 1e15
 """A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""

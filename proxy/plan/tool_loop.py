@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from providers.wire import Message
+from proxy.parse.chat_request import turn_start
 
 Struggle = Literal["repeated-call", "repeated-errors", "no-progress"]
 """How a loop struggles. `repeated-call`: the same call with the same arguments, and its result is the same or fails
@@ -106,14 +107,6 @@ class _Call(msgspec.Struct):
 
 _decode_calls = msgspec.json.Decoder(list[_Call]).decode
 _decode_call = msgspec.json.Decoder(_Function).decode
-
-
-def turn_start(messages: Sequence[Message]) -> int:
-    """Returns the index after the last user message, where its loop begins; their number when there is none."""
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role == "user":
-            return index + 1
-    return len(messages)
 
 
 def read_loop(messages: Sequence[Message], rules: LoopRules) -> ToolLoop:

@@ -7,10 +7,9 @@ from typing import Final
 
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_result import Unused
-from proxy.dispatch.outcome import Agreement
+from proxy.dispatch.outcome import Agreement, Weakness
 from proxy.http.reply import Header
 from proxy.http.reply_head import field_lines
-from proxy.judge.weak_answer import Weakness
 from proxy.parse.wires.own_fields import dollars
 from proxy.parse.wires.wire import Tally
 from proxy.plan.evidence import Evidence

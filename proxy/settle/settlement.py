@@ -1,16 +1,15 @@
 """Settling stage: a finished request gives back what it took, and leaves what the next one goes by; then it is reported."""
 
 from proxy.context import RequestContext
-from proxy.learning.shadow import Shadow
-from proxy.plan.request_facts import is_replaceable
+from proxy.dispatch.outcome import ShadowSampler
+from proxy.parse.chat_request import is_replaceable
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import Affinity
-from proxy.settle.outcome_builder import answered_by, error_code_of, observe_latency
-from proxy.settle.outcome_reports import Reports
+from proxy.settle.outcome_reports import Reports, answered_by, error_code_of, observe_latency
 from proxy.shared.target_latency import LatencyTracker
 
 
-class Settling:
+class Settlement:
     """The receivers of finished requests, served in order of need."""
 
     def __init__(self, affinity: Affinity, latency: LatencyTracker | None, reports: Reports) -> None:
@@ -18,7 +17,7 @@ class Settling:
         self._latency = latency
         self._reports = reports
 
-    def settle(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
+    def settle(self, context: RequestContext, now: float, shadow: ShadowSampler | None) -> None:
         """Settles the limits, remembers the conversation's target, and hands on what is reported. Never raises."""
         if context.admission is not None:
             # Before anything else: what is not given back here never is.

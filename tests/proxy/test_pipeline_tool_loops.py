@@ -100,12 +100,12 @@ async def test_what_stood_in_for_a_better_target_is_not_where_the_loop_stays() -
     house = a_house("ok", "error-500", "error-500")
     assert await asked(house) == ("t0", "cheapest-capable", "")
     assert (await asked(house, fails(3)))[:2] == ("t0", "fallback")
-    turns = house.line._routing._affinity._turns
+    turns = house.line._router._affinity._turns
     ((_, choice),) = turns.values()
     assert choice.targets == {0: "t0"}
     stays = a_house("error-500", "ok", "ok")
     assert (await asked(stays))[:2] == ("t1", "fallback")
-    ((_, choice),) = stays.line._routing._affinity._turns.values()
+    ((_, choice),) = stays.line._router._affinity._turns.values()
     assert choice.targets == {0: "t1"}
 
 
@@ -122,4 +122,4 @@ async def test_requests_without_tools_leave_nothing_behind() -> None:
     """No loop can follow them."""
     house = a_house("ok", "ok", "ok")
     await house.ask(stream=False)
-    assert not house.line._routing._affinity._turns
+    assert not house.line._router._affinity._turns

@@ -271,6 +271,6 @@ async def test_the_conversation_stays_with_the_target_that_answered() -> None:
     walls = house(f"truncated+prompt-tokens-{tokens}", f"ok+prompt-tokens-{tokens}")
     session: dict[str, Any] = {"x-session-id": "s"}
     await walls.ask(stream=False, **session)
-    sticky = walls.line._routing._affinity.lookup("team_a", "s")
+    sticky = walls.line._router._affinity.lookup("team_a", "s")
     assert sticky is not None
     assert sticky.target_id == "t1"

@@ -24,11 +24,10 @@ from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.errors import StreamCut
 from providers.retry_budget import RetryBudget, RetryBudgets
-from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from proxy.admit.admission import BudgetGate
+from proxy.admit.admission import AdmissionControl, BudgetGate
 from proxy.admit.limits.limit import Limit
 from proxy.admit.limits.limiter import BucketLimiter
 from proxy.dispatch.dispatcher import Dispatcher
@@ -46,8 +45,9 @@ from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.route_plan import Policy
 from proxy.plan.session_affinity import Affinity
 from proxy.settle.observers.telemetry import Tracing
-from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.target_latency import LatencyTracker
+from testing.scripted.upstream import ScriptedUpstream
 from tests.proxy.exchanges import HeardExchange
 from tests.proxy.plan.test_route_plan import price, target
 
@@ -163,7 +163,9 @@ class House:
                 deadlines=deadlines or DeadlinesSection(),
             ),
             directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
-            limiter=BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time),
+            admission=AdmissionControl(
+                BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time), budgets=budgets
+            ),
             classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),
             breakers=breakers,
@@ -183,7 +185,6 @@ class House:
             observers=(self.told,),
             tracing=Tracing(),
             clock=loop.time,
-            budgets=budgets,
             latency=latency,
         )
 

@@ -6,11 +6,10 @@ anybody still listens: a caller that hung up sends its key again and gets what i
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.admit.idempotency.claims import Claim, Header, Replay
-from proxy.dispatch.attempt import Attempt
 from proxy.http.reply import Reply
 
 _log: Final = logging.getLogger("weighbridge.idempotency")
@@ -27,20 +26,15 @@ _FIRST_ERROR: Final = 400
 _COME_AGAIN: Final = frozenset({402, 429, 503})
 
 
-def is_worth_keeping(status: int, attempts: Sequence[Attempt]) -> bool:
-    """Returns True when an answer is final for its key: it succeeded, or an attempt at it cost something.
+def is_worth_keeping(status: int, *, may_have_cost: bool) -> bool:
+    """Return True when an answer is final for its key: it succeeded, or an attempt at it may have cost something.
 
     What cost nothing frees the key, because a retry is meant to succeed: a refusal, or an outage of all targets. So does
     what says "come again", also when an attempt before it cost something: a process that had to stop, a spent limit.
     """
     if status in _COME_AGAIN:
         return False
-    return status < _FIRST_ERROR or any(_may_have_cost(attempt) for attempt in attempts)
-
-
-def _may_have_cost(attempt: Attempt) -> bool:
-    """Returns True for an attempt that was sent and is still open, has no price, or cost more than 0."""
-    return attempt.sent and (attempt.settled is None or attempt.settled.cost_nanousd != 0)
+    return status < _FIRST_ERROR or may_have_cost
 
 
 class Recording:

@@ -15,7 +15,6 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from accounts.caller import Caller
 from cost.times import DAY_US
-from proxy.batch.lines import meaning, wait_of_s
 from proxy.errors import Refused, ResponseNotFound, ResponsesUnavailable, error_reply
 from proxy.http.in_memory import InMemoryExchange
 from proxy.parse.wires.responses.wire import put_off
@@ -28,6 +27,7 @@ from proxy.responses.stored.sealing import CannotOpen
 from proxy.responses.stored.stored_responses import StoredResponses
 from proxy.responses.stored.stored_responses_config import ResponsesSection
 from proxy.responses.stored.tables import StoredResponse
+from proxy.shared.retryable import meaning, wait_of_s
 
 _log: Final = logging.getLogger("weighbridge.responses")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)

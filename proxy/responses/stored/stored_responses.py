@@ -6,7 +6,7 @@ Keeping never fails a request: an answer that was paid for is given, and says `s
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -14,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.caller import Caller
 from cost.times import wall_us
-from proxy.errors import BadRequest, ConversationNotFound, Refused, ResponseNotFound, ResponsesUnavailable
-from proxy.parse.wires.wire import Change, Kept
+from proxy.errors import BadRequest, BodyTooLarge, ConversationNotFound, Refused, ResponseNotFound, ResponsesUnavailable
+from proxy.parse.wires.wire import Change, Continuing, Kept, Memory
 from proxy.responses.stored.sealing import CannotOpen, Sealing
 from proxy.responses.stored.store import ResponseStore
 from proxy.responses.stored.stored_responses_config import ResponsesSection
@@ -115,6 +115,42 @@ class StoredResponses:
         except _AWAY as error:
             raise _unavailable() from error
         return record
+
+    async def body_with_earlier(
+        self,
+        team_id: str,
+        names: tuple[str, ...],
+        body: bytes,
+        continuing: Continuing,
+        read: Callable[[bytes, Callable[[], bytes]], Awaitable[bytes]],
+        *,
+        most_bytes: int,
+        memory: Memory | None,
+    ) -> bytes:
+        """Return the body with all earlier turns in it.
+
+        `names` are the answers that it goes on from or refers to; `memory` is what its connection remembers of them. `read`
+        is called with the longest of them, by which it decides where the body is made.
+        Raises BadRequest, BodyTooLarge or ResponsesUnavailable.
+        """
+        records = {}
+        try:
+            for name in names:
+                remembered = None if memory is None else memory.find(name)
+                records[name] = await self.find(team_id, name) if remembered is None else remembered
+        except ResponseNotFound as error:
+            raise BadRequest(
+                f"{error.message} Send the whole conversation as `input`.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from error
+        whole = await read(max((body, *records.values()), key=len), lambda: continuing.continued(body, records))
+        if len(whole) > most_bytes:
+            raise BodyTooLarge(
+                f"The conversation that this request goes on from has become larger than {most_bytes} bytes, the limit of "
+                "this gateway: begin a new one with a shorter `input`."
+            )
+        return whole
 
     async def remove(self, team_id: str, response_id: str) -> None:
         """Raises ResponseNotFound, ConversationNotFound or ResponsesUnavailable."""

@@ -26,8 +26,9 @@ from opentelemetry.util.types import AttributeValue
 from providers.target import Deployment
 from providers.wire import Operation
 from proxy.dispatch.outcome import AttemptOutcome, RequestOutcome
+from proxy.dispatch.request_trace import RequestTrace
 from proxy.settle.observers.logs import safe_name
-from proxy.settle.observers.telemetry import RequestTrace, Tracing
+from proxy.settle.observers.telemetry import Tracing
 
 MAX_QUEUED_SPANS: Final = 8_192
 MAX_BATCH_SPANS: Final = 512

@@ -8,25 +8,11 @@ from importlib import import_module
 from typing import Final
 
 from providers.target import Deployment
-from proxy.dispatch.outcome import RequestOutcome
+from proxy.dispatch.request_trace import RequestTrace
 
 
 class TelemetryUnavailable(Exception):
     """Raised when an OTLP endpoint is configured but the `otel` extra is not installed."""
-
-
-class RequestTrace:
-    """The trace of one request, from first byte to end; this base class records nothing."""
-
-    is_recorded: bool = False
-    """True where `finish` must not be late."""
-
-    def headers(self) -> dict[str, str]:
-        """Returns headers to send upstream, so that an engine's spans join the trace."""
-        return {}
-
-    def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
-        """Ends the trace. Never raises, never blocks; spans beyond the exporter's queue are dropped."""
 
 
 _UNTRACED: Final = RequestTrace()

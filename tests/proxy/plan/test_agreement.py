@@ -12,7 +12,7 @@ from classifier.prediction import Prediction, TargetPrediction
 from providers.catalog import Catalog
 from providers.target import Deployment
 from proxy.plan.agreement import MAX_RATES, AgreementRates, Pair, pair_for
-from proxy.plan.comparable import AskedForm
+from proxy.plan.answer_form import AskedForm
 from proxy.plan.route_plan import Facts, Policy, RoutePlan, plan
 from tests.proxy.plan.test_route_plan import price, target
 

@@ -12,7 +12,7 @@ from classifier.tuning import Ability, Tuning
 from providers.catalog import Catalog
 from providers.target import Target
 from proxy.plan.agreement import pair_for
-from proxy.plan.comparable import AskedForm
+from proxy.plan.answer_form import AskedForm
 from proxy.plan.marginal_cost import Room, Rooms
 from proxy.plan.quality_tolerance import FLOORS, MAX_CACHED, NO_CURVE, Tolerances, TwoFirst, learn_from_own_requests
 from proxy.plan.route_plan import Facts, OwnPool, Policy, plan

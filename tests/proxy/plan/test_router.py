@@ -15,7 +15,7 @@ from proxy.errors import TargetsUnavailable
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.route_plan import OwnPool, Policy
 from proxy.plan.routed_request import RoutedRequest
-from proxy.plan.router import Routing
+from proxy.plan.router import Router
 from proxy.plan.session_affinity import Affinity
 from proxy.shared.deadline import Deadline
 from selfhosted.replica import PoolRoom
@@ -36,7 +36,7 @@ _PARSED = ParsedRequest(
 )
 
 
-class _Dispatcher:
+class _Capacity(TargetRoom):
     """A pool whose room is given, and what it was told of."""
 
     def __init__(self, found: PoolRoom | None) -> None:
@@ -44,7 +44,7 @@ class _Dispatcher:
         self.asked = 0
         self.missed: list[tuple[str, int]] = []
         replicas: Any = self
-        self.room = TargetRoom(queues=None, replicas=replicas, latency=None, clock=lambda: 0.0)
+        super().__init__(queues=None, replicas=replicas, latency=None, clock=lambda: 0.0)
 
     def free(self, target: Any, tokens: int) -> PoolRoom | None:
         del target, tokens
@@ -60,15 +60,15 @@ class _Dispatcher:
 
 async def routed(
     found: PoolRoom | None, *, pool: OwnPool = _POOL, downgraded: bool = False, spill_over: bool = True
-) -> tuple[RoutedRequest, _Dispatcher]:
-    dispatcher = _Dispatcher(found)
+) -> tuple[RoutedRequest, _Capacity]:
+    dispatcher = _Capacity(found)
     given: Any = dispatcher
-    routing = Routing(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given)
+    router = Router(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given)
     policy = Policy(pooled=frozenset({"own"}), pools=(pool,))
     context = a_context(catalog=Catalog(targets={each.target_id: each for each in (_OWN, MINI)}), policy=policy)
     caller = msgspec.structs.replace(ALICE, settings=TeamSettings(spill_over=spill_over))
     return (
-        routing.route(context, caller, _PARSED, hard(0.2), downgraded=downgraded, in_flight=1, shadow=None),
+        router.route("req_1", caller, _PARSED, hard(0.2), context.config, now=0.0, in_flight=1, downgraded=downgraded),
         dispatcher,
     )
 
@@ -109,13 +109,13 @@ async def test_otherwise_the_average_price_decides(room: PoolRoom | None, change
 
 async def test_who_finds_a_pool_empty_is_told_when_it_may_be_there() -> None:
     """Not to come again in a moment while engines take minutes to start."""
-    given: Any = _Dispatcher(None)
+    given: Any = _Capacity(None)
     empty = msgspec.structs.replace(_OWN, deployments=())
-    routing = Routing(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given)
+    router = Router(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given)
     context = a_context(
         catalog=Catalog(targets={"own": empty}), policy=Policy(pooled=frozenset({"own"}), pools=(_POOL,))
     )
     with pytest.raises(TargetsUnavailable) as refused:
-        routing.route(context, ALICE, _PARSED, hard(0.2), downgraded=False, in_flight=1, shadow=None)
+        router.route("req_1", ALICE, _PARSED, hard(0.2), context.config, now=0.0, in_flight=1)
     assert refused.value.retry_after_s == 240.0
     assert given.missed

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.wire import Message
-from proxy.plan.tool_loop import NO_LOOP, READ_STEPS, LoopRules, ToolLoop, looks_like_error, read_loop, turn_start
+from proxy.parse.chat_request import turn_start
+from proxy.plan.tool_loop import NO_LOOP, READ_STEPS, LoopRules, ToolLoop, looks_like_error, read_loop
 
 USER: Mapping[str, Any] = {"role": "user", "content": "mend the test"}
 FAILED = "Error: no such file"

@@ -8,8 +8,8 @@ import pytest
 
 from proxy.context import RequestContext
 from proxy.dispatch.outcome import RequestOutcome
+from proxy.dispatch.request_trace import RequestTrace
 from proxy.settle import outcome_reports as reporting
-from proxy.settle.observers.telemetry import RequestTrace
 from proxy.settle.outcome_reports import Reports
 from tests.proxy.contexts import a_context, a_routed_request
 

@@ -10,7 +10,7 @@ from providers.breaker import BreakerState
 from proxy.settle.observers.metrics import MAX_LABEL_VALUES, Metrics
 from tests.proxy.settle.observers.outcomes import an_attempt, an_outcome
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[4]
 
 
 def _samples(metrics: Metrics, name: str) -> dict[tuple[tuple[str, str], ...], float]:

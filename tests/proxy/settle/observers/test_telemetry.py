@@ -7,7 +7,7 @@ import pytest
 from proxy.settle.observers.telemetry import TelemetryUnavailable, Tracing, build_tracing
 from tests.proxy.settle.observers.outcomes import an_outcome
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[4]
 
 
 async def test_without_an_endpoint_nothing_is_traced() -> None:
