@@ -24,12 +24,12 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.policies import POLICIES, policy_of
 from selfhosted.config import BalanceConfig, PoolConfig, RoomConfig
-from selfhosted.fleet import Fleet, FleetObserver
-from selfhosted.pool import Pool
+from selfhosted.health.judge import PoolJudge
+from selfhosted.health.messages import ReplicaObserved
+from selfhosted.health.verdict import Probe
+from selfhosted.pools.fleet import Fleet, FleetObserver
+from selfhosted.pools.pool import Pool
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaRequest
-from selfhosted.watch.health import Probe
-from selfhosted.watch.judging import PoolJudge
-from selfhosted.watch.messages import ReplicaObserved
 
 _REPLICAS: Final = 64
 _TOKENS: Final = 8_192

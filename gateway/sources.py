@@ -31,7 +31,7 @@ from proxy.admit.limits.store import LimitStore
 from proxy.learning.tunings import TuningSource
 from proxy.settle.observers.learning import LearningRows
 from proxy.shared.redis.live_processes import CountedProcesses
-from selfhosted.fleet import Fleet
+from selfhosted.pools.fleet import Fleet
 from selfhosted.prefixes.store import HabitSink, PrefixStore
 
 

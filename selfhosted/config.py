@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from providers.config import SecretRef, is_reference
 from providers.target import CacheIsolation, OwnEngine
-from selfhosted.sleeping.turns import Rules
+from selfhosted.model_swap.turns import Rules
 from settings.types import Finite, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"

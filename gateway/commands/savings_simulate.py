@@ -13,16 +13,16 @@ from gateway.commands.shared import ConfigOption, fail, print_json
 
 if TYPE_CHECKING:
     from cost.fleet.pool_config import PoolSection
-    from gateway.commands.savings_demand import PlannedWorkload, Workload
-    from gateway.commands.savings_lateness import Engines
     from gateway.configuration.settings import GatewayConfig
+    from planner.savings.bills import FleetBill
+    from planner.savings.lateness import LatenessModel
+    from planner.savings.lateness_simulation import Engines
+    from planner.savings.windows import Share
+    from planner.savings.workload import PlannedWorkload, Workload
+    from planner.simulate.machines import Machine
+    from planner.simulate.traces import Trace
     from providers.catalog import Catalog
     from selfhosted.config import PoolConfig, ScaleConfig
-    from selfhosted.offline.savings.bills import FleetBill
-    from selfhosted.offline.savings.lateness import LatenessModel
-    from selfhosted.offline.savings.windows import Share
-    from selfhosted.offline.simulate.machines import Machine
-    from selfhosted.offline.simulate.traces import Trace
 
 _SHOWN_FIXED = 12
 _PLACES = Decimal("0.0001")
@@ -57,10 +57,10 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what a trace would have cost: at the baseline model, elsewhere with routing, and on fleets of our own."""
-    from gateway.commands.savings_demand import repeated, workload_of
-    from gateway.commands.savings_lateness import most_for, with_lateness
     from gateway.configuration.settings import load, read_environment
-    from selfhosted.offline.simulate.traces import read_trace
+    from planner.savings.lateness_simulation import most_for, with_lateness
+    from planner.savings.workload import repeated, workload_of
+    from planner.simulate.traces import read_trace
 
     settings = load(config, read_environment(), secrets_from=None)
     chosen, scale = _pool(settings, pool)
@@ -91,7 +91,7 @@ def simulate(
     else:
         _print(told)
     if plot is not None:
-        from selfhosted.offline.savings.plots import draw
+        from planner.savings.plots import draw
 
         drawn = draw(plot, bills, planned.routed_nanousd, title=f"{trace.name}, pool {chosen.name}")
         typer.echo(f"drawn: {drawn}", err=True)
@@ -118,9 +118,9 @@ def _watched(settings: "GatewayConfig", pool: "PoolSection") -> "PoolConfig | No
 
 
 def _catalog(settings: "GatewayConfig") -> "Catalog":
-    from gateway.commands.savings_demand import with_capabilities
     from gateway.explain import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy
+    from planner.savings.workload import with_capabilities
 
     return with_capabilities(
         catalog_of(settings), classifier_of(settings), build_policy(settings.policy, settings.cost)
@@ -133,8 +133,8 @@ def _first_token_s(settings: "GatewayConfig") -> float:
 
 
 def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload") -> "PlannedWorkload":
-    from gateway.commands.savings_demand import planned
     from gateway.wiring.policy import build_policy
+    from planner.savings.workload import planned
 
     return planned(
         workload,
@@ -148,16 +148,16 @@ def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload
 def _bills(
     settings: "GatewayConfig", planned: "PlannedWorkload", pool: "PoolSection", scale: "ScaleConfig"
 ) -> "list[FleetBill]":
+    from planner.savings.bills import fleet_bills
+    from planner.savings.fluid import Steps
     from proxy.plan.marginal_cost import SPREAD
-    from selfhosted.offline.savings.bills import fleet_bills
-    from selfhosted.offline.savings.fluid import Steps
 
     wait_s, spread = _first_token_s(settings), SPREAD if pool.price == "margin" else 0.0
     return list(fleet_bills(Steps(planned.demand), pool, scale, wait_s=wait_s, spread=spread, progress=_progress))
 
 
 def _machine(settings: "GatewayConfig", pool: "PoolSection", model: str | None, gpu: str) -> "Machine":
-    from gateway.commands.savings_lateness import machine_for
+    from planner.savings.lateness_simulation import machine_for
 
     return machine_for(pool, _watched(settings, pool), model, gpu)
 
@@ -174,8 +174,8 @@ def _lateness_model(
     most: int,
     seed: int,
 ) -> "tuple[LatenessModel, Engines]":
-    from gateway.commands.savings_lateness import lateness_model
     from gateway.wiring.policy import build_policy
+    from planner.savings.lateness_simulation import lateness_model
 
     return lateness_model(
         trace,
@@ -240,7 +240,7 @@ def _as_json(
 def _bills_as_json(
     settings: "GatewayConfig", pool: "PoolSection", planned: "PlannedWorkload", bills: "Sequence[FleetBill]"
 ) -> dict[str, Any]:
-    from selfhosted.offline.savings.bills import best_fixed, economic, needed_utilisation
+    from planner.savings.bills import best_fixed, economic, needed_utilisation
 
     target = settings.cost.savings_target
     work_s = float(planned.demand.work_s.sum())
@@ -262,8 +262,8 @@ def _bills_as_json(
 def _lateness_as_json(
     model: "LatenessModel", engines: "Engines", bills: "Sequence[FleetBill]", seed: int
 ) -> dict[str, Any]:
-    from selfhosted.offline.savings.bills import best_fixed, economic
-    from selfhosted.offline.savings.windows import LEAD_S
+    from planner.savings.bills import best_fixed, economic
+    from planner.savings.windows import LEAD_S
 
     sample, machine = model.sample, engines.machine
     best, chosen = best_fixed(bills), economic(bills)

@@ -18,7 +18,7 @@ from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, WireUsage
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.load_balancer import ReplicaDoor
-from selfhosted.pool import ReadingAhead
+from selfhosted.pools.pool import ReadingAhead
 
 _MOST_WAITING_S: Final = 5.0
 """How long the pieces of one prompt wait in all for those who wait for their first tokens."""

@@ -19,8 +19,8 @@ from providers.wire import ChatRequest
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_timeout import Patience
 from proxy.dispatch.load_balancer import ReplicaDoor
-from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader
+from selfhosted.pools.fleet import ReadResult
+from selfhosted.pools.pool import Reader
 
 _TRIES: Final = 2
 """Replicas that are asked to read one prompt. A prompt may be what makes them fail."""

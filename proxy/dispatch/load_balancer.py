@@ -15,8 +15,8 @@ from proxy.dispatch.attempt import Lease
 from proxy.plan.route_plan import Candidate
 from proxy.plan.routed_request import RoutedRequest, scope_of
 from selfhosted.engines.continuation import goes_on
-from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader, ReadingAhead
+from selfhosted.pools.fleet import ReadResult
+from selfhosted.pools.pool import Reader, ReadingAhead
 from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 

@@ -19,8 +19,8 @@ import msgspec
 
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.kv_events.chains import ChainLimits, Chains
-from selfhosted.kv_events.following import Follower, KvObserver, KvResult, KvState
 from selfhosted.kv_events.sampling import Sample, SampleLimits, SampleResult, Sampling, Tokenize
+from selfhosted.kv_events.subscriber import Follower, KvObserver, KvResult, KvState
 from selfhosted.replica import Address
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from selfhosted.config import PoolConfig, SharedGpusConfig
+from selfhosted.model_swap.swap_state import SharedTold, SleepTold, read
+from selfhosted.model_swap.turns import Turns, is_step, opens_in_s, pays, rests, takes_s
 from selfhosted.registry.origin import OriginRefused, checked_origin
 from selfhosted.registry.store import DATABASE_FAILS, Registration, RegistryStore, ScaleTarget, SharedState
 from selfhosted.rollouts.versions import Rollout
-from selfhosted.sleeping.told import SharedTold, SleepTold, read
-from selfhosted.sleeping.turns import Turns, is_step, opens_in_s, pays, rests, takes_s
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
