@@ -107,7 +107,7 @@ def decision_us(policy: str, *, repeated: bool, along_ring: bool = False) -> dic
     snapshot, names = _snapshot(0.0), frozenset(f"r{n:02d}" for n in range(_REPLICAS))
     known, unknown = asks[: _CONVERSATIONS // 2], asks[_CONVERSATIONS // 2 :]
     _warm(balancer, known, snapshot, names)
-    balancer.keeps_to_ring = along_ring
+    balancer.use_consistent_hashing = along_ring
     turn = iter(range(10**9))
     chosen = known if repeated else unknown
 

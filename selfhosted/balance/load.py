@@ -28,8 +28,6 @@ _INTERFERENCE: Final = 0.5
 """Slowdown of prefill by decoding, which shares each step: a full KV cache makes it about so much slower."""
 _OVERDUE: Final = 0.15
 """Fraction of a prefill assumed to remain when it is overdue."""
-ATTENTION_TOKENS: Final = 60_000
-"""Context length at which a token takes twice as long to prefill as the first (Llama 70B: 53,000; 8B: 31,000)."""
 _BATCH_S: Final = 0.05
 """Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
 _SEATED: Final = 0.5
@@ -44,18 +42,19 @@ _SCRAPE_GAP_S: Final = 1.0
 """About the time between two scrapes. Prefills that begin within it do not queue."""
 _ENDLESS: Final = float("inf")
 _MEAN_DECAY: Final = 0.95
-_SIGHT_PRIOR: Final = 16.0
+_VISIBILITY_PRIOR: Final = 16.0
 """Requests that are taken to be known before anything was read."""
-_SIGHT_DECAY: Final = 0.99
+_VISIBILITY_DECAY: Final = 0.99
 _MEAN_DURATION_S: Final = 5.0
 
 
 class PrefillSpeed:
     """Prefill rate of the pool's replicas in tokens/s, learned from times to first token."""
 
-    __slots__ = ("_seconds", "_tokens", "is_learned", "rate")
+    __slots__ = ("_seconds", "_tokens", "attention_tokens", "is_learned", "rate")
 
-    def __init__(self, prefill_tokens_per_s: float) -> None:
+    def __init__(self, prefill_tokens_per_s: float, attention_tokens: int) -> None:
+        self.attention_tokens = attention_tokens
         self.rate = prefill_tokens_per_s
         self.is_learned = False
         self._tokens = _PRIOR_TOKENS
@@ -71,21 +70,20 @@ class PrefillSpeed:
         self.rate = self._tokens / self._seconds
         return expected_s
 
-    def hear(self, tokens_per_s: float) -> None:
+    def merge(self, tokens_per_s: float) -> None:
         """Another process has learned this rate, which counts until something is learned here."""
         if not self.is_learned and tokens_per_s > 0:
             self.rate = tokens_per_s
             self._seconds = self._tokens / tokens_per_s
 
+    def work_of(self, tokens: int, uncached: float) -> float:
+        """Return the cost of prefilling the last `uncached` of a prompt's tokens, in tokens without context: attention
+        makes each token dearer in proportion to those before it.
+        """
+        return uncached * (1 + (tokens - uncached / 2) / self.attention_tokens)
 
-def work_of(tokens: int, uncached: float) -> float:
-    """Cost of prefilling the last `uncached` of a prompt's tokens, in tokens without context: attention makes each
-    token dearer in proportion to those before it.
-    """
-    return uncached * (1 + (tokens - uncached / 2) / ATTENTION_TOKENS)
 
-
-class Sight:
+class TrafficVisibility:
     """The part of a pool's requests that this process knows of: its own, and those that others tell it of. The rest was
     sent by gateways that it does not hear, and shows only in the engines' statistics.
     """
@@ -93,12 +91,12 @@ class Sight:
     __slots__ = ("_known", "_there")
 
     def __init__(self) -> None:
-        self._known = self._there = _SIGHT_PRIOR
+        self._known = self._there = _VISIBILITY_PRIOR
 
     def saw(self, known: int, there: int) -> None:
         """An engine was read: so many requests there are known, and so many there are."""
-        self._known = self._known * _SIGHT_DECAY + known
-        self._there = self._there * _SIGHT_DECAY + there
+        self._known = self._known * _VISIBILITY_DECAY + known
+        self._there = self._there * _VISIBILITY_DECAY + there
 
     @property
     def part(self) -> float:
@@ -134,7 +132,7 @@ class Lease:
         self.replica = load.name
         self.ask = ask
         self.uncached = max(1, tokens - matched)
-        self.work = work_of(tokens, self.uncached)
+        self.work = load.speed.work_of(tokens, self.uncached)
         self.cached_tokens: int | None = None
         self.output_tokens = ask.output_tokens
         self.taken = now
@@ -187,7 +185,6 @@ class Load:
         "_pending_at_scrape",
         "_pending_since",
         "_pending_work",
-        "_speed",
         "_used_base",
         "_work_mean",
         "batch_s",
@@ -204,6 +201,7 @@ class Load:
         "requests",
         "rest_s",
         "room_tokens",
+        "speed",
         "stats",
         "token_s",
         "tokens",
@@ -220,7 +218,7 @@ class Load:
         self.tokens = 0
         self.prompt = 0
         self.rate = pace.rate
-        self._speed = pace
+        self.speed = pace
         self._observed_s = 0.0
         self._expected_s = 0.0
         self._observations = 0.0
@@ -388,7 +386,7 @@ class Load:
         `_DOUBT`; and what is to be waited for.
         """
         doubt = self._expected_s * _DOUBT / self._observations if self._observations else 1.0
-        self.rate = rate = self._speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
+        self.rate = rate = self.speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
         self.token_s = token_s = (1 + _INTERFERENCE * min(1.0, self.usage)) / rate
         self.batch_s = _BATCH_S * generating if generating > 0 else 0.0
         if self._pending:
@@ -421,7 +419,7 @@ class Load:
         """Learns the prefill rate from a time to first token and the work that had to be done before it."""
         if lease.uncached < _LEAST_TOKENS or took_s <= 0 or self.extra_s:
             return
-        expected_s = self._speed.learn(lease.work + lease.ahead, took_s)
+        expected_s = self.speed.learn(lease.work + lease.ahead, took_s)
         took_s = min(max(took_s, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
         self._observed_s = self._observed_s * _OWN_DECAY + took_s
         self._expected_s = self._expected_s * _OWN_DECAY + expected_s

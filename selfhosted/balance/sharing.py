@@ -142,7 +142,7 @@ class ToldPrompts:
     def hear(self, message: PromptsSent, now: float) -> None:
         """Takes over what one process tells."""
         if message.reads_per_s is not None:
-            self._balancers[0].hear_speed(message.reads_per_s)
+            self._balancers[0].merge_prefill_rate(message.reads_per_s)
         if message.hashes != HASHES:
             return
         process = self._processes.setdefault(message.process, _Process())
