@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.made_up_traces import KINDS, made_up
-from planner.simulate.fleet_simulation import Fleet, FleetSpec
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
 from planner.simulate.gateway_queue import SimulatedQueue
 from planner.simulate.machines import Machine, machine_of
 from planner.simulate.plots import figure_maker
@@ -151,7 +151,7 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
         seed=seed,
     )
     gate = SimulatedQueue(gateways) if setup.queue and policy == OURS else None
-    report = report_of(Fleet(spec, machine.steps, trace, gate=gate).run(), machine, trace)
+    report = report_of(FleetSimulation(spec, machine.steps, trace, gate=gate).run(), machine, trace)
     return Run(
         policy=policy,
         mean_s=report.ttft_s.mean or 0.0,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from planner.simulate.fleet_simulation import Fleet, FleetSpec
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
 from planner.simulate.machines import Machine, machine_of
 from planner.simulate.plots import draw
 from planner.simulate.simulation_report import HEADINGS, Report, report_of, row_of
@@ -141,7 +141,7 @@ def _scaling(options: argparse.Namespace, machine: Machine, limit: int) -> list[
 
 
 def _run(spec: FleetSpec, machine: Machine, trace: Trace) -> Report:
-    return report_of(Fleet(spec, machine.steps, trace).run(), machine, trace)
+    return report_of(FleetSimulation(spec, machine.steps, trace).run(), machine, trace)
 
 
 def _plain(report: Report) -> dict[str, Any]:

@@ -20,14 +20,14 @@ _ORIGIN: Final = r"^https?://[^\s/?#@]+$"
 PREFILL: Final = "prefill"
 _PART_NAME: Final = 64 - len(f"/{PREFILL}")
 PartDoes = Literal["all", "answers", "reads"]
-"""What a part's replicas do: whole requests, only generating where prompts are read elsewhere, or only reading prompts."""
+"""The work of a part's replicas: whole requests, only generating where prompts are read elsewhere, or only reading prompts."""
 _HOST: Final = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_NAME)]
 
 
 def _reachable(origin: str) -> str:
-    """Checks that the origin has a host and a valid port, so that later parsing cannot fail."""
+    """Check that the origin has a host and a valid port, so that later parsing cannot fail."""
     parts = urlsplit(origin)
     if not parts.hostname or parts.port == 0:
         raise ValueError("has no host, or no port that there is")
@@ -518,7 +518,7 @@ class PrefillConfig(Section):
     )
 
     def reads(self, replica: str) -> bool:
-        """True for the name of one that only reads."""
+        """Return True for the name of one that only reads."""
         return fnmatchcase(replica, self.replicas)
 
     @model_validator(mode="after")
@@ -545,7 +545,7 @@ class PoolPart(NamedTuple):
 
 
 class HardwareConfig(Section):
-    """What a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
+    """The most that a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
 
     flops_per_token: Finite = Field(
         gt=0, le=1e15, description="Operations that one token takes: twice the parameters that it passes."
@@ -677,7 +677,7 @@ class PoolConfig(Section):
         )
 
     def is_in(self, part: "PoolPart", replica: str) -> bool:
-        """Whether a replica of that name is of this part."""
+        """Return whether a replica of that name is of this part."""
         return self.prefill is None or self.prefill.reads(replica) is (part.does == "reads")
 
     @property
@@ -687,7 +687,7 @@ class PoolConfig(Section):
 
 
 def _must_take_turns(pool: PoolConfig) -> None:
-    """Checks that a pool can share its GPUs. Raises ValueError."""
+    """Check that a pool can share its GPUs. Raises ValueError."""
     obstacles = {
         f"runs {pool.engine}; only vLLM sleeps": pool.engine != "vllm",
         "has `scale`; on shared GPUs there is room for no more replicas, so leave it out": pool.scale is not None,
@@ -702,7 +702,7 @@ def _must_take_turns(pool: PoolConfig) -> None:
 
 
 def _unique_names(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
-    """Checks that no two pools share a name or a target."""
+    """Check that no two pools share a name or a target."""
     names: set[str] = set()
     owners: dict[str, str] = {}
     for pool in pools:
@@ -765,7 +765,7 @@ class SharedGpusConfig(Section):
 
     @property
     def rules(self) -> Rules:
-        """How its pools take turns."""
+        """The rules by which its pools take turns."""
         return Rules(
             pools=self.pools,
             least_awake_s=self.least_awake_s,
@@ -810,7 +810,7 @@ class SelfhostedSection(Section):
         return self
 
     def shared_by(self, pool: str) -> SharedGpusConfig | None:
-        """The shared GPUs that the pool's engines stand on; None where they have theirs for themselves."""
+        """Return the shared GPUs that the pool's engines stand on; None where they have theirs for themselves."""
         return next((group for group in self.shared_gpus if pool in group.pools), None)
 
     def pool_of_target(self) -> dict[str, str]:
@@ -818,7 +818,7 @@ class SelfhostedSection(Section):
         return {target: pool.name for pool in self.pools for target in pool.served}
 
     def upstream_models(self) -> dict[str, str]:
-        """The name by which its pool's engines have each target's model, by target id; adapters are models of their own."""
+        """Return the name by which its pool's engines have each target's model, by target id; adapters are models of their own."""
         return {
             target: pool.upstream_model
             for pool in self.pools

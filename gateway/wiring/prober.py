@@ -22,9 +22,9 @@ from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.health.fleet_view import FleetView, WatchedPool
 from selfhosted.health.hardware import PoolHardware
 from selfhosted.health.messages import Publisher
-from selfhosted.health.pool_prober import PoolWatch
+from selfhosted.health.pool_prober import PoolProber
 from selfhosted.health.prober import ProbedPool, Prober
-from selfhosted.lora.lora_poll import AdapterLook
+from selfhosted.lora.lora_poll import LoraPoll
 from selfhosted.registry.lease import Lease
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.registry_metrics import RegistryMetrics
@@ -119,7 +119,7 @@ def _probed(
 ) -> ProbedPool:
     api_key = None if config.api_key is None else resolve_secret(config.api_key)
     fetch = HttpFetch(session, api_key)
-    watch = PoolWatch(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
+    watch = PoolProber(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
     discovery = Discovery(
         config,
         registry=registry,
@@ -128,7 +128,7 @@ def _probed(
         observer=metrics.discovery,
     )
     watch.adopt(discovery.addresses, complete=discovery.complete)
-    look = AdapterLook(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
+    look = LoraPoll(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
     return ProbedPool(config=config, discovery=discovery, watch=watch, fetch=fetch, look=look)
 
 

@@ -30,7 +30,7 @@ def doubts_about(model: ModelShape, given_kv_bytes: int | None = None) -> list[s
 
 
 def check_kv_bytes(model: ModelShape, given: int) -> str:
-    """Compares a document's KV bytes per token with what follows from the shape, and explains where a wrong figure
+    """Compare a document's KV bytes per token with what follows from the shape, and explain where a wrong figure
     comes from.
     """
     right = {name: model.kv_bytes_per_token(name) for name in ("bf16", "fp8")}

@@ -74,7 +74,7 @@ COMPARATORS: Final[Mapping[str, Comparator]] = {
 
 
 def comparator_named(text: str) -> Comparator:
-    """The comparator of a text: a name of the table, or `NAME=INPUT/OUTPUT` or `NAME=INPUT/CACHED/OUTPUT` for one's own
+    """Return the comparator of a text: a name of the table, or `NAME=INPUT/OUTPUT` or `NAME=INPUT/CACHED/OUTPUT` for one's own
     contract. Raises PlanRefused.
     """
     name, given, prices = text.partition("=")

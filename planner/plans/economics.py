@@ -95,7 +95,7 @@ def cost_of(
     saving: Decimal = SAVINGS_TARGET,
     batch: bool = False,
 ) -> Cost:
-    """Computes the cost of a plan, per hour and per million tokens, and the saving against each comparator."""
+    """Compute the cost of a plan, per hour and per million tokens, and the saving against each comparator."""
     tokens = input_tokens + output_tokens
 
     def million(flow: Decimal) -> Decimal:

@@ -29,7 +29,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine reaches of a data sheet, and its fixed times."""
+    """The part of a data sheet that an engine reaches, and its fixed times."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ _HOPPER_VLLM: Final = msgspec.structs.replace(_HOPPER, decode=0.46, kv_read=0.35
 
 
 def _as_vllm(reach: Reach) -> Reach:
-    """The factors of a GPU of which nobody published vLLM's figures: NVIDIA's there, with vLLM's reading of the cache."""
+    """Return the factors of a GPU of which nobody published vLLM's figures: NVIDIA's there, with vLLM's reading of the cache."""
     return msgspec.structs.replace(reach, kv_read=reach.kv_read * _HOPPER_VLLM.kv_read / _HOPPER.kv_read)
 
 
@@ -105,7 +105,7 @@ EFFICIENCIES: Final[dict[str, Efficiency]] = {
 
 
 def efficiency_named(name: str) -> Efficiency:
-    """The efficiency of that name. Raises PlanRefused for an unknown one."""
+    """Return the efficiency of that name. Raises PlanRefused for an unknown one."""
     if name not in EFFICIENCIES:
         raise PlanRefused(f"`{name}` is no efficiency; there are {', '.join(EFFICIENCIES)}")
     return EFFICIENCIES[name]

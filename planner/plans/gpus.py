@@ -142,7 +142,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU of that name. Raises PlanRefused for an unknown one."""
+    """Return the GPU of that name. Raises PlanRefused for an unknown one."""
     if name not in GPUS:
         raise PlanRefused(f"`{name}` is not among the GPUs that are known: {', '.join(GPUS)}")
     return GPUS[name]

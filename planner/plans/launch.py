@@ -13,7 +13,7 @@ from planner.plans.plan_errors import PlanRefused
 from planner.plans.sizing import Limits
 
 KvOffload = Literal["native", "lmcache"]
-"""Who moves KV blocks to main memory: vLLM itself, or LMCache."""
+"""The mover of KV blocks to main memory: vLLM itself, or LMCache."""
 VLLM_VERSION: Final = "0.32.0"
 """Version of vLLM, the same as in pyproject.toml's extra; a test keeps them together."""
 PORT: Final = 8_000
@@ -39,7 +39,7 @@ _LEAST_DEFAULTS: Final = Limits(sequences=256, batched_tokens=2_048)
 
 
 def defaults_of(gpu: Gpu) -> Limits:
-    """What vLLM takes for `--max-num-seqs` and `--max-num-batched-tokens` on this GPU when nobody says."""
+    """Return what vLLM takes for `--max-num-seqs` and `--max-num-batched-tokens` on this GPU when nobody says."""
     if not gpu.name.startswith("a100"):
         for least_bytes, limits in _MOST_DEFAULTS:
             if gpu.memory_bytes >= least_bytes:
@@ -90,7 +90,7 @@ def launch_of(
     kv_offload_gib: int = 0,
     kv_offload: KvOffload = "native",
 ) -> Launch:
-    """Builds the launch of a plan. vLLM's own defaults are written down as well, so that they stay as planned. Raises
+    """Build the launch of a plan. vLLM's own defaults are written down as well, so that they stay as planned. Raises
     PlanRefused.
     """
     if _REPOSITORY.fullmatch(repository) is None:
@@ -144,7 +144,7 @@ def launch_of(
 
 
 def on_loopback(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command for one's own machine: the server listens on the loopback, and KV events are off, since vLLM binds their
+    """Return the command for one's own machine: the server listens on the loopback, and KV events are off, since vLLM binds their
     sockets to every address or to none.
     """
     words = list(command)
@@ -157,7 +157,7 @@ def on_loopback(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _rank(rank: int) -> int:
-    """The smallest adapter rank of at least `rank` that vLLM has kernels for. Raises PlanRefused above the largest."""
+    """Return the smallest adapter rank of at least `rank` that vLLM has kernels for. Raises PlanRefused above the largest."""
     for each in _RANKS:
         if each >= rank:
             return each

@@ -41,7 +41,7 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares_of(text: str) -> dict[str, Decimal]:
-    """Parses shares such as `llama-3-8b:0.7,llama-3-70b:0.3`. Raises PlanRefused unless they add up to 1."""
+    """Parse shares such as `llama-3-8b:0.7,llama-3-70b:0.3`. Raises PlanRefused unless they add up to 1."""
     shares: dict[str, Decimal] = {}
     for part in text.split(","):
         name, _, figure = part.strip().rpartition(":")

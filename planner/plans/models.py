@@ -196,7 +196,7 @@ MODELS: Final[Mapping[str, ModelShape]] = {
 
 
 def model_named(name: str) -> ModelShape:
-    """The built-in model of that name. Raises PlanRefused for an unknown one."""
+    """Return the built-in model of that name. Raises PlanRefused for an unknown one."""
     if name not in MODELS:
         raise PlanRefused(
             f"`{name}` is not among the models that are known ({', '.join(sorted(MODELS))}); "
@@ -206,7 +206,7 @@ def model_named(name: str) -> ModelShape:
 
 
 def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> ModelShape:
-    """Reads a shape from the config.json beside the weights. Raises PlanRefused.
+    """Read a shape from the config.json beside the weights. Raises PlanRefused.
 
     A model without `num_key_value_heads` has as many as it has heads: that is what the key's absence means.
     """
@@ -247,7 +247,7 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
 
 
 def _count(config: Mapping[str, Any], source: str, *names: str, otherwise: int | None = None, most: int = _MOST) -> int:
-    """The value of the first of these keys that is present. Null counts as absent, as transformers writes it. Raises
+    """Return the value of the first of these keys that is present. Null counts as absent, as transformers writes it. Raises
     PlanRefused.
     """
     for name in names:

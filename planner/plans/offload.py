@@ -1,4 +1,4 @@
-"""Whether KV blocks in main memory pay: reading one back against computing it again, and what that changes in the plan. Pure."""
+"""The gain of KV blocks in main memory: reading one back against computing it again, and what that changes in the plan. Pure."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """What it comes to, for people."""
+        """The outcome, for people."""
         cost = f"a token comes back in {self.copy_s * 1e6:,.1f} us and is computed in {self.compute_s * 1e6:,.1f} us"
         if self.copy_s >= self.compute_s:
             return f"KV offload does not pay: {cost}"
@@ -41,7 +41,7 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def offload_of(question: Question, answer: Plan, *, hits: float, copy_bytes_per_s: float) -> Offload:
-    """What `answer` would be with `hits` of all prompt tokens found in main memory. `copy_bytes_per_s`: between one GPU and main memory.
+    """Return what `answer` would be with `hits` of all prompt tokens found in main memory. `copy_bytes_per_s`: between one GPU and main memory.
     Raises PlanRefused.
     """
     work = question.work

@@ -14,11 +14,11 @@ _FACTORS = {
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What the same question takes with an engine as NVIDIA publishes its own."""
+    """The answer to the same question with an engine as NVIDIA publishes its own."""
 
     hopeful: Plan
     layout: str
-    """How the hopeful plan divides the model."""
+    """The hopeful plan's division of the model."""
     hopeful_rate: float
     """Requests per second of one such replica within the targets."""
     cautious_rate: float | None
@@ -39,7 +39,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outlook_of(question: Question, cautious: Plan) -> Outlook | None:
-    """The hopeful plan beside a cautious one; None where the question was hopeful itself, measured, or hope does not help."""
+    """Return the hopeful plan beside a cautious one; None where the question was hopeful itself, measured, or hope does not help."""
     if question.efficiency.hopeful or question.tokens_per_gpu is not None:
         return None
     better = EFFICIENCIES["ceiling"]
@@ -62,7 +62,7 @@ def outlook_of(question: Question, cautious: Plan) -> Outlook | None:
 
 
 def _of(found: Plan, tp: int, pp: int) -> Candidate:
-    """The candidate of that division; the plan's own where another one was not tried."""
+    """Return the candidate of that division; the plan's own where another one was not tried."""
     own = (found.tp, found.pp)
     ranked = sorted(found.candidates, key=lambda each: ((each.tp, each.pp) != (tp, pp), (each.tp, each.pp) != own))
     return ranked[0]

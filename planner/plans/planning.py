@@ -149,7 +149,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     throughput_source: str
     fit: Fit | None
-    """How far published figures of this GPU are met; None where none was found, or where tokens were measured."""
+    """The degree to which published figures of this GPU are met; None where none was found, or where tokens were measured."""
     margin: float
     full_rate: float
     """Requests per second that one replica carries when latency does not matter."""
@@ -262,7 +262,7 @@ def plan(question: Question) -> Plan:
 
 
 def _smallest(tried: list[Candidate]) -> Candidate | None:
-    """The smallest possible division, as it loses the least when one replica fails, unless it needs far more GPUs in
+    """Return the smallest possible division, as it loses the least when one replica fails, unless it needs far more GPUs in
     all.
     """
     counts = [each.gpus for each in tried if each.gpus is not None]
@@ -314,7 +314,7 @@ def _indivisible(model: ModelShape, tp: int) -> str | None:
 
 
 def times_of(question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision) -> StepTimes:
-    """The step times of a replica that is divided so, the margin included."""
+    """Return the step times of a replica that is divided so, the margin included."""
     times = step_times(
         question.model,
         question.gpu,
@@ -401,7 +401,7 @@ def _obstacle(question: Question, tp: int, pp: int, memory: Memory, max_context:
 def _rates(
     question: Question, times: StepTimes, limits: Limits, memory: Memory, tp: int, pp: int
 ) -> tuple[float, float, str | None]:
-    """Requests per second within the targets, and in all; and the obstacle, if any. Each stage's batch has its part of
+    """Return the requests per second within the targets, and in all; and the obstacle, if any. Each stage's batch has its part of
     the cache.
     """
     kv_tokens = memory.kv_tokens // pp

@@ -42,7 +42,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """How well an efficiency meets what was published of one GPU."""
+    """The fit of an efficiency to the figures published of one GPU."""
 
     figures: int
     rms: float
@@ -141,7 +141,7 @@ def figures(efficiency: Efficiency) -> Iterator[Figure]:
 
 
 def fit_of(efficiency: Efficiency, gpu: str) -> Fit | None:
-    """How well the figures of one GPU are met; None where none was found."""
+    """Return how well the figures of one GPU are met; None where none was found."""
     errors = [each.error for each in figures(efficiency) if each.gpu == gpu]
     if not errors:
         return None

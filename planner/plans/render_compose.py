@@ -16,7 +16,7 @@ _INSIDE: Final = "engines"
 def compose(
     serving: Serving, *, first_port: int = 8_100, workers: int = 2, gateway_image: str = GATEWAY_IMAGE
 ) -> dict[str, Any]:
-    """The Compose file, with one service for each replica: Compose's own `replicas` would give all of them the same
+    """Return the Compose file, with one service for each replica: Compose's own `replicas` would give all of them the same
     GPUs. The service `gateway` is a supervisor with the control plane and its workers. Raises PlanRefused.
     """
     checked(serving)
@@ -39,7 +39,7 @@ def compose(
 
 
 def gateway_replicas(serving: Serving) -> list[dict[str, str]]:
-    """The pool's `replicas` in the gateway's configuration, as the gateway finds them within Compose."""
+    """Return the pool's `replicas` in the gateway's configuration, as the gateway finds them within Compose."""
     names = [f"{serving.name}-{index}" for index in range(serving.replicas)]
     return [{"name": name, "url": f"http://{name}:{serving.port}"} for name in names]
 

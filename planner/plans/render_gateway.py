@@ -13,7 +13,7 @@ _KEEPS: Final = frozenset({"--enable-prefix-caching", "--enable-prompt-tokens-de
 
 
 def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) -> dict[str, Any]:
-    """The sections `selfhosted.pools`, `cost.pools` and `queues`, to be merged into gateway.yaml: for engines behind a
+    """Return the sections `selfhosted.pools`, `cost.pools` and `queues`, to be merged into gateway.yaml: for engines behind a
     Kubernetes Service, or for those of `render compose` on one machine, whose number nobody changes.
 
     The queue has no size of its own: it lets in what the KV caches of the ready replicas hold, however many those are.
@@ -77,7 +77,7 @@ def _scaled(plan: Plan, serving: Serving) -> dict[str, Any]:
 
 
 def _number(value: Decimal) -> int | float:
-    """The value as an int where it is whole. The configuration reads numbers by their digits, so nothing is lost on the
+    """Return the value as an int where it is whole. The configuration reads numbers by their digits, so nothing is lost on the
     way.
     """
     return int(value) if value == value.to_integral_value() else float(value)

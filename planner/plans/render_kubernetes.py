@@ -50,7 +50,7 @@ def _metadata(serving: Serving, **annotations: str) -> dict[str, Any]:
 
 
 def _priority_class(serving: Serving) -> dict[str, Any]:
-    """The class of all pools of this tier. Batch work never pushes anybody out, and is the first to go."""
+    """Return the class of all pools of this tier. Batch work never pushes anybody out, and is the first to go."""
     spot = serving.place.spot
     return {
         "apiVersion": "scheduling.k8s.io/v1",
@@ -64,13 +64,13 @@ def _priority_class(serving: Serving) -> dict[str, Any]:
 
 
 def gateway_peers(serving: Serving) -> list[dict[str, Any]]:
-    """The gateway's pods, as a NetworkPolicy names them."""
+    """Return the gateway's pods, as a NetworkPolicy names them."""
     gateway = serving.gateway_namespace or serving.namespace
     return [{"namespaceSelector": {"matchLabels": {_NAMESPACE: gateway}}, "podSelector": {"matchLabels": _GATEWAY}}]
 
 
 def _network_policy(serving: Serving) -> dict[str, Any]:
-    """Requests and KV events from the gateway's pods, metrics from Prometheus, and nothing else; out only to names, to
+    """Allow requests and KV events from the gateway's pods, metrics from Prometheus, and nothing else; out only to names, to
     where weights are, and to the other pods of the pool.
     """
     ports: list[dict[str, Any]] = [{"port": "http", "protocol": "TCP"}]
@@ -130,7 +130,7 @@ def _deployment(serving: Serving) -> dict[str, Any]:
 
 
 def _leader_worker_set(serving: Serving) -> dict[str, Any]:
-    """Groups of as many pods as a replica has nodes. The leader answers; a group lives and dies as one."""
+    """Return groups of as many pods as a replica has nodes. The leader answers; a group lives and dies as one."""
     template = {"metadata": {"labels": pod_labels(serving)}}
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -153,12 +153,12 @@ def _leader_worker_set(serving: Serving) -> dict[str, Any]:
 
 
 def _count(serving: Serving) -> dict[str, Any]:
-    """The planned number to begin with. Applied again it would undo what was scaled, unless it is left out."""
+    """Return the planned number to begin with. Applied again it would undo what was scaled, unless it is left out."""
     return {} if serving.keep_replicas else {"replicas": serving.replicas}
 
 
 def _service(serving: Serving) -> dict[str, Any]:
-    """The headless Service: the gateway balances, so it must see every pod that answers."""
+    """Return the headless Service: the gateway balances, so it must see every pod that answers."""
     answering = {} if serving.nodes == 1 else {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
     return {
         "apiVersion": "v1",
@@ -173,7 +173,7 @@ def _service(serving: Serving) -> dict[str, Any]:
 
 
 def _service_of_both(serving: Serving, exchange: str) -> dict[str, Any]:
-    """The headless Service over those that read prompts and those that answer, which are one pool to the gateway. Either side's
+    """Return the headless Service over those that read prompts and those that answer, which are one pool to the gateway. Either side's
     manifests have it, alike.
     """
     found = _service(serving)
@@ -251,7 +251,7 @@ def _at_once() -> dict[str, Any]:
 
 
 def _service_monitor(serving: Serving) -> dict[str, Any]:
-    """What the Prometheus operator scrapes: each engine's own page."""
+    """Return the ServiceMonitor, by which the Prometheus operator scrapes each engine's own page."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",

@@ -53,7 +53,7 @@ def drain_s(serving: Serving) -> int:
 
 
 def pod(serving: Serving, *, part: Part = "alone") -> dict[str, Any]:
-    """The pod's spec, of a replica that stands alone or of one of a group's pods."""
+    """Return the pod's spec, of a replica that stands alone or of one of a group's pods."""
     tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
     if serving.place.spot:
         tolerations.append({"key": SPOT, "operator": "Exists", "effect": "NoSchedule"})
@@ -119,7 +119,7 @@ def _weights(serving: Serving) -> dict[str, Any]:
 
 
 def _downloads(serving: Serving) -> bool:
-    """True when weights come from a hub: a repository, and no folder of a volume."""
+    """Return whether weights come from a hub: a repository, and no folder of a volume."""
     return serving.repository is not None and not serving.repository.startswith(("/", "."))
 
 
@@ -141,7 +141,7 @@ def _mounts() -> list[dict[str, Any]]:
 
 
 def _fetching(serving: Serving) -> dict[str, Any]:
-    """Downloads the weights before the engine starts, or finds them there. A token that the hub refuses is told here, in the
+    """Download the weights before the engine starts, or find them there. A token that the hub refuses is told here, in the
     hub's words, rather than by an engine that crashes again and again.
     """
     return {
@@ -190,7 +190,7 @@ def _container(serving: Serving, part: Part) -> dict[str, Any]:
 
 
 def _drained(serving: Serving) -> list[str]:
-    """The command's arguments, with no longer a drain than the pod has."""
+    """Return the command's arguments, with no longer a drain than the pod has."""
     words = list(serving.command[1:])
     if "--shutdown-timeout" in words[:-1]:
         words[words.index("--shutdown-timeout") + 1] = str(drain_s(serving))
@@ -198,7 +198,7 @@ def _drained(serving: Serving) -> list[str]:
 
 
 def _grouped(serving: Serving, part: Part) -> list[str]:
-    """How a pod of several nodes finds the others; the variables are the LeaderWorkerSet's."""
+    """Return how a pod of several nodes finds the others; the variables are the LeaderWorkerSet's."""
     if part == "alone":
         return []
     words = [

@@ -17,7 +17,7 @@ _ACCELERATORS: Final = ("B200", "H100", "H200", "A100", "L40S", "L4")
 
 
 def ray_serve(serving: Serving) -> dict[str, Any]:
-    """The configuration for `serve run FILE` or a RayService's serveConfigV2. Raises PlanRefused."""
+    """Return the configuration for `serve run FILE` or a RayService's serveConfigV2. Raises PlanRefused."""
     checked(serving)
     if serving.command[:2] != ("vllm", "serve") or serving.repository is None:
         raise PlanRefused("Ray Serve LLM starts vLLM itself, so it is rendered from a plan: --plan plan.json")
@@ -75,7 +75,7 @@ def _typed(text: str) -> Any:
 
 
 def _target(serving: Serving) -> int:
-    """Requests a replica, beyond which Ray starts another one: what the plan runs within its targets."""
+    """Return the requests a replica beyond which Ray starts another one: what the plan runs within its targets."""
     most = _ongoing(serving)
     return max(1, min(most, most * 7 // 10 if serving.running is None else math.ceil(serving.running)))
 

@@ -46,7 +46,7 @@ class SharedServing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sleeping(serving: Serving, port: int) -> Serving:
-    """The pool with an engine that can sleep, on a port of its own."""
+    """Return the pool with an engine that can sleep, on a port of its own."""
     words = list(serving.command)
     if _SLEEP_FLAG not in words:
         words.append(_SLEEP_FLAG)
@@ -132,7 +132,7 @@ def _start_script(port: int, level: int) -> str:
 
 
 def _healthy(origin: str, level: int) -> str:
-    """A shell's line that succeeds while the engine answers, and puts it to sleep the first time after it started."""
+    """Return a shell's line that succeeds while the engine answers, and puts it to sleep the first time after it started."""
     sleeps = f"curl -sf -X POST '{origin}/sleep?level={level}' && touch {_SLEPT}"
     return f"curl -sf {origin}/health && {{ test -e {_SLEPT} || {{ {sleeps}; }}; }}"
 
@@ -157,7 +157,7 @@ def _claim(shared: SharedServing, first: Serving) -> dict[str, Any]:
 
 
 def _services(shared: SharedServing, first: Serving) -> list[dict[str, Any]]:
-    """A headless Service for each pool, by which the gateway finds its engine in each pod."""
+    """Return a headless Service for each pool, by which the gateway finds its engine in each pod."""
     found = []
     for index, serving in enumerate(shared.pools):
         service = next(each for each in manifests(first) if each["kind"] == "Service")
@@ -172,7 +172,7 @@ def _services(shared: SharedServing, first: Serving) -> list[dict[str, Any]]:
 
 
 def shared_compose(shared: SharedServing) -> dict[str, Any]:
-    """The Compose file: one service for each pool's engine, all with the same GPUs. Raises PlanRefused."""
+    """Return the Compose file: one service for each pool's engine, all with the same GPUs. Raises PlanRefused."""
     whole: dict[str, Any] | None = None
     engines: dict[str, Any] = {}
     for serving in shared.pools:

@@ -65,7 +65,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def slower(self, factor: float) -> "StepTimes":
-        """The same with every step `factor` times as long."""
+        """Return the same with every step `factor` times as long."""
         longer = {name: getattr(self, name) * factor for name in self.__struct_fields__ if name != "expert_share"}
         return StepTimes(**longer, expert_share=self.expert_share)
 
@@ -83,7 +83,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pairs(tokens: float, context: float = 0) -> float:
-    """Number of pairs of a token and one that it attends to, for `tokens` of one prompt behind `context` others: tokens
+    """Return the number of pairs of a token and one that it attends to, for `tokens` of one prompt behind `context` others: tokens
     x context + tokens x (tokens + 1) / 2.
     """
     return tokens * context + tokens * (tokens + 1) / 2
@@ -99,7 +99,7 @@ def step_times(
     kv_precision: KvPrecision = "bf16",
     efficiency: Efficiency | str = "vllm",
 ) -> StepTimes:
-    """Computes the coefficients of one replica of `model` on `tp` GPUs, or on `pp` stages of as many each.
+    """Compute the coefficients of one replica of `model` on `tp` GPUs, or on `pp` stages of as many each.
 
     With stages it is the time of one of the `pp` batches that are under way at once: it passes all stages one after the
     other, so it takes as long as on `tp` GPUs that hold everything, and the hand-overs on top.

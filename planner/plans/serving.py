@@ -31,7 +31,7 @@ IMAGE: Final = f"vllm/vllm-openai:v{VLLM_VERSION}"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where pods may stand."""
+    """The nodes on which pods may stand."""
 
     labels: dict[str, str] = {}
     """Labels that a node must have."""
@@ -93,7 +93,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked(serving: Serving) -> Serving:
-    """Returns the same value after checking it. Raises PlanRefused when it cannot be rendered."""
+    """Return the same value after checking it. Raises PlanRefused when it cannot be rendered."""
     _must(_POOL, serving.pool, "a pool's name is letters, digits and . _ -")
     for what, value in (
         ("the Deployment", serving.name),
@@ -130,7 +130,7 @@ def _must(pattern: re.Pattern[str], value: str, rule: str) -> None:
 
 
 def label_of(pool: str) -> str:
-    """The pool's name as a Kubernetes label: lower case, dashes, at most 63 characters. A name that has to be changed for it
+    """Return the pool's name as a Kubernetes label: lower case, dashes, at most 63 characters. A name that has to be changed for it
     gets a mark of its own, so that no two pools have one label.
     """
     label = re.sub(r"[^a-z0-9-]+", "-", pool.lower()).strip("-")[:_MOST_LABEL].strip("-")
@@ -140,12 +140,12 @@ def label_of(pool: str) -> str:
 
 
 def is_gated(serving: Serving) -> bool:
-    """True for weights that the hub gives only to accounts that have accepted their licence."""
+    """Return True for weights that the hub gives only to accounts that have accepted their licence."""
     return serving.repository is not None and serving.repository.startswith(_GATED)
 
 
 def warnings_of(serving: Serving) -> list[str]:
-    """What will not work as rendered, or is not as safe as it could be, for whoever renders it."""
+    """Return warnings of what will not work as rendered, or is not as safe as it could be, for whoever renders it."""
     told = []
     if is_gated(serving) and serving.token_secret is None and serving.weights_claim is None:
         told.append(
@@ -175,7 +175,7 @@ def warnings_of(serving: Serving) -> list[str]:
 def from_launch(
     launch: Launch, pool: str, *, replicas: int, max_replicas: int | None = None, spare: int = 0
 ) -> Serving:
-    """Builds the description from a plan's launch. Bounds follow from the planned peak: twice it at most, and never fewer
+    """Build the description from a plan's launch. Bounds follow from the planned peak: twice it at most, and never fewer
     than the spare replicas and one.
     """
     return Serving(
@@ -197,7 +197,7 @@ def from_launch(
 
 
 def of_side(side: Side, pool: str, part: str) -> Serving:
-    """Builds the description of the replicas that read prompts, or of those that answer. Each side is scaled by itself."""
+    """Build the description of the replicas that read prompts, or of those that answer. Each side is scaled by itself."""
     found = from_launch(side.launch, f"{pool}-{part}", replicas=side.replicas)
     return msgspec.structs.replace(
         found, pool=pool, reads=part == "prefill", exchange=label_of(pool), running=side.operation.running
@@ -205,7 +205,7 @@ def of_side(side: Side, pool: str, part: str) -> Serving:
 
 
 def from_config(pool: PoolConfig, *, gpus: int) -> Serving:
-    """Builds the description from the gateway's configuration. Raises PlanRefused without a `launch` section."""
+    """Build the description from the gateway's configuration. Raises PlanRefused without a `launch` section."""
     if pool.launch is None:
         raise PlanRefused(
             f"pool `{pool.name}` has no `launch`, so nobody knows how an engine is started; "
@@ -241,7 +241,7 @@ def _filled(word: str, filled: dict[str, str]) -> str:
 
 
 def _port_of(configured: int | str | None) -> int | None:
-    """A port number, also from an offset such as `+1000` to the engine's own port."""
+    """Return a port number, also from an offset such as `+1000` to the engine's own port."""
     return PORT + int(configured) if isinstance(configured, str) else configured
 
 

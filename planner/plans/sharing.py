@@ -1,4 +1,4 @@
-"""Whether several models fit on the same GPUs in turns: GPU memory for the one that is awake, main memory for those that sleep. Pure."""
+"""The fit of several models on the same GPUs in turns: GPU memory for the one that is awake, main memory for those that sleep. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Lodger(msgspec.Struct, frozen=True, kw_only=True):
     wake_s: float
     """Least seconds for them to come back, from main memory or from the disk."""
     flags: tuple[str, ...]
-    """What its command needs besides."""
+    """Further flags of its command."""
 
 
 class SharedFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class SharedFit(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: float
     """vLLM's `--gpu-memory-utilization` for each of them: what is left beside engines that sleep."""
     main_memory_bytes: int
-    """What the weights of all of them take in main memory at the moment of a switch; 0 at level 2."""
+    """Bytes that the weights of all of them take in main memory at the moment of a switch; 0 at level 2."""
     lodgers: tuple[Lodger, ...]
 
 

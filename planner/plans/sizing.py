@@ -65,7 +65,7 @@ def memory_of(
     adapters: int = 0,
     adapter_rank: int = 16,
 ) -> Memory:
-    """Computes the memory budget of a replica on `pp` stages of `tp` GPUs."""
+    """Compute the memory budget of a replica on `pp` stages of `tp` GPUs."""
     gpus = tp * pp
     usable = math.floor(gpu.memory_bytes * utilisation) * gpus
     weights = model.weight_bytes(precision)
@@ -192,7 +192,7 @@ def limits_for(times: StepTimes, work: Work, kv_tokens: int, targets: Targets) -
 
 
 def _largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to `most` for which `holds`, which must hold for all smaller ones too; 0 when for none."""
+    """Return the largest number up to `most` for which `holds`, which must hold for all smaller ones too; 0 when for none."""
     low, high = 0, max(0, most)
     while low < high:
         middle = (low + high + 1) // 2
@@ -201,7 +201,7 @@ def _largest(most: int, holds: Callable[[int], bool]) -> int:
 
 
 def operate(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, rate: float) -> Operation | None:
-    """The operating point at `rate` requests per second; None when the replica cannot keep up."""
+    """Return the operating point at `rate` requests per second; None when the replica cannot keep up."""
     step_s = _steady_step(times, work, limits, kv_tokens, rate)
     if step_s is None:
         return None
@@ -287,7 +287,7 @@ class _Wait(msgspec.Struct, frozen=True):
 
     @classmethod
     def exponential(cls, chance: float, scale_s: float) -> "_Wait":
-        """A wait that occurs with `chance`, and then is exponential with mean `scale_s`."""
+        """Return a wait that occurs with `chance`, and then is exponential with mean `scale_s`."""
         if chance <= 0:
             return cls(0.0, 0.0, 0.0)
         return cls(
@@ -298,12 +298,12 @@ class _Wait(msgspec.Struct, frozen=True):
 
     @classmethod
     def behind(cls, service_s: float, busy: float, variation: float) -> "_Wait":
-        """The wait for earlier prompts: M/G/1."""
+        """Return the wait for earlier prompts: M/G/1."""
         return cls.exponential(busy, service_s * (1 + variation**2) / 2 / (1 - busy))
 
     @classmethod
     def for_place(cls, work: Work, limits: Limits, kv_tokens: int, running: float, answer_s: float) -> "_Wait":
-        """The wait for a place among the running sequences: M/G/k."""
+        """Return the wait for a place among the running sequences: M/G/k."""
         places = max(1, min(limits.sequences, math.floor(kv_tokens / work.resident)))
         if running >= places:
             return cls.exponential(1.0, answer_s)
@@ -320,7 +320,7 @@ def erlang_c(places: int, load: float) -> float:
 
 
 def _own(times: StepTimes, work: Work, room: float, full_s: float, batch: float) -> _Wait:
-    """The request's own prefill. Lengths are taken as log-normal, which gives their 99th percentile from the mean and
+    """Return the request's own prefill. Lengths are taken as log-normal, which gives their 99th percentile from the mean and
     variation.
     """
     sigma2 = math.log(1 + work.variation**2)
@@ -344,7 +344,7 @@ def _own(times: StepTimes, work: Work, room: float, full_s: float, batch: float)
 
 
 def most_rate(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, targets: Targets) -> float:
-    """The most requests per second at which the targets are met; 0 when they never are. Raises PlanRefused when there
+    """Return the most requests per second at which the targets are met; 0 when they never are. Raises PlanRefused when there
     is no bound.
     """
 

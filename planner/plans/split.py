@@ -57,7 +57,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """Whether it is worth its trouble, in a sentence without its end."""
+        """The verdict on its worth, in a sentence without its end."""
         if self.pays:
             return f"{self.gpus:,} GPUs instead of {self.together_gpus:,}"
         return f"it does not pay: {self.gpus:,} GPUs, and {self.together_gpus:,} where each replica does both"
@@ -70,7 +70,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_of(question: Question, together: Plan) -> Split:
-    """The division with the fewest GPUs, of a replica as large as any that `together` found possible. Raises PlanRefused
+    """Return the division with the fewest GPUs, of a replica as large as any that `together` found possible. Raises PlanRefused
     where none meets the targets, or what was asked for does not go with it.
     """
     if question.tokens_per_gpu is not None:
@@ -94,7 +94,7 @@ def split_of(question: Question, together: Plan) -> Split:
 
 
 def _divided(question: Question, together: Plan, tp: int) -> Split:
-    """The two sides with this degree of tensor parallelism. Raises PlanRefused."""
+    """Return the two sides with this degree of tensor parallelism. Raises PlanRefused."""
     work, targets = question.work, question.targets
     same = msgspec.structs.replace(
         question,

@@ -51,7 +51,7 @@ def fleet_bills(
     spread: float = 0.0,
     progress: Callable[[str, float], None] = lambda _name, _part: None,
 ) -> Iterator[FleetBill]:
-    """The fixed fleets of 1 to as many as could be of use, then today's scaler and the economic one. For `wait_s` and `spread`
+    """Return the fixed fleets of 1 to as many as could be of use, then today's scaler and the economic one. For `wait_s` and `spread`
     see FluidSpec.
     """
     weights = pool.seconds_per_million
@@ -91,12 +91,12 @@ def fleet_bills(
 
 
 def economic(bills: Sequence[FleetBill]) -> FleetBill:
-    """The bill of the economic scaler."""
+    """Return the bill of the economic scaler."""
     return next(each for each in bills if each.name == ECONOMIC)
 
 
 def best_fixed(bills: Sequence[FleetBill]) -> FleetBill | None:
-    """The cheapest of the fixed fleets that the configuration allows, with all that came in hindsight."""
+    """Return the cheapest of the fixed fleets that the configuration allows, with all that came in hindsight."""
     allowed = [bill for bill in bills if bill.fixed is not None and bill.allowed]
     return min(allowed, key=lambda bill: bill.nanousd, default=None)
 

@@ -60,7 +60,7 @@ class FluidSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a fleet came to."""
+    """The outcome of a fleet."""
 
     up_us: int = 0
     elsewhere_nanousd: int = 0
@@ -107,7 +107,7 @@ class Steps:
 
 
 def _summed(values: NDArray[Any]) -> NDArray[Any]:
-    """Sums before each value, and of all."""
+    """Return the sums before each value, and of all."""
     sums: NDArray[Any] = np.concatenate(([0], np.cumsum(values)))
     return sums
 
@@ -185,7 +185,7 @@ class FluidFleet:
         return arrived
 
     def _take(self, step: int) -> tuple[float, int, int]:
-        """Takes what the pool has room for. Returns the work taken, the requests and the late ones among them."""
+        """Take what the pool has room for. Returns the work taken, the requests and the late ones among them."""
         demand, spec, free = self._steps.demand, self._spec, self._free
         part = slice(self._steps.edges[step], self._steps.edges[step + 1])
         columns = (demand.at_s, demand.work_s, demand.elsewhere_nanousd, self._steps.places)

@@ -1,4 +1,4 @@
-"""How late first tokens are under a fleet: windows of the trace, request by request, on simulated engines.
+"""Late first tokens under a fleet: windows of the trace, request by request, on simulated engines.
 
 The month is a matter of rates; who waits is not. So each window has the replicas that the month gave it at that time,
 the gateway's own planner and balancer before them, and engines that work step by step. Fleets that were the same in a
@@ -15,7 +15,7 @@ from planner.plans.roofline import StepTimes
 from planner.savings.fluid import STEP_S, Outcome
 from planner.savings.windows import Run, Sample, Share, share_of
 from planner.simulate.engine import Job
-from planner.simulate.fleet_simulation import Fleet, FleetSpec, Planner
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec, Planner
 from planner.simulate.scaling import full_engine
 from planner.simulate.traces import Trace, TraceRequest
 from selfhosted.scale.policy import ScaleDecision
@@ -36,7 +36,7 @@ class WindowCount(msgspec.Struct, frozen=True):
 
 
 class Lateness(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fleet's windows say of all requests that it is capable of."""
+    """The lateness of all requests that a fleet is capable of, estimated from its windows."""
 
     late: Share
     """First tokens after the aim."""
@@ -90,7 +90,7 @@ class LatenessModel:
         self._counted: dict[tuple[Run, Ready], tuple[WindowCount, ...]] = {}
 
     def of(self, outcome: Outcome, progress: Callable[[float], None] = lambda _part: None) -> Lateness:
-        """What the fleet of this outcome comes to."""
+        """Return the lateness of the fleet of this outcome."""
         counts: list[WindowCount] = []
         for index, run in enumerate(self.sample.runs):
             progress(index / len(self.sample.runs))
@@ -102,7 +102,7 @@ class LatenessModel:
         )
 
     def later(self, one: Lateness, other: Lateness) -> Share:
-        """How much greater a share is late in the one fleet than in the other, window by window."""
+        """Return by how much a greater share is late in the one fleet than in the other, window by window."""
         return share_of(
             self.sample, [mine.late - its.late for mine, its in zip(one.windows, other.windows, strict=True)]
         )
@@ -122,7 +122,7 @@ class LatenessModel:
         trace = Trace("window", "mooncake", tuple(shifted), self._block_tokens)
         jobs: list[Job] = []
         spec = msgspec.structs.replace(self._spec, replicas=rule.at(0.0))
-        Fleet(spec, self._steps, trace, rule=rule, planner=self._planner, arrived=jobs.append).run()
+        FleetSimulation(spec, self._steps, trace, rule=rule, planner=self._planner, arrived=jobs.append).run()
         return tuple(
             _counted(jobs[window.first - run.lead : window.last - run.lead], spec.ttft_target_s)
             for window in run.windows
@@ -141,7 +141,7 @@ def _is_late(job: Job, aim_s: float) -> bool:
 
 
 def _during(ready: Sequence[tuple[float, int]], start_s: float, end_s: float) -> Ready:
-    """The part of it that holds from one time to another, told from the first on."""
+    """Return the part of it that holds from one time to another, told from the first on."""
     first = max(0, bisect_right(ready, start_s, key=lambda each: each[0]) - 1)
     return tuple((max(0.0, at_s - start_s), count) for at_s, count in ready[first:] if at_s <= end_s)
 
@@ -149,7 +149,7 @@ def _during(ready: Sequence[tuple[float, int]], start_s: float, end_s: float) ->
 def at_the_books_speed(
     trace: Trace, spec: FleetSpec, steps: StepTimes, *, input_s: float, cached_s: float, output_s: float
 ) -> tuple[StepTimes, float]:
-    """The step times of an engine that, when full, takes as long for the trace's requests as these seconds a token say,
+    """Return the step times of an engine that, when full, takes as long for the trace's requests as these seconds a token say,
     which are what the bills are made by; and by how much the given ones had to be multiplied for that.
     """
     full = full_engine(trace, spec.engine, steps)

@@ -85,11 +85,11 @@ class Engines(msgspec.Struct, frozen=True, kw_only=True):
 
     machine: Machine
     factor: float
-    """What their step times were multiplied by, so that a full engine does what the books' weights say."""
+    """The factor of their step times, so that a full engine does what the books' weights say."""
 
 
 def machine_for(pool: PoolSection, watched: PoolConfig | None, model: str | None, gpu: str) -> Machine:
-    """The hardware of one of the pool's replicas. Raises SimulationRefused."""
+    """Return the hardware of one of the pool's replicas. Raises SimulationRefused."""
     upstream = None if watched is None else watched.upstream_model
     known = {shape.repository: name for name, shape in MODELS.items()} | {name: name for name in MODELS}
     name = model or known.get(upstream or "", "llama-3-70b")
@@ -117,7 +117,7 @@ def lateness_model(
     most: int,
     seed: int,
 ) -> tuple[LatenessModel, Engines]:
-    """The model by which all fleets are judged, with about `most` requests each. Raises SimulationRefused."""
+    """Return the model by which all fleets are judged, with about `most` requests each. Raises SimulationRefused."""
     requests = Requests(trace, workload, planned)
     spec = FleetSpec(replicas=0, engine=machine.engine, scale=scale, ttft_target_s=scale.ttft_target_s, seed=seed)
     if watched is not None:
@@ -145,14 +145,14 @@ def lateness_model(
 
 
 def most_for(fleets: int) -> int:
-    """Requests to simulate under each of so many fleets."""
+    """Return the requests to simulate under each of so many fleets."""
     return min(_MOST_EACH, _MOST_SIMULATED // max(1, fleets))
 
 
 def with_lateness(
     bills: Sequence[FleetBill], model: LatenessModel, progress: Callable[[str, float], None]
 ) -> list[FleetBill]:
-    """The bills, each with what its fleet's windows say."""
+    """Return the bills, each with what its fleet's windows say."""
     found = []
     for bill in bills:
         outcome, name = bill.outcome, f"{bill.name}, first tokens"

@@ -12,7 +12,7 @@ _DOTS: Final = 120
 
 
 def draw(path: Path, bills: Sequence[FleetBill], routed_nanousd: int, *, title: str) -> Path:
-    """Writes one PNG. A folder gets `savings.png`. Returns the file's path."""
+    """Write one PNG. A folder gets `savings.png`. Returns the file's path."""
     target = path / "savings.png" if path.is_dir() or not path.suffix else path
     target.parent.mkdir(parents=True, exist_ok=True)
     judged = [bill for bill in bills if bill.lateness is not None]

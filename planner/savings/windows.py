@@ -60,7 +60,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What is simulated of a trace. The windows of the runs are those of the spans, in the same order."""
+    """The simulated windows of a trace. The windows of the runs are those of the spans, in the same order."""
 
     runs: tuple[Run, ...]
     spans: tuple[Span, ...]
@@ -128,7 +128,7 @@ def _runs(at_s: NDArray[np.float64], duration_s: float, length_s: float) -> list
 
 
 def share_of(sample: Sample, counts: Sequence[int]) -> Share:
-    """The share of all requests to which something happened that was counted in each of the sample's windows, in their
+    """Return the share of all requests to which something happened that was counted in each of the sample's windows, in their
     order. A count below 0 is a difference of two fleets.
 
     The estimate is the ratio of two sums over all windows, each span standing for the windows that it was drawn from. The
@@ -153,6 +153,6 @@ def share_of(sample: Sample, counts: Sequence[int]) -> Share:
 
 
 def _student(freedom: int) -> float:
-    """The two-sided quantile of Student's distribution, by Cornish and Fisher's expansion; within 1 % from 3 degrees on."""
+    """Return the two-sided quantile of Student's distribution, by Cornish and Fisher's expansion; within 1 % from 3 degrees on."""
     z, n = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2), max(1, freedom)
     return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)

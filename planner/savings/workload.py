@@ -49,7 +49,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: Whole
     complexity: NDArray[np.float64]
     place: Whole
-    """Which of the trace's requests each is a copy of."""
+    """The place in the trace of the request that each is a copy of."""
     copy: Whole
     """Copies of one number share prefixes, as the trace's requests do; others share nothing."""
     duration_s: float
@@ -71,7 +71,7 @@ class PlannedWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def workload_of(trace: Trace) -> Workload:
-    """The trace's requests; what a prompt shares with one of the last minutes is cached."""
+    """Return the trace's requests; what a prompt shares with one of the last minutes is cached."""
     seen: dict[int, float] = {}
     cached = [_cached(each.blocks, each.at_s, each.prompt_tokens, trace.block_tokens, seen) for each in trace.requests]
     count = len(trace.requests)
@@ -151,7 +151,7 @@ def work_of(workload: Workload, pool: PoolSection) -> NDArray[np.float64]:
 
 
 def costs_nanousd(price: Price, workload: Workload) -> Whole:
-    """The cost of each request as `Price.cost_nanousd` gives it, for all of them at once."""
+    """Return the cost of each request as `Price.cost_nanousd` gives it, for all of them at once."""
     costs = np.zeros(len(workload.at_s), dtype=np.int64)
     done = np.zeros(len(workload.at_s), dtype=np.bool_)
     for above in (*(each.above_tokens for each in reversed(price.long_prompts)), -1):
@@ -202,7 +202,7 @@ def lengths(size: int, answer: int) -> tuple[int, int]:
 
 
 def with_capabilities(catalog: Catalog, classifier: object, policy: Policy) -> Catalog:
-    """The catalog with a capability for each target that has a row and no declared one: the share of the classifier's sample of
+    """Return the catalog with a capability for each target that has a row and no declared one: the share of the classifier's sample of
     which it loses no more against the reference than the minimum quality lets any prompt lose. Complexity is spread evenly here,
     so that is the highest that it is good enough for.
     """
@@ -224,7 +224,7 @@ def with_capabilities(catalog: Catalog, classifier: object, policy: Policy) -> C
 
 
 def routes_of(catalog: Catalog, policy: Policy, pool: PoolSection) -> "Routes":
-    """The planner's decisions with and without that pool."""
+    """Return the planner's decisions with and without that pool."""
     return Routes(catalog, msgspec.structs.replace(policy, max_candidates=len(catalog)), frozenset(pool.targets))
 
 
@@ -247,7 +247,7 @@ class Routes:
         self._all = {**self._commercial, **own}
 
     def of(self, level: int, input_tokens: int, output_tokens: int) -> tuple[int, int, int]:
-        """Whether the pool may serve it, and the rows of a capable and of any model elsewhere; -1 for none."""
+        """Return whether the pool may serve it, and the rows of a capable and of any model elsewhere; -1 for none."""
         complexity = self._complexity(level)
         with_pool = self._plan(complexity, input_tokens, output_tokens, self._all)
         without = self._plan(complexity, input_tokens, output_tokens, self._commercial)
@@ -260,12 +260,12 @@ class Routes:
         return int(here), anywhere if pool_is_weak or not too_weak else -1, anywhere
 
     def first_is_own(self, level: int, input_tokens: int, output_tokens: int, rooms: Rooms) -> bool:
-        """Whether the pool comes first, as its room is now, of all that are capable."""
+        """Return whether the pool comes first, as its room is now, of all that are capable."""
         found = self._plan(self._complexity(level), input_tokens, output_tokens, self._all, rooms)
         return bool(found) and found[0].target.target_id in self._pool
 
     def _complexity(self, level: int) -> float:
-        """A complexity above the levels before this one, and not above it."""
+        """Return a complexity above the levels before this one, and not above it."""
         return float(self.levels[level]) if level < len(self.levels) else min(1.0, float(self.levels[-1]) + 1e-6)
 
     def _plan(
@@ -296,7 +296,7 @@ def _some_deployment(target: Target) -> tuple[Deployment, ...]:
 
 
 def repeated(workload: Workload, *, users: int = 1, days: int = 0, speed: float = 1.0) -> Workload:
-    """The traffic of so many times the users, in days made of its first hour, so many times as fast. Raises
+    """Return the traffic of so many times the users, in days made of its first hour, so many times as fast. Raises
     SimulationRefused where that are too many requests.
     """
     rng = np.random.default_rng(0)
@@ -322,7 +322,7 @@ def _spread_over_days(workload: Workload, days: int, rng: np.random.Generator) -
 
 
 def _chosen(workload: Workload, places: NDArray[np.int64], at_s: NDArray[np.float64], copy: Whole) -> Workload:
-    """The requests at these places of a workload, at these times, as copies of these numbers."""
+    """Return the requests at these places of a workload, at these times, as copies of these numbers."""
     order = np.argsort(at_s, kind="stable")
     places = places[order]
     copies = 1 + int(workload.copy.max(initial=0))

@@ -30,7 +30,7 @@ class Chooser(Protocol):
     def full(self, snapshot: PoolSnapshot, now: float) -> bool: ...
 
     def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
-        """The room for one more request with a prompt of so many tokens; None when it is not known."""
+        """Return the room for one more request with a prompt of so many tokens; None when it is not known."""
         ...
 
     def tokens(self, snapshot: PoolSnapshot) -> int:
@@ -42,7 +42,7 @@ class Chooser(Protocol):
     def done(self, job: Job, at: float) -> None: ...
 
     def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None:
-        """Handles an engine's KV event, in the blocks that asks are made of."""
+        """Handle an engine's KV event, in the blocks that asks are made of."""
         ...
 
     def sibling_sent(self, job: Job, ask: ReplicaRequest, at: float) -> None:
@@ -369,7 +369,7 @@ instead of its command line's."""
 
 
 def check_policy(policy: str) -> None:
-    """Raises SimulationRefused for an unknown name."""
+    """Refuse an unknown name. Raises SimulationRefused."""
     if policy not in POLICIES:
         raise SimulationRefused(f"`{policy}` is no policy; there are {', '.join(POLICIES)}")
 
@@ -382,7 +382,7 @@ def chooser_of(
     rng: random.Random,
     engines: Callable[[], Mapping[str, Engine]],
 ) -> Chooser:
-    """The chooser of that policy for one gateway. `engines` is what the oracle looks into."""
+    """Return the chooser of that policy for one gateway. `engines` is what the oracle looks into."""
     if policy in _BALANCERS:
         return Balanced(_BALANCERS[policy](balance, room, rng=rng))
     if policy == "random":

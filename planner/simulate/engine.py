@@ -183,7 +183,7 @@ class Engine:
         return not (self._running or self._waiting or self._ranked)
 
     def holds(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """True when a request fits in the KV cache if it is alone. vLLM refuses one that does not."""
+        """Return whether a request fits in the KV cache if it is alone. vLLM refuses one that does not."""
         return self._blocks_of(prompt_tokens + output_tokens) <= self.kv.capacity
 
     def enqueue(self, job: Job, now: float) -> None:
@@ -199,7 +199,7 @@ class Engine:
             self._began_alike(self._began)
 
     def advance(self, until: float) -> None:
-        """Simulates all steps that end until then."""
+        """Simulate all steps that end until then."""
         while self.ends <= until:
             at = self.ends
             if self._chunks:
@@ -233,7 +233,7 @@ class Engine:
         )
 
     def cached(self, job: Job) -> int:
-        """Number of the prompt's tokens that are cached here now."""
+        """Return the number of the prompt's tokens that are cached here now."""
         return self._hits(job.blocks, job.prompt_tokens) * self.spec.shared_tokens
 
     def expected_ttft_s(self, job: Job, now: float) -> float:
@@ -342,7 +342,7 @@ class Engine:
         return sequence
 
     def _hits(self, blocks: tuple[int, ...], todo: int) -> int:
-        """Number of leading blocks found in the cache; never with the prompt's last token, which is always computed."""
+        """Return the number of leading blocks found in the cache; never with the prompt's last token, which is always computed."""
         if not self.spec.prefix_caching:
             return 0
         whole = min(len(blocks), (todo - 1) // self.spec.shared_tokens)
@@ -372,7 +372,7 @@ class Engine:
         self._chunks = []
 
     def _add_computed(self, sequence: _Sequence, count: int) -> None:
-        """Adds computed tokens to a sequence, and shares the prompt's blocks that are now whole."""
+        """Add computed tokens to a sequence, and share the prompt's blocks that are now whole."""
         size = self.spec.shared_tokens
         blocks = sequence.job.blocks
         first = sequence.computed // size
@@ -384,7 +384,7 @@ class Engine:
                 sequence.private -= self._shared_blocks
 
     def _finish_prefill(self, sequence: _Sequence, at: float) -> None:
-        """Ends a prefill, which gives the first token; from the next step on the sequence generates."""
+        """End a prefill, which gives the first token; from the next step on the sequence generates."""
         job = sequence.job
         job.generated += 1
         self.output_tokens += 1
@@ -405,7 +405,7 @@ class Engine:
     # Steps that are alike
 
     def _alike_steps(self) -> int:
-        """Number of steps in which nothing but generation happens: until the next end, or until room gets scarce."""
+        """Return the number of steps in which nothing but generation happens: until the next end, or until room gets scarce."""
         until_end = self._next_finish() - self._step
         rounds = self.kv.available // self._decoding
         return max(1, min(until_end, rounds * self._block))
@@ -421,7 +421,7 @@ class Engine:
         return count * self._first_s + self._slope_s * count * (count - 1) / 2
 
     def _done_alike(self, now: float) -> int:
-        """Number of the alike steps that have ended."""
+        """Return the number of the alike steps that have ended."""
         passed = now - self._began
         if passed >= self._alike_s(self._count):
             return self._count

@@ -49,11 +49,11 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     hosts: int = 1
     """The gateways are dealt out to so many hosts; those of one host tell each other what they send where."""
     told_after_s: float = 0.02
-    """How long that takes."""
+    """Seconds that it takes."""
     hosts_told_after_s: float | None = None
-    """How long it takes until the other hosts' gateways hear of it; None: they do not."""
+    """Seconds until the other hosts' gateways hear of it; None: they do not."""
     divide_s: float = 0.25
-    """How often the gateways divide the room that a queue before the pool lets in."""
+    """Seconds between two divisions of the room that a queue before the pool lets in."""
     seed: int = 0
     balance: BalanceConfig = BalanceConfig()
     room: RoomConfig = RoomConfig()
@@ -73,10 +73,10 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planner(Protocol):
-    """Who decides, before a replica is chosen, whether a request goes to the fleet at all."""
+    """The decision, before a replica is chosen, whether a request goes to the fleet at all."""
 
     def overflows(self, request: TraceRequest, room: PoolRoom | None) -> bool:
-        """True when it goes elsewhere, given the room of the fleet as its gateway knows it; None: not known."""
+        """Return whether it goes elsewhere, given the room of the fleet as its gateway knows it; None: not known."""
         ...
 
 
@@ -91,23 +91,23 @@ class Gate(Protocol):
         ...
 
     def enter(self, gateway: int, job: Job, tokens: int, now: float) -> bool:
-        """True when the request, of so many tokens, may be sent at once; otherwise it waits."""
+        """Return whether the request, of so many tokens, may be sent at once; otherwise it waits."""
         ...
 
     def ended(self, job: Job, now: float) -> None:
-        """A request that was let in has ended."""
+        """Note that a request that was let in has ended."""
         ...
 
     def let_in(self, gateway: int) -> list[Job]:
-        """The requests that waited, and may be sent now. Each is told of once."""
+        """Return the requests that waited, and may be sent now. Each is told of once."""
         ...
 
     def resize(self, gateway: int, tokens: int, now: float) -> None:
-        """The pool carries so many tokens, as that gateway knows it."""
+        """Set the tokens that the pool carries, as that gateway knows it."""
         ...
 
     def divide(self, now: float) -> None:
-        """The gateways divide what the pool carries; called every `divide_s`."""
+        """Divide between the gateways what the pool carries; called every `divide_s`."""
         ...
 
 
@@ -198,7 +198,7 @@ class _Gateway:
         self.queue: deque[Job] = deque()
 
 
-class Fleet:
+class FleetSimulation:
     """A simulation of one trace. Runs once."""
 
     def __init__(
@@ -335,7 +335,7 @@ class Fleet:
     # Requests
 
     def _told(self, index: int) -> list[tuple[_Gateway, float]]:
-        """The gateways that hear what this one sends, each with how long that takes."""
+        """Return the gateways that hear what this one sends, each with how long that takes."""
         spec, found = self._spec, []
         for other, gateway in enumerate(self._gateways):
             after_s = spec.told_after_s if other % spec.hosts == index % spec.hosts else spec.hosts_told_after_s
@@ -420,7 +420,7 @@ class Fleet:
         self._open -= 1
 
     def _ask(self, job: Job, now: float) -> ReplicaRequest:
-        """The job as the gateway describes it to the balancer: whole blocks of its own size, up to its limit."""
+        """Return the job as the gateway describes it to the balancer: whole blocks of its own size, up to its limit."""
         split, balance = self._split, self._spec.balance
         tokens = self._trace.block_tokens / split
         count = min(int(job.prompt_tokens / tokens), balance.prompt_blocks)
@@ -598,7 +598,7 @@ class Fleet:
         self._credit(node, now)
 
     def _credit(self, node: Node, now: float) -> None:
-        """Adds a replica's time and work to the results. It costs from its order on, whether it works or not."""
+        """Add a replica's time and work to the results. It costs from its order on, whether it works or not."""
         self.measured.replica_s += now - node.ordered_at
         self.measured.busy_s += node.engine.busy_s
         self.measured.computed_tokens += node.engine.computed_tokens

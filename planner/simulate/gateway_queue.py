@@ -74,7 +74,7 @@ class SimulatedQueue:
         return sum(process.queue.fair.waiting for process in self._processes)
 
     def enter(self, gateway: int, job: Job, tokens: int, now: float) -> bool:
-        """True when the request, of so many tokens, may be sent at once; otherwise it waits."""
+        """Return whether the request, of so many tokens, may be sent at once; otherwise it waits."""
         self.now = now
         process = self._processes[gateway]
         work = Work(team_id="", weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
@@ -85,18 +85,18 @@ class SimulatedQueue:
         return False
 
     def ended(self, job: Job, now: float) -> None:
-        """A request that was let in has ended."""
+        """Note that a request that was let in has ended."""
         self.now = now
         self._places.pop(job).release(job.prompt_tokens + job.output_tokens)
 
     def let_in(self, gateway: int) -> list[Job]:
-        """The requests that waited, and may be sent now. Each is told of once."""
+        """Return the requests that waited, and may be sent now. Each is told of once."""
         process = self._processes[gateway]
         woken, process.woken = process.woken, []
         return woken
 
     def resize(self, gateway: int, tokens: int, now: float) -> None:
-        """The pool carries so many tokens, as that gateway knows it."""
+        """Set the tokens that the pool carries, as that gateway knows it."""
         self.now = now
         process = self._processes[gateway]
         first = not process.config.tokens_in_flight

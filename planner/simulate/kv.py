@@ -46,7 +46,7 @@ class KvCache:
         return self.used / self.capacity
 
     def matched(self, blocks: Sequence[int]) -> int:
-        """Number of leading blocks that are in the cache."""
+        """Return the number of leading blocks that are in the cache."""
         references, free = self._references, self._free
         for count, block in enumerate(blocks):
             if block not in references and block not in free:
@@ -59,7 +59,7 @@ class KvCache:
         return total - (len(blocks) - idle) * self._shared_size
 
     def reference(self, blocks: Sequence[int]) -> None:
-        """Adds a reference to blocks that are in the cache."""
+        """Add a reference to blocks that are in the cache."""
         for block in blocks:
             count = self._references.get(block, 0)
             if count == 0:
@@ -67,7 +67,7 @@ class KvCache:
             self._references[block] = count + 1
 
     def take(self, count: int) -> None:
-        """Takes private blocks, evicting the least recently used ones."""
+        """Take private blocks, evicting the least recently used ones."""
         self._private += count
         lacking = self.used + self.cached - self.capacity
         while lacking > 0:
@@ -77,7 +77,7 @@ class KvCache:
             lacking -= self._shared_size
 
     def publish(self, block: int) -> bool:
-        """Makes a computed private block of a prompt shareable. False: another copy is cached already, and this one
+        """Make a computed private block of a prompt shareable. False: another copy is cached already, and this one
         stays private.
         """
         if not self._caching or block in self._references or block in self._free:

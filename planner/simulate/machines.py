@@ -43,7 +43,7 @@ def machine_of(
     kv_tokens: int | None = None,
     usd_per_gpu_hour: Decimal | None = None,
 ) -> Machine:
-    """Builds a machine. `kv_tokens` overrides what fits beside the weights. Raises SimulationRefused."""
+    """Build a machine. `kv_tokens` overrides what fits beside the weights. Raises SimulationRefused."""
     shape, card = model_named(model), gpu_named(gpu)
     price = card.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour
     if shape.heads % tp:

@@ -13,7 +13,7 @@ _DOTS: Final = 120
 
 
 def draw(path: Path, reports: Sequence[Report], *, title: str) -> Path:
-    """Writes one PNG: first tokens, hit rates and, where replicas come and go, their number. A folder gets `fleet.png`.
+    """Write one PNG: first tokens, hit rates and, where replicas come and go, their number. A folder gets `fleet.png`.
     Returns the file's path.
     """
     figure_of = figure_maker()

@@ -22,7 +22,7 @@ _BIN_S: Final = 15.0
 
 
 def check_scaler(scaler: str) -> None:
-    """Raises SimulationRefused for an unknown name."""
+    """Refuse an unknown name. Raises SimulationRefused."""
     if scaler not in SCALERS:
         raise SimulationRefused(f"`{scaler}` is no way to scale; there are {', '.join(SCALERS)}")
 
@@ -35,7 +35,7 @@ def rule_of(
     steps: StepTimes,
     usd_per_replica_hour: float | None,
 ) -> ScaleRule | None:
-    """The rule of that name; None for a fixed number of replicas. Raises SimulationRefused for an unknown name."""
+    """Return the rule of that name; None for a fixed number of replicas. Raises SimulationRefused for an unknown name."""
     if scaler == "fixed":
         return None
     if scaler == "weighbridge":
@@ -48,7 +48,7 @@ def rule_of(
 
 
 def demand_of(trace: Trace) -> Callable[[float], float]:
-    """Function from a time to the work per second that arrives in its quarter of a minute, from the trace itself."""
+    """Return function from a time to the work per second that arrives in its quarter of a minute, from the trace itself."""
     bins: dict[int, float] = {}
     for request in trace.requests:
         index = int(request.at_s // _BIN_S)
@@ -61,7 +61,7 @@ def demand_of(trace: Trace) -> Callable[[float], float]:
 
 
 class FullEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine that never waits for work did."""
+    """The work of one engine that never waits for any."""
 
     seconds: float
     prompt_tokens: int

@@ -143,7 +143,7 @@ def report_of(
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """The mean, percentiles and maximum of some durations."""
+    """Return the mean, percentiles and maximum of some durations."""
     if not values:
         return Spread(None, None, None, None, None)
     ordered = sorted(values)
@@ -152,7 +152,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
-    """The percentile by nearest rank, which is a value that occurred."""
+    """Return the percentile by nearest rank, which is a value that occurred."""
     return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]
 
 

@@ -91,7 +91,7 @@ class _MooncakeLine(msgspec.Struct):
 
 
 def read_trace(path: Path, *, limit: int = MAX_ROWS) -> Trace:
-    """Reads at most `limit` requests. Raises TraceUnreadable, which names the line that is wrong."""
+    """Read at most `limit` requests. Raises TraceUnreadable, which names the line that is wrong."""
     try:
         with path.open("rb") as file:
             first = file.readline(MAX_LINE_BYTES + 1)
@@ -198,7 +198,7 @@ def _unshared(index: int, prompt_tokens: int) -> tuple[int, ...]:
 
 
 def _tokens(where: str, name: str, value: int) -> int:
-    """The number of tokens, at least 1: an engine reads and writes no fewer. Raises TraceUnreadable out of range."""
+    """Return the number of tokens, at least 1: an engine reads and writes no fewer. Raises TraceUnreadable out of range."""
     if not 0 <= value <= MAX_TOKENS:
         raise TraceUnreadable(f"{where}: {name} must be between 0 and {MAX_TOKENS:,}, not {value}")
     return max(1, value)
@@ -211,14 +211,14 @@ def _second(where: str, value: float) -> float:
 
 
 def sped_up(trace: Trace, speed: float) -> Trace:
-    """The same requests, arriving `speed` times as fast."""
+    """Return the same requests, arriving `speed` times as fast."""
     if speed == 1:
         return trace
     return _mapped(trace, lambda each: msgspec.structs.replace(each, at_s=each.at_s / speed))
 
 
 def multiplied(trace: Trace, times: int, rng: random.Random) -> Trace:
-    """The same traffic from `times` as many users: `times` copies of each request, some seconds apart, without shared
+    """Return the same traffic from `times` as many users: `times` copies of each request, some seconds apart, without shared
     prefixes.
     """
     if times == 1:

@@ -89,7 +89,7 @@ class Balancer:
     def pick(
         self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str] | None, now: float
     ) -> ReplicaChoice | None:
-        """The best of the allowed replicas, which are all where `allowed` is None; None when none of them takes requests.
+        """Return the best of the allowed replicas, which are all where `allowed` is None; None when none of them takes requests.
         Full ones are skipped while there is another with much room; where all are busy, what is cached may be
         worth the wait.
         """
@@ -118,31 +118,31 @@ class Balancer:
         return choose(ask, candidates, matched, rules, now, self.rng)
 
     def see(self, snapshot: PoolSnapshot, now: float) -> None:
-        """Takes over the replicas, as every question does that is asked with a snapshot."""
+        """Take over the replicas, as every question does that is asked with a snapshot."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
-        """True when every replica that takes requests is full; False when there are none."""
+        """Return whether every replica that takes requests is full; False when there are none."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         return pool_full(self._taking, self.room)
 
     def has_room(self, snapshot: PoolSnapshot, names: Collection[str], now: float) -> bool:
-        """True when one of these replicas takes requests and is not full."""
+        """Return whether one of these replicas takes requests and is not full."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         loads = [load for load in self._taking if load.name in names]
         return bool(loads) and not pool_full(loads, self.room)
 
     def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
-        """The room for one more request; None when no replica with statistics takes requests."""
+        """Return the room for one more request; None when no replica with statistics takes requests."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         return room_of(self._taking, self.room, tokens, now)
 
     def reading(self, snapshot: PoolSnapshot, now: float, turns: Callable[[str], int]) -> PoolReading | None:
-        """How many prompts of batch lines the replicas may begin to read; None when none with statistics takes requests. `turns` tells
+        """Return how many prompts of batch lines the replicas may begin to read; None when none with statistics takes requests. `turns` tells
         how many one may that has read the prompts of all requests that it has, by name.
         """
         if snapshot is not self._snapshot:
@@ -155,11 +155,11 @@ class Balancer:
         return self._speed.rate if self._speed.is_learned else None
 
     def merge_prefill_rate(self, tokens_per_s: float) -> None:
-        """Takes over what another process has learned; what this one learns itself comes first."""
+        """Take over what another process has learned; what this one learns itself comes first."""
         self._speed.merge(tokens_per_s)
 
     def take(self, choice: ReplicaChoice, ask: ReplicaRequest, now: float) -> Lease:
-        """Counts the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""
+        """Count the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""
         load = self.load(choice.replica)
         lease = Lease(load, ask, choice.matched_tokens, now, self._on_lease_end)
         load.take(lease, now)
@@ -169,7 +169,7 @@ class Balancer:
         return lease
 
     def take_told(self, replica: str, ask: ReplicaRequest, now: float) -> Lease | None:
-        """Counts a request that another process of the host sent to a replica, as `take` counts an own one; None for a
+        """Count a request that another process of the host sent to a replica, as `take` counts an own one; None for a
         replica that is not known here.
         """
         if replica not in self._replicas:
@@ -178,7 +178,7 @@ class Balancer:
         return self.take(ReplicaChoice(replica=replica, why="load", matched_tokens=matched), ask, now)
 
     def load(self, replica: str) -> Load:
-        """The load of a replica, created when it is new."""
+        """Return the load of a replica, created when it is new."""
         load = self._loads.get(replica)
         if load is None:
             load = Load(replica, self.index.bit(replica), self._speed)
@@ -186,7 +186,7 @@ class Balancer:
         return load
 
     def forget(self, replica: str) -> None:
-        """Drops all state of a replica that has left the pool."""
+        """Drop all state of a replica that has left the pool."""
         self._loads.pop(replica, None)
         self._replicas.pop(replica, None)
         self.index.forget(replica)
@@ -203,7 +203,7 @@ class Balancer:
             self.index.unpin(lease.replica, lease.ask.blocks[: lease.pinned], read)
 
     def _update_averages(self, lease: Lease) -> None:
-        """Updates the mean tokens per block and the prompts' share of what engines cache, as they cache completions as
+        """Update the mean tokens per block and the prompts' share of what engines cache, as they cache completions as
         well.
         """
         ask, decay = lease.ask, self.config.tuning.mean_decay
@@ -212,7 +212,7 @@ class Balancer:
         self._written_tokens = self._written_tokens * decay + ask.output_tokens
 
     def _adopt_snapshot(self, snapshot: PoolSnapshot, now: float) -> None:
-        """Takes over the replicas and statistics of a new snapshot, once for each."""
+        """Take over the replicas and statistics of a new snapshot, once for each."""
         before, self._replicas = self._replicas, {replica.name: replica for replica in snapshot.replicas}
         for gone in [name for name in self._loads if name not in self._replicas]:
             self.forget(gone)
@@ -237,7 +237,7 @@ class Balancer:
         self._snapshot = snapshot
 
     def _size_cache(self, load: Load) -> None:
-        """Sets the blocks that the replica's KV cache has room for besides what running requests take."""
+        """Set the blocks that the replica's KV cache has room for besides what running requests take."""
         stats = load.stats
         if stats is None or not stats.kv_tokens or not self._block_tokens:
             return
@@ -267,7 +267,7 @@ def _not_compared(ask: ReplicaRequest) -> float:
 
 
 def _whole_where_all_compared(ask: ReplicaRequest, matched: Matched) -> Matched:
-    """The match with the rest of a long prompt counted in where all that is compared is cached."""
+    """Return the match with the rest of a long prompt counted in where all that is compared is cached."""
     rest = _not_compared(ask)
     if not rest:
         return matched
@@ -280,7 +280,7 @@ def _whole_where_all_compared(ask: ReplicaRequest, matched: Matched) -> Matched:
 def choose(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
 ) -> ReplicaChoice:
-    """The decision itself; a pure function but for `rng`."""
+    """Choose a replica; a pure function but for `rng`."""
     tuning = rules.config.tuning
     cold, scores = _weighed(ask, candidates, matched, rules, now, tuning.prefill_weight)
     best = scores.index(min(scores))
@@ -304,7 +304,7 @@ def choose(
 def choose_along_ring(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float
 ) -> ReplicaChoice:
-    """The decision of a gateway that knows little of what the others do: consistent hashing with bounded load, so that all
+    """Choose a replica for a gateway that knows little of what the others do: consistent hashing with bounded load, so that all
     of them keep a conversation together, and of the first few on the ring the one that is expected soonest. The home is
     taken to have most of the prompt, since the others send it there. Pure, and without dice.
     """
@@ -405,7 +405,7 @@ def _saturated_scores(
 
 
 def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> list[float]:
-    """The scores where a replica without statistics is not taken for idle: it waits at least as long as the mean of the
+    """Return the scores where a replica without statistics is not taken for idle: it waits at least as long as the mean of the
     others.
     """
     known = [load.wait_s(now) for load in candidates if load.known]
@@ -421,7 +421,7 @@ def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> 
 def _home_on_ring(
     ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], near_s: float, rules: Rules
 ) -> int | None:
-    """The first candidate along the ring that is among the best and not loaded beyond the bound; None when there is
+    """Return the first candidate along the ring that is among the best and not loaded beyond the bound; None when there is
     none.
     """
     total = sum([load.busy_tokens for load in candidates]) + ask.tokens
@@ -452,7 +452,7 @@ def _why(own: float, cold: Sequence[float], tokens: int, ringed: bool) -> Why:
 
 
 def _restarted(before: EngineStats | None, after: EngineStats | None) -> bool:
-    """True when a counter went down: another process answers there, whose cache is empty."""
+    """Return whether a counter went down: another process answers there, whose cache is empty."""
     if before is None or after is None:
         return False
     pairs = (

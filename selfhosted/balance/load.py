@@ -61,7 +61,7 @@ class PrefillSpeed:
         self._seconds = _PRIOR_TOKENS / prefill_tokens_per_s
 
     def learn(self, tokens: float, seconds: float) -> float:
-        """Adds an observation, and returns the seconds that were expected before it."""
+        """Add an observation, and return the seconds that were expected before it."""
         self.is_learned = True
         expected_s = tokens / self.rate
         seconds = min(max(seconds, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
@@ -94,7 +94,7 @@ class TrafficVisibility:
         self._known = self._there = _VISIBILITY_PRIOR
 
     def saw(self, known: int, there: int) -> None:
-        """An engine was read: so many requests there are known, and so many there are."""
+        """Count one reading of an engine: `known` of the requests there are known here, of `there` in all."""
         self._known = self._known * _VISIBILITY_DECAY + known
         self._there = self._there * _VISIBILITY_DECAY + there
 
@@ -146,7 +146,7 @@ class Lease:
         self._on_end = on_end
 
     def first_token(self, now: float, *, told: bool = True) -> None:
-        """Marks the prompt as prefilled: just now or, when not `told`, at some earlier time, from which no rate is
+        """Mark the prompt as prefilled: just now or, when not `told`, at some earlier time, from which no rate is
         learned.
         """
         if not self.started and not self.ended:
@@ -154,7 +154,7 @@ class Lease:
             self.load.began(self, now, told=told)
 
     def end(self, now: float, *, cached_tokens: int | None = None, output_tokens: int | None = None) -> None:
-        """Ends the request, however it went. `cached_tokens` and `output_tokens` are the engine's own counts, None
+        """End the request, however it went. `cached_tokens` and `output_tokens` are the engine's own counts, None
         where it reported none.
         """
         if not self.ended:
@@ -260,12 +260,12 @@ class Load:
         return max(0, read - int(self.busy_tokens)) if self.known else 0
 
     def wait_s(self, now: float) -> float:
-        """Expected seconds until a new prefill can begin."""
+        """Return the expected seconds until a new prefill can begin."""
         wait_s, rest_s = self.clear_at - now, self.rest_s
         return max(wait_s, rest_s) + self.extra_s
 
     def is_reading(self, ask: ReplicaRequest, cached: int) -> bool:
-        """True when the first `cached` tokens of the prompt, which are taken to be cached here, are still being read."""
+        """Return whether the first `cached` tokens of the prompt, which are taken to be cached here, are still being read."""
         last = min(int(cached / ask.block_tokens), len(ask.blocks)) - 1
         if last < 0:
             return False
@@ -276,7 +276,7 @@ class Load:
         )
 
     def ahead(self, now: float) -> float:
-        """The work that is to be read there before a new prompt, in tokens without context."""
+        """Return the work that is to be read there before a new prompt, in tokens without context."""
         left = (self.clear_at - now) / self.token_s
         if self._pending:
             left = max(left, self._pending_work - (1 - _OVERDUE) * next(iter(self._pending)).work)
@@ -318,7 +318,7 @@ class Load:
             self._pending_work = self._pending_work - lease.work if self._pending else 0.0
 
     def read(self, stats: EngineStats | None, now: float) -> None:
-        """Takes over the statistics of a scrape; None when there are none that are fresh enough."""
+        """Take over the statistics of a scrape; None when there are none that are fresh enough."""
         self.known = stats is not None
         if stats is None:
             self._most_running = 0
@@ -341,7 +341,7 @@ class Load:
         self._recompute()
 
     def _note_most(self) -> None:
-        """Notes the most that this process had there since the last scrape."""
+        """Note the most that this process had there since the last scrape."""
         pending = len(self._pending)
         self._most_requests = max(self._most_requests, self.requests)
         self._most_tokens = max(self._most_tokens, self.tokens)
@@ -376,7 +376,7 @@ class Load:
             self.rest_s = max(self.rest_s, self.waiting * self._duration_s / max(1, in_flight))
 
     def _no_seat(self, stats: EngineStats) -> bool:
-        """True where requests wait for others to end. Where far fewer run than have run there at once, and the KV cache has room,
+        """Return whether requests wait for others to end. Where far fewer run than have run there at once, and the KV cache has room,
         they wait for prompts to be read.
         """
         return stats.running >= _SEATED * self._most_running or (stats.kv_usage or 0.0) >= _FULL_KV

@@ -18,11 +18,11 @@ _TEXTS: Final = ("query", "input", "file")
 _BARE: Final = Message(role="")
 _NO_CALLS: Final = _BARE.tool_calls
 _NO_CALL: Final = _BARE.function_call
-"""What a message without calls has in their place."""
+"""The value of a message without calls in their place."""
 
 
 def rendered(request: ChatRequest, *, most_bytes: int, salt: str = "") -> bytes:
-    """The first `most_bytes` bytes of the rendered prompt. Renderings with different salts share no prefix."""
+    """Return the first `most_bytes` bytes of the rendered prompt. Renderings with different salts share no prefix."""
     # Templates put definitions of tools before the conversation.
     fields = request.fields
     begins = [bytes(fields[name]) for name in _DEFINITIONS if name in fields]
@@ -51,7 +51,7 @@ def rendered(request: ChatRequest, *, most_bytes: int, salt: str = "") -> bytes:
 
 
 def instructions(request: ChatRequest) -> bytes:
-    """The instructions that precede the conversation: tool definitions and leading system messages, joined by NUL
+    """Return the instructions that precede the conversation: tool definitions and leading system messages, joined by NUL
     bytes. This is the order in which `rendered` begins.
     """
     parts = [bytes(request.fields[name]) for name in _DEFINITIONS if name in request.fields]

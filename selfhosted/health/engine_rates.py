@@ -1,4 +1,4 @@
-"""What an engine does in a second, smoothed over the last minute, from its counters."""
+"""Rates of an engine's work, smoothed over the last minute, from its counters."""
 
 import math
 from typing import Final
@@ -8,6 +8,26 @@ import msgspec
 from selfhosted.replica import EngineStats
 
 _MEMORY_S: Final = 60.0
+
+
+class HitRate:
+    """Exponentially weighted hits per look-up, with a time constant of one minute."""
+
+    def __init__(self) -> None:
+        self._queries = 0.0
+        self._hits = 0.0
+        self._at = float("-inf")
+
+    def add(self, queries: float, hits: float, now: float) -> None:
+        kept = math.exp(-max(0.0, now - self._at) / _MEMORY_S)
+        self._queries = self._queries * kept + queries
+        self._hits = self._hits * kept + hits
+        self._at = now
+
+    @property
+    def rate(self) -> float | None:
+        """Fraction of looked-up prompt tokens that were found, 0 to 1; None until something was looked up."""
+        return self._hits / self._queries if self._queries > 0 else None
 
 
 class EngineRates:
@@ -21,7 +41,7 @@ class EngineRates:
         self._sums: dict[str, float | None] = {"tokens": 0.0, "computed": 0.0, "output": 0.0, "preemptions": 0.0}
 
     def add(self, before: EngineStats, after: EngineStats) -> None:
-        """Adds what happened between two readings of one process."""
+        """Add what happened between two readings of one process."""
         took_s = after.at - before.at
         if took_s <= 0:
             return
@@ -45,7 +65,7 @@ class EngineRates:
             self._sums[name] = None if value is None else (held or 0.0) * kept + value
 
     def put_into(self, stats: EngineStats) -> EngineStats:
-        """The same statistics with these rates; None where the engine does not count, or was read once only."""
+        """Return the same statistics with these rates; None where the engine does not count, or was read once only."""
         if self._seconds <= 0:
             return stats
         rates = {f"{name}_per_s": None if held is None else held / self._seconds for name, held in self._sums.items()}

@@ -46,15 +46,15 @@ class FleetView(msgspec.Struct, frozen=True):
     store: RegistryStore
     shared: Sequence[SharedGpusConfig] = ()
     turn_problems: dict[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
-    """What is wrong with engines that should sleep in turns, by the group and then the pool, where this process leads."""
+    """Problems of engines that should sleep in turns, by the group and then the pool, where this process leads."""
 
     def turn_problem(self, pool: str) -> str:
-        """Why the pool's engines do not sleep in turns, as they should; empty where they do, or this process does not lead."""
+        """Return why the pool's engines do not sleep in turns, as they should; empty where they do, or this process does not lead."""
         return next((found[pool] for found in self.turn_problems.values() if found.get(pool)), "")
 
 
 def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
-    """The body of GET /v1/fleet. `now` is on the monotonic clock, in seconds."""
+    """Return the body of GET /v1/fleet. `now` is on the monotonic clock, in seconds."""
     problem = view.registry.problem
     return {
         "object": "list",
@@ -105,7 +105,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
 
 
 def state_of(replicas: Sequence[Replica], problems: Sequence[Problem], desired: int | None) -> PoolState:
-    """The pool's state, from its replicas' states, its problems and the desired number of replicas (None: undecided)."""
+    """Return the pool's state, from its replicas' states, its problems and the desired number of replicas (None: undecided)."""
     states = {replica.state for replica in replicas}
     if not states:
         return "scaled_to_zero" if desired == 0 else "empty"
@@ -117,7 +117,7 @@ def state_of(replicas: Sequence[Replica], problems: Sequence[Problem], desired: 
 
 
 def _unread(replicas: Iterable[Replica]) -> list[dict[str, str]]:
-    """The problem that statistics of replicas that serve cannot be read."""
+    """Return the problem that statistics of replicas that serve cannot be read."""
     unread = [each for each in replicas if each.state == "ready" and each.stats is None]
     names = [each.name for each in unread if each.why not in {"", NOT_READ_YET}]
     if not names:
@@ -138,7 +138,7 @@ def _state_of_pool(
 
 
 def _told_readers(config: PoolConfig, registry: Registry, replicas: Sequence[Replica]) -> dict[str, Any]:
-    """What is told of the replicas that only read prompts, whose number is decided apart."""
+    """Return what is told of the replicas that only read prompts, whose number is decided apart."""
     (part,) = (each for each in config.parts if each.does == "reads")
     own = [each for each in replicas if config.is_in(part, each.name)]
     return {
@@ -150,7 +150,7 @@ def _told_readers(config: PoolConfig, registry: Registry, replicas: Sequence[Rep
 
 
 def told_wish(wish: ScaleTarget | None) -> dict[str, Any]:
-    """The desired number of replicas, the reason and the time of the decision; null, empty and null where there was
+    """Return the desired number of replicas, the reason and the time of the decision; null, empty and null where there was
     none.
     """
     if wish is None or wish.desired is None:
@@ -175,7 +175,7 @@ def told_replica(replica: Replica, now: float, *, ordered: bool) -> dict[str, An
 
 
 def _events_as_json(events: Mapping[str, KvState] | None, name: str) -> dict[str, Any] | None:
-    """The state of one replica's KV events; None where the pool does not subscribe to them."""
+    """Return the state of one replica's KV events; None where the pool does not subscribe to them."""
     found = None if events is None else events.get(name)
     return None if found is None else msgspec.structs.asdict(found)
 
@@ -201,7 +201,7 @@ def _usage_as_json(usage: Usage) -> dict[str, Any]:
 
 
 def _versions_as_json(replicas: Sequence[Replica], hardware: PoolHardware) -> list[dict[str, Any]]:
-    """What each version's replicas do, and for how much. One that is null stands for the replicas that say none."""
+    """Return what each version's replicas do, and for how much. One that is null stands for the replicas that say none."""
     found = []
     for version, usage in usage_by_version(replicas, hardware).items():
         own = [each for each in replicas if each.address.version == version]

@@ -1,4 +1,4 @@
-"""What a pool's GPUs are, cost and could do, and how much of that is used. Pure."""
+"""A pool's GPUs, their cost and peak, and how much of that is used. Pure."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -27,7 +27,7 @@ UNKNOWN: Final = PoolHardware()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool's replicas do now, as a mean of the last minute. A field is None where it is not known."""
+    """The present work of a pool's replicas, as a mean of the last minute. A field is None where it is not known."""
 
     tokens_per_s: float | None = None
     """Prompt and completion tokens a second."""
@@ -43,7 +43,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usage_of(replicas: Iterable[Replica], hardware: PoolHardware = UNKNOWN) -> Usage:
-    """The use of a pool. Replicas that are up and tell nothing make throughput unknown, not 0."""
+    """Return the use of a pool. Replicas that are up and tell nothing make throughput unknown, not 0."""
     up = [each for each in replicas if each.state in _UP]
     serving = [each for each in up if each.state != "starting"]
     known = [each.stats for each in serving if each.stats is not None]
@@ -69,7 +69,7 @@ def usage_of(replicas: Iterable[Replica], hardware: PoolHardware = UNKNOWN) -> U
 
 
 def usage_by_version(replicas: Iterable[Replica], hardware: PoolHardware = UNKNOWN) -> dict[str, Usage]:
-    """The use of a pool's replicas by the version that they run, sorted; under the empty name of those that say none. Empty where
+    """Return the use of a pool's replicas by the version that they run, sorted; under the empty name of those that say none. Empty where
     none says any.
     """
     sides: dict[str, list[Replica]] = {}

@@ -7,7 +7,7 @@ from typing import Final, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from selfhosted.health.hardware import PoolHardware
-from selfhosted.health.observer import ScrapeResult, WatchObserver
+from selfhosted.health.pool_prober import ScrapeResult, WatchObserver
 from selfhosted.replica import EngineStats, ReplicaState
 
 MAX_REPLICAS: Final = 1_000
@@ -107,7 +107,7 @@ class WatchMetrics(WatchObserver):
         )
 
     def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None:
-        """Sets the state gauges. Ignored for replicas beyond `MAX_REPLICAS`, counted over the process's life where
+        """Set the state gauges. Ignored for replicas beyond `MAX_REPLICAS`, counted over the process's life where
         series cannot be removed.
         """
         if (pool, replica) not in self._exported:
@@ -118,7 +118,7 @@ class WatchMetrics(WatchObserver):
             self._state.labels(pool, replica, each).set(each == state)
 
     def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
-        """Sets the load gauges; NaN where unknown, as 0 would mean idle."""
+        """Set the load gauges; NaN where unknown, as 0 would mean idle."""
         if (pool, replica) not in self._exported:
             return
         for field, gauge in self._loads.items():
@@ -126,7 +126,7 @@ class WatchMetrics(WatchObserver):
             gauge.labels(pool, replica).set(math.nan if value is None else value)
 
     def set_replica_version(self, pool: str, replica: str, version: str) -> None:
-        """Sets the version's gauge in place of an earlier version's."""
+        """Set the version's gauge in place of an earlier version's."""
         before = self._versions.get((pool, replica), "")
         if version == before or (pool, replica) not in self._exported:
             return
@@ -160,7 +160,7 @@ class WatchMetrics(WatchObserver):
             gauge.remove(pool, replica)
 
     def set_pool_hardware(self, pool: str, hardware: PoolHardware) -> None:
-        """Sets what is known of a pool's hardware; what is not has no series."""
+        """Set what is known of a pool's hardware; what is not has no series."""
         hour = hardware.nanousd_per_hour
         known = {
             "gpus": hardware.gpus,

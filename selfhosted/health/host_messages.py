@@ -19,14 +19,14 @@ from selfhosted.rollouts.versions import RolloutTold
 from selfhosted.scale.process_reports import FleetReport
 
 FromProber = FromPool | RolloutTold | SleepTold
-"""What the prober tells every process."""
+"""A message of the prober to every process."""
 FromProcess = FromRequests | FleetReport | KvStates
-"""What a process tells the prober."""
+"""A message of a process to the prober."""
 
 ToHost = FromProcess | PromptsSent
-"""What a process tells the prober and the other processes of its host."""
+"""A message of a process to the prober and the other processes of its host."""
 ToFleet = FromProber | PromptsSent
-"""What a process's fleet is told."""
+"""A message to a process's fleet."""
 
 FROM_PROBER: Final[tuple[type[msgspec.Struct], ...]] = (PoolMembers, ReplicaObserved, RolloutTold, SleepTold)
 FROM_PROCESS: Final[tuple[type[msgspec.Struct], ...]] = (ReplicaDoubted, AdapterChanged, FleetReport, KvStates)

@@ -11,7 +11,7 @@ from typing import Final
 
 from selfhosted.config import PoolConfig
 from selfhosted.health import verdict as judge
-from selfhosted.health.judged_replica import Judged, is_same
+from selfhosted.health.judged_replica import JudgedReplica, is_same
 from selfhosted.health.messages import AdapterChanged, FromPool, PoolMembers, ReplicaDoubted, ReplicaObserved, Tell
 from selfhosted.health.verdict import Health
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, ReplicaState
@@ -63,9 +63,9 @@ class PoolJudge:
         self._clock = clock
         self._tell = tell
         self.observer = observer or JudgeObserver()
-        self._judged: dict[str, Judged] = {}
+        self._judged: dict[str, JudgedReplica] = {}
         self._doubted: set[str] = set()
-        """Whose doubt is to be told."""
+        """Names of replicas whose doubt is to be told."""
         self._snapshot: PoolSnapshot | None = None
         self._ticked_at: float | None = None
 
@@ -91,14 +91,14 @@ class PoolJudge:
     # --- what is told
 
     def hear(self, message: FromPool) -> None:
-        """Takes over what is told of the pool."""
+        """Take over what is told of the pool."""
         if isinstance(message, ReplicaObserved):
             self.observe(message)
         else:
             self.adopt(message)
 
     def adopt(self, members: PoolMembers) -> None:
-        """Replaces the pool's members. A replica whose URL or engine changed is dropped and added anew."""
+        """Replace the pool's members. A replica whose URL or engine changed is dropped and added anew."""
         wanted: dict[str, Address] = {}
         for address in members.addresses:
             wanted.setdefault(address.name, address)
@@ -110,7 +110,7 @@ class PoolJudge:
             self._members_changed()
 
     def observe(self, observed: ReplicaObserved) -> None:
-        """Takes over what is known of one replica. One that is new is a member from now on."""
+        """Take over what is known of one replica. One that is new is a member from now on."""
         name = observed.address.name
         if self._adopt_one(observed.address):
             self._members_changed()
@@ -127,7 +127,7 @@ class PoolJudge:
             self._set_adapters(judged, observed.adapters, observed.adapters_at)
 
     def doubt(self, doubted: ReplicaDoubted) -> bool:
-        """Takes over what another process's requests say. Returns whether it was news."""
+        """Take over what another process's requests say. Returns whether it was news."""
         judged = self._judged.get(doubted.replica)
         if judged is None or judged.address.url != doubted.url:
             return False
@@ -139,7 +139,7 @@ class PoolJudge:
     # --- this process's own requests
 
     def failed(self, name: str, began_at: float | None = None) -> None:
-        """Records a failed request: the replica gets no other until a probe, sent now, was answered."""
+        """Record a failed request: the replica gets no other until a probe, sent now, was answered."""
         judged = self._judged.get(name)
         if judged is not None:
             now = self._clock()
@@ -147,13 +147,13 @@ class PoolJudge:
             self._set_own(judged, health)
 
     def began(self, name: str) -> None:
-        """Records a request sent to the replica. After repeated failures it is a trial, and the only request there."""
+        """Record a request sent to the replica. After repeated failures it is a trial, and the only request there."""
         judged = self._judged.get(name)
         if judged is not None and (judged.health.doubt.suspicions or judged.health.on_trust):
             self._set_own(judged, judge.request_began(judged.health, now=self._clock(), limits=self._limits))
 
     def succeeded(self, name: str, began_at: float, now: float) -> None:
-        """Records a request that was answered now."""
+        """Record a request that was answered now."""
         judged = self._judged.get(name)
         if judged is None:
             return
@@ -163,19 +163,19 @@ class PoolJudge:
             self._set_own(judged, health)
 
     def left(self, name: str, began_at: float) -> None:
-        """Records a request that ended without evidence for or against the replica."""
+        """Record a request that ended without evidence for or against the replica."""
         judged = self._judged.get(name)
         if judged is not None and judged.health.doubt.trial_until is not None:
             now = self._clock()
             self._set_own(judged, judge.request_left(judged.health, now=now, began_at=began_at, limits=self._limits))
 
     def answered_since(self, name: str, at: float) -> bool:
-        """True when a request of this process was answered there after `at`, of the monotonic clock."""
+        """Return whether a request of this process was answered there after `at`, of the monotonic clock."""
         judged = self._judged.get(name)
         return judged is not None and judged.answered_at > at
 
     def adapter_changed(self, name: str, adapter: str, *, loaded: bool) -> None:
-        """Records that a LoRA adapter is loaded there now, or is not."""
+        """Record that a LoRA adapter is loaded there now, or is not."""
         judged = self._judged.get(name)
         if judged is None:
             return
@@ -187,7 +187,7 @@ class PoolJudge:
             self._tell(AdapterChanged(pool=self._pool, replica=name, url=url, adapter=adapter, loaded=loaded, at=now))
 
     def open_doubts(self) -> tuple[ReplicaDoubted, ...]:
-        """What requests have against replicas now. To be told again and again, as a message may be lost."""
+        """Return the doubts of requests about replicas now, to be told again and again, as a message may be lost."""
         return tuple([self._told_doubt(each) for each in self._judged.values() if each.health.is_open])
 
     def tick(self, interval_s: float) -> None:
@@ -210,7 +210,7 @@ class PoolJudge:
     # --- membership
 
     def _adopt_one(self, address: Address) -> bool:
-        """Returns whether anything changed."""
+        """Adopt one address. Returns whether anything changed."""
         judged = self._judged.get(address.name)
         if judged is None:
             self._add(address)
@@ -228,7 +228,7 @@ class PoolJudge:
         return True
 
     def _add(self, address: Address) -> None:
-        judged = self._judged[address.name] = Judged(address, self._clock())
+        judged = self._judged[address.name] = JudgedReplica(address, self._clock())
         self.observer.state_changed(address.name, None, judged.state)
 
     def _drop(self, name: str) -> None:
@@ -244,8 +244,8 @@ class PoolJudge:
 
     # --- what follows
 
-    def _set_own(self, judged: Judged, health: Health) -> None:
-        """Takes over the health that follows from an own request, and tells of it."""
+    def _set_own(self, judged: JudgedReplica, health: Health) -> None:
+        """Take over the health that follows from an own request, and tell of it."""
         if health is judged.health:
             return
         self._set_health(judged, health)
@@ -263,12 +263,12 @@ class PoolJudge:
                 judged.told = judged.health.doubt
                 self._tell(self._told_doubt(judged))
 
-    def _told_doubt(self, judged: Judged) -> ReplicaDoubted:
+    def _told_doubt(self, judged: JudgedReplica) -> ReplicaDoubted:
         address = judged.address
         return ReplicaDoubted(pool=self._pool, replica=address.name, url=address.url, doubt=judged.health.doubt)
 
-    def _set_health(self, judged: Judged, health: Health) -> None:
-        """Takes over the decided health, and publishes what changed by it."""
+    def _set_health(self, judged: JudgedReplica, health: Health) -> None:
+        """Take over the decided health, and publish what changed by it."""
         before, state = judged.health, judged.state
         judged.health = health
         if before.state == health.state and before.why == health.why:
@@ -280,13 +280,13 @@ class PoolJudge:
             self.observer.state_changed(judged.address.name, state, judged.state)
             self.observer.changed()
 
-    def _note_restart(self, judged: Judged, restarted_at: float) -> None:
+    def _note_restart(self, judged: JudgedReplica, restarted_at: float) -> None:
         before = judged.restarted_at
         judged.restarted_at = restarted_at if before is None else max(before, restarted_at)
         if before is not None and restarted_at > before:
             self.observer.restarted(judged.address.name)
 
-    def _set_stats(self, judged: Judged, stats: EngineStats | None, why: str) -> None:
+    def _set_stats(self, judged: JudgedReplica, stats: EngineStats | None, why: str) -> None:
         if stats is None and judged.stats is None and why == judged.stats_why:
             return
         known = judged.stats is not None
@@ -295,12 +295,12 @@ class PoolJudge:
         if known or stats is not None:
             self.observer.stats_changed(judged.address.name, stats)
 
-    def _set_adapters(self, judged: Judged, adapters: frozenset[str], at: float) -> None:
+    def _set_adapters(self, judged: JudgedReplica, adapters: frozenset[str], at: float) -> None:
         judged.adapters_at = at
         if judged.adapters != adapters:
             judged.adapters = adapters
             self._invalidate(judged)
 
-    def _invalidate(self, judged: Judged) -> None:
+    def _invalidate(self, judged: JudgedReplica) -> None:
         judged.touch()
         self._snapshot = None

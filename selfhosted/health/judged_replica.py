@@ -1,11 +1,11 @@
-"""What a process knows of one replica, and the `Replica` value of the snapshot."""
+"""One replica as a process knows it, and the `Replica` value of the snapshot."""
 
 from selfhosted.health.messages import NEVER
 from selfhosted.health.verdict import Health, unknown
 from selfhosted.replica import NOT_READ_YET, Address, EngineStats, Replica, ReplicaState
 
 
-class Judged:
+class JudgedReplica:
     """The mutable record of one replica. Owned by one PoolJudge."""
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Judged:
         self.adapters: frozenset[str] = frozenset()
         self.adapters_at = NEVER
         self.heard_at = now
-        """When anything was last heard of it."""
+        """Time at which anything was last heard of it."""
         self.told = self.health.doubt
         """The doubt that was told last."""
         self._replica: Replica | None = None
@@ -64,7 +64,7 @@ class Judged:
         return self._replica
 
     def adopt(self, address: Address, now: float) -> None:
-        """Takes over a new address of the same replica, which may have begun or stopped draining or come from another
+        """Take over a new address of the same replica, which may have begun or stopped draining or come from another
         source.
         """
         if address.draining and not self.address.draining:
@@ -78,5 +78,5 @@ class Judged:
 
 
 def is_same(one: Address, other: Address) -> bool:
-    """True when both are the same engine process, as far as addresses tell."""
+    """Return whether both are the same engine process, as far as addresses tell."""
     return (one.url, one.kind) == (other.url, other.kind)

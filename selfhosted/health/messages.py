@@ -1,4 +1,4 @@
-"""What travels between the one that probes a host's replicas and all processes that send requests there.
+"""Messages between the one that probes a host's replicas and all processes that send requests there.
 
 Down: who is in a pool, and all that is known of a replica. Each message is whole, so the newest of a key is enough, in
 any order. Up: what a process saw for itself. All times are of the monotonic clock, which the processes of a host share.
@@ -16,7 +16,7 @@ NEVER = float("-inf")
 
 
 class PoolMembers(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is in a pool."""
+    """The members of a pool."""
 
     pool: str
     addresses: tuple[Address, ...]
@@ -31,27 +31,27 @@ class ReplicaObserved(msgspec.Struct, frozen=True, kw_only=True):
     probe: Probe | None = None
     """None until it was probed."""
     doubt: Doubt = NO_DOUBT
-    """What requests of all processes of the host say against it."""
+    """The doubt that requests of all processes of the host raise about it."""
     stats: EngineStats | None = None
     """None when they are unknown."""
     stats_why: str = ""
-    """Why they are unknown, for people."""
+    """The reason why they are unknown, for people."""
     scraped_at: float = NEVER
-    """When that was found; before the first reading nothing is said by `stats`."""
+    """Time of that finding; before the first reading `stats` says nothing."""
     restarted_at: float = NEVER
-    """When another process was found to answer at the address."""
+    """Time at which another process was found to answer at the address."""
     adapters: frozenset[str] = frozenset()
     adapters_at: float = NEVER
     """The moment of which the adapters are known."""
 
 
 class ReplicaDoubted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process's requests say against a replica. While no probe has answered since, it asks for one at once."""
+    """The doubt that a process's requests raise about a replica. While no probe has answered since, it asks for one at once."""
 
     pool: str
     replica: str
     url: str
-    """Which one of this name."""
+    """The address, which tells replicas of one name apart."""
     doubt: Doubt
 
 
@@ -67,9 +67,9 @@ class AdapterChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FromPool = PoolMembers | ReplicaObserved
-"""What is told of a pool."""
+"""A message about a pool."""
 FromRequests = ReplicaDoubted | AdapterChanged
-"""What a process tells of its requests, as it happens."""
+"""A process's message about its requests, as it happens."""
 
 Tell = Callable[[FromRequests], object]
 """Sends a message up. It may be lost."""

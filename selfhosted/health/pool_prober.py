@@ -10,21 +10,43 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from selfhosted.config import PoolConfig
 from selfhosted.engines.dialects import GpuReading, Reading, Slots, StatsUnreadable, read_gpus, read_page, read_slots
-from selfhosted.engines.fetching import Fetch, FetchFailed
-from selfhosted.health.hit_rate import HitRate
+from selfhosted.engines.fetching import Failure, Fetch, FetchFailed
+from selfhosted.health.engine_rates import HitRate
 from selfhosted.health.judge import UNREAD, JudgeObserver, PoolJudge
 from selfhosted.health.judged_replica import is_same
 from selfhosted.health.messages import NEVER, AdapterChanged, PoolMembers, Publisher, ReplicaDoubted
-from selfhosted.health.observer import ScrapeResult, WatchObserver
-from selfhosted.health.probed_replica import Watched
+from selfhosted.health.probed_replica import ProbedReplica
 from selfhosted.health.verdict import NO_DOUBT
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, ReplicaState
+
+ScrapeResult = Literal["ok", "status", "unreadable"] | Failure
+
+
+class WatchObserver:
+    """Receives what a pool's dashboard shows; this base class ignores it. Implementations must be quick and never
+    raise.
+    """
+
+    def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None: ...
+
+    def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
+        """`stats` is None when unknown."""
+
+    def set_replica_version(self, pool: str, replica: str, version: str) -> None:
+        """`version` is empty when nobody says it."""
+
+    def count_scrape(self, pool: str, result: ScrapeResult) -> None: ...
+
+    def set_prefix_hit_rate(self, pool: str, rate: float) -> None: ...
+
+    def forget_replica(self, pool: str, replica: str) -> None: ...
+
 
 _log = logging.getLogger("weighbridge.selfhosted")
 
@@ -40,7 +62,7 @@ _LATE: Final = 1.5
 _LATE_S: Final = 0.1
 
 
-class PoolWatch(JudgeObserver):
+class PoolProber(JudgeObserver):
     """The watch of one pool's replicas, one a host. Not thread-safe: its methods are for the event loop that `run` runs
     on.
     """
@@ -64,7 +86,7 @@ class PoolWatch(JudgeObserver):
         # Staggers probes, so it need not be unpredictable.
         self._rng = rng or random.Random()  # noqa: S311
         self._judge = PoolJudge(config, clock=clock, observer=self)
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, ProbedReplica] = {}
         self._hit_rate = HitRate()
         self._running = False
 
@@ -79,12 +101,12 @@ class PoolWatch(JudgeObserver):
         return self._hit_rate.rate
 
     def answered(self, name: str) -> bool:
-        """True once a probe of the replica was answered."""
+        """Return whether a probe of the replica was answered."""
         watched = self._watched.get(name)
         return watched is not None and watched.probe is not None and watched.probe.answered_at != NEVER
 
     def adopt(self, addresses: Iterable[Address], *, complete: bool = True) -> None:
-        """Replaces the pool's members. A replica whose URL or engine changed is dropped and added anew. While the list is
+        """Replace the pool's members. A replica whose URL or engine changed is dropped and added anew. While the list is
         not `complete`, members that others know from before stay theirs.
         """
         wanted: dict[str, Address] = {}
@@ -101,7 +123,7 @@ class PoolWatch(JudgeObserver):
         self._publisher.publish(self._key(), PoolMembers(pool=self._pool, addresses=members, complete=complete))
 
     def doubt(self, doubted: ReplicaDoubted) -> None:
-        """Takes over what a process's requests say against a replica, tells the others, and probes at once."""
+        """Take over what a process's requests say against a replica, tell the others, and probe at once."""
         watched = self._watched.get(doubted.replica)
         if watched is None or not self._judge.doubt(doubted):
             return
@@ -111,7 +133,7 @@ class PoolWatch(JudgeObserver):
             watched.probe_wanted.set()
 
     def adapter_changed(self, change: AdapterChanged) -> None:
-        """Takes over that a process loaded or unloaded an adapter, and tells the others."""
+        """Take over that a process loaded or unloaded an adapter, and tell the others."""
         watched = self._watched.get(change.replica)
         if (
             watched is not None
@@ -121,7 +143,7 @@ class PoolWatch(JudgeObserver):
             self._tell(watched)
 
     def set_adapters(self, name: str, adapters: frozenset[str], at: float) -> None:
-        """Sets the LoRA adapters that were loaded there at a moment, unless something newer is known."""
+        """Set the LoRA adapters that were loaded there at a moment, unless something newer is known."""
         watched = self._watched.get(name)
         if watched is not None and watched.take_adapters(adapters, at):
             self._tell(watched)
@@ -151,7 +173,7 @@ class PoolWatch(JudgeObserver):
             return
         if watched is not None:
             self._drop(name)
-        watched = self._watched[name] = Watched(address, self._config, self._clock())
+        watched = self._watched[name] = ProbedReplica(address, self._config, self._clock())
         if self._running:
             self._start_tasks(watched)
 
@@ -164,14 +186,16 @@ class PoolWatch(JudgeObserver):
     def _key(self, *replica: str) -> tuple[str, ...]:
         return ("pool", self._pool, *replica)
 
-    def _start_tasks(self, watched: Watched) -> None:
+    def _start_tasks(self, watched: ProbedReplica) -> None:
         watched.tasks = (
             asyncio.create_task(self._repeat(watched.probe_wanted, self._probe, watched)),
             asyncio.create_task(self._repeat(watched.scrape_wanted, self._update_stats, watched)),
         )
 
-    async def _repeat(self, wanted: asyncio.Event, act: Callable[[Watched], Awaitable[None]], watched: Watched) -> None:
-        """Calls `act` about once in an interval, and at once when `wanted` is set; never twice at the same time."""
+    async def _repeat(
+        self, wanted: asyncio.Event, act: Callable[[ProbedReplica], Awaitable[None]], watched: ProbedReplica
+    ) -> None:
+        """Call `act` about once in an interval, and at once when `wanted` is set; never twice at the same time."""
         pause_s = self._rng.uniform(0, min(_FIRST_WITHIN_S, self._config.every_s))
         while True:
             with contextlib.suppress(TimeoutError):
@@ -185,7 +209,7 @@ class PoolWatch(JudgeObserver):
                 _log.exception("a round of watching %s of pool %s failed", watched.address.name, self._pool)
             pause_s = self._pause_s(watched, self._clock() - began)
 
-    def _pause_s(self, watched: Watched, took_s: float) -> float:
+    def _pause_s(self, watched: ProbedReplica, took_s: float) -> float:
         every_s = self._config.every_s
         pause_s = every_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER) - took_s
         health = self._judge.health(watched.address.name)
@@ -195,7 +219,7 @@ class PoolWatch(JudgeObserver):
 
     # --- what is found
 
-    def _tell(self, watched: Watched) -> None:
+    def _tell(self, watched: ProbedReplica) -> None:
         """Judges what is known of the replica now, and tells everybody."""
         name = watched.address.name
         if self._watched.get(name) is not watched:
@@ -224,7 +248,7 @@ class PoolWatch(JudgeObserver):
     def removed(self, name: str) -> None:
         self._observer.forget_replica(self._pool, name)
 
-    async def _probe(self, watched: Watched) -> None:
+    async def _probe(self, watched: ProbedReplica) -> None:
         sent_at = self._clock()
         why = ""
         try:
@@ -245,14 +269,14 @@ class PoolWatch(JudgeObserver):
         if not was_read and self._is_read(watched):
             watched.scrape_wanted.set()
 
-    def _is_read(self, watched: Watched) -> bool:
-        """Whether the replica's statistics are worth a look."""
+    def _is_read(self, watched: ProbedReplica) -> bool:
+        """Return whether the replica's statistics are worth a look."""
         health = self._judge.health(watched.address.name)
         return health is not None and health.state not in UNREAD
 
     # --- statistics
 
-    async def _update_stats(self, watched: Watched) -> None:
+    async def _update_stats(self, watched: ProbedReplica) -> None:
         """Scrapes one replica, unless it does not answer probes."""
         if not self._is_read(watched):
             return
@@ -266,7 +290,7 @@ class PoolWatch(JudgeObserver):
             self._tell(watched)
         await self._read_gpus(watched)
 
-    async def _scrape(self, watched: Watched) -> tuple[ScrapeResult, str, Reading | None]:
+    async def _scrape(self, watched: ProbedReplica) -> tuple[ScrapeResult, str, Reading | None]:
         try:
             page = await self._fetch(
                 watched.urls.metrics, timeout_s=self._config.timeout_s, max_bytes=self._config.max_bytes
@@ -280,7 +304,7 @@ class PoolWatch(JudgeObserver):
         except StatsUnreadable as error:
             return "unreadable", f"its statistics cannot be read: {error}", None
 
-    async def _take_reading(self, watched: Watched, reading: Reading) -> None:
+    async def _take_reading(self, watched: ProbedReplica, reading: Reading) -> None:
         restarted, before = watched.note(reading)
         if restarted:
             watched.forget_process(self._clock())
@@ -299,8 +323,8 @@ class PoolWatch(JudgeObserver):
             watched.asleep = reading.asleep
             watched.probe_wanted.set()
 
-    def _with_extras(self, watched: Watched, stats: EngineStats) -> EngineStats:
-        """Adds the statistics that other pages than the metrics show."""
+    def _with_extras(self, watched: ProbedReplica, stats: EngineStats) -> EngineStats:
+        """Add the statistics that other pages than the metrics show."""
         slots = watched.slots
         if slots is not None:
             stats = msgspec.structs.replace(stats, max_running=slots.max_running, kv_tokens=slots.kv_tokens)
@@ -311,7 +335,7 @@ class PoolWatch(JudgeObserver):
         return watched.rates.put_into(stats)
 
     def _count_hits(self, before: EngineStats, after: EngineStats) -> None:
-        """Adds the look-ups and hits between two readings of one process to the hit rate."""
+        """Add the look-ups and hits between two readings of one process to the hit rate."""
         if None in (before.prefix_queries, before.prefix_hits, after.prefix_queries, after.prefix_hits):
             return
         queries = (after.prefix_queries or 0.0) - (before.prefix_queries or 0.0)
@@ -320,8 +344,8 @@ class PoolWatch(JudgeObserver):
             self._hit_rate.add(queries, hits, after.at)
             self._observer.set_prefix_hit_rate(self._pool, self._hit_rate.rate or 0.0)
 
-    async def _read_slots(self, watched: Watched) -> Slots | None:
-        """The engine's slots; None when they could not be read and should be asked for again."""
+    async def _read_slots(self, watched: ProbedReplica) -> Slots | None:
+        """Return the engine's slots; None when they could not be read and should be asked for again."""
         try:
             answer = await self._fetch(
                 watched.urls.props, timeout_s=self._config.timeout_s, max_bytes=self._config.max_bytes
@@ -330,7 +354,7 @@ class PoolWatch(JudgeObserver):
             return None
         return read_slots(answer.body) if answer.status == _OK else Slots()
 
-    async def _read_gpus(self, watched: Watched) -> None:
+    async def _read_gpus(self, watched: ProbedReplica) -> None:
         if watched.urls.gpu is None:
             return
         try:

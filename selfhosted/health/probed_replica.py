@@ -27,7 +27,7 @@ class Urls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def urls_of(address: Address, config: WatchConfig) -> Urls:
-    """The URLs to poll at an address. A malformed address gives URLs that cannot be reached, so that the probe reports
+    """Return the URLs to poll at an address. A malformed address gives URLs that cannot be reached, so that the probe reports
     it.
     """
     origin = address.url.rstrip("/")
@@ -47,8 +47,8 @@ def urls_of(address: Address, config: WatchConfig) -> Urls:
     )
 
 
-class Watched:
-    """The mutable record of one replica. Owned by one PoolWatch, and used on its event loop only."""
+class ProbedReplica:
+    """The mutable record of one replica. Owned by one PoolProber, and used on its event loop only."""
 
     def __init__(self, address: Address, config: WatchConfig, now: float) -> None:
         self.address = address
@@ -87,7 +87,7 @@ class Watched:
         )
 
     def take_probe(self, sent_at: float, why: str) -> None:
-        """Notes a probe; `why` is empty when it was answered well."""
+        """Note a probe; `why` is empty when it was answered well."""
         before = self.probe
         misses = 0 if before is None else before.misses
         self.probe = Probe(
@@ -100,20 +100,20 @@ class Watched:
         )
 
     def take_stats(self, stats: EngineStats | None, why: str, now: float) -> None:
-        """Notes what was read, or why there is nothing. With the statistics goes what they said of its sleep."""
+        """Note what was read, or why there is nothing. With the statistics goes what they said of its sleep."""
         self.stats, self.stats_why, self.scraped_at = stats, why, now
         if stats is None:
             self.asleep = False
 
     def take_adapters(self, adapters: frozenset[str], at: float) -> bool:
-        """Notes all adapters of a moment. False when something newer is known."""
+        """Note all adapters of a moment. False when something newer is known."""
         if at <= self.adapters_at:
             return False
         self.adapters, self.adapters_at, self._adapters_seen_at = adapters, at, at
         return True
 
     def take_change(self, adapter: str, at: float, *, loaded: bool) -> bool:
-        """Notes that one was loaded or unloaded. False when all were seen since."""
+        """Note that one was loaded or unloaded. False when all were seen since."""
         if at <= self._adapters_seen_at:
             return False
         self.adapters = self.adapters | {adapter} if loaded else self.adapters - {adapter}
@@ -122,7 +122,7 @@ class Watched:
         return True
 
     def note(self, reading: Reading) -> tuple[bool, Reading | None]:
-        """Keeps the reading. Returns whether the engine restarted since the last one and, if not, the last one."""
+        """Keep the reading. Returns whether the engine restarted since the last one and, if not, the last one."""
         last, self._last = self._last, reading
         if last is None:
             return False, None
@@ -130,7 +130,7 @@ class Watched:
         return restarted, None if restarted else last
 
     def forget_process(self, now: float) -> None:
-        """Drops what was known of the previous process: its adapters and slots."""
+        """Drop what was known of the previous process: its adapters and slots."""
         self.restarted_at = now
         self.slots = None
         self.rates = EngineRates()
@@ -138,7 +138,7 @@ class Watched:
 
 
 def is_restart(before: Reading, after: Reading) -> bool:
-    """True when the process's start time changed or a counter went down."""
+    """Return whether the process's start time changed or a counter went down."""
     if before.started is not None and after.started is not None:
         return abs(after.started - before.started) > _SAME_START_S
     return any(

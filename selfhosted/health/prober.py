@@ -1,4 +1,4 @@
-"""What happens once a host for all pools: who is in them, how they are, and what all processes tell of them."""
+"""The prober: once a host, for all pools, it keeps their members, their health, and what processes tell of them."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from selfhosted.discovery.discovery import Discovery
 from selfhosted.engines.scrape import HttpFetch
 from selfhosted.health.host_messages import FromProcess
 from selfhosted.health.messages import AdapterChanged, ReplicaDoubted
-from selfhosted.health.pool_prober import PoolWatch
+from selfhosted.health.pool_prober import PoolProber
 from selfhosted.kv_events.subscriber import KvState, KvStates
-from selfhosted.lora.lora_poll import AdapterLook
+from selfhosted.lora.lora_poll import LoraPoll
 from selfhosted.replica import PoolSnapshot
 from selfhosted.scale.process_reports import FleetReport, ProcessReports, ttft_target_s
 
@@ -22,14 +22,14 @@ class ProbedPool(msgspec.Struct, frozen=True, kw_only=True):
 
     config: PoolConfig
     discovery: Discovery
-    watch: PoolWatch
+    watch: PoolProber
     fetch: HttpFetch | None = None
     """Asks its engines, with their key; None where nobody does but the watch."""
-    look: AdapterLook | None = None
+    look: LoraPoll | None = None
     """None where the pool has no adapters."""
 
     def snapshot(self) -> PoolSnapshot:
-        """The replicas now."""
+        """Return the replicas now."""
         return self.watch.snapshot
 
 
@@ -43,7 +43,7 @@ class Prober:
         """By pool and process; the process that told first comes first."""
 
     def hear(self, process: str, message: FromProcess) -> None:
-        """Takes over what a process tells; `process` is its boot id. A pool that is not known here is ignored."""
+        """Take over what a process tells; `process` is its boot id. A pool that is not known here is ignored."""
         if isinstance(message, FleetReport):
             self.reports.hear(process, message)
             return
@@ -58,18 +58,18 @@ class Prober:
             self._kv_states[message.pool][process] = message
 
     def forget(self, process: str) -> None:
-        """A process is gone."""
+        """Forget a process that is gone."""
         self.reports.forget(process)
         for states in self._kv_states.values():
             states.pop(process, None)
 
     def kv_states(self, pool: str) -> Mapping[str, KvState]:
-        """The subscriptions to the pool's KV events of one of the processes; empty where none told of any."""
+        """Return the subscriptions to the pool's KV events of one of the processes; empty where none told of any."""
         told = next(iter(self._kv_states[pool].values()), None)
         return {} if told is None else told.states
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """The background coroutines of all pools (discovery, watch, adapters), each to be run until it is cancelled."""
+        """Return the background coroutines of all pools (discovery, watch, adapters), each to be run until it is cancelled."""
         found: list[Coroutine[Any, Any, None]] = []
         for pool in self.pools.values():
             found += [pool.discovery.run(), pool.watch.run()]

@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_of(config: PoolConfig) -> Limits:
-    """The thresholds of a pool. `starting_s` is the most of 10 minutes, twice the cold start and the launch's
+    """Return the thresholds of a pool. `starting_s` is the most of 10 minutes, twice the cold start and the launch's
     `ready_s`: an address where nothing ever answered must not count as starting for ever.
     """
     cold_start_s = 0.0 if config.scale is None else 2 * config.scale.cold_start_s
@@ -53,18 +53,18 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     sent_at: float
     first_at: float
-    """When its address began to be probed."""
+    """Time at which its address began to be probed."""
     misses: int = 0
     """Failed probes in a row, this one included; 0 when it was answered well."""
     why: str = ""
-    """Why it failed, for people."""
+    """The reason of its failure, for people."""
     answered_at: float = _NEVER
-    """When the newest that was answered well was sent."""
+    """Time at which the newest that was answered well was sent."""
     asleep: bool = False
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outcomes of requests say against a replica. Times are of the host's monotonic clock."""
+    """The evidence of requests' outcomes against a replica. Times are of the host's monotonic clock."""
 
     at: float = _NEVER
     """The newest outcome that changed it. The doubt with the later one counts."""
@@ -73,7 +73,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     doubted_at: float = _NEVER
     """The last failed request: an answer to a probe sent earlier does not clear it."""
     proved_at: float = _NEVER
-    """When the newest request began that succeeded in spite of a doubt: it clears the failures before that."""
+    """Start of the newest request that succeeded in spite of a doubt: it clears the failures before that."""
     suspect_until: float = _NEVER
     """Earliest time at which the suspicion is cleared."""
     trial_until: float | None = None
@@ -84,7 +84,7 @@ NO_DOUBT: Final = Doubt()
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Health of one replica. Draining is not part of it: `Judged.state` adds that."""
+    """Health of one replica. Draining is not part of it: `JudgedReplica.state` adds that."""
 
     state: ReplicaState
     since: float
@@ -115,7 +115,7 @@ def unknown(now: float) -> Health:
 
 
 def observed(health: Health, probe: Probe | None, doubt: Doubt, *, now: float, limits: Limits) -> Health:
-    """The health with what another process knows: its newest probe, None if there is none, and its doubt."""
+    """Return the health with what another process knows: its newest probe, None if there is none, and its doubt."""
     on_trust, before = health.on_trust, health.probe
     if probe is None or probe == before or (before is not None and probe.sent_at < before.sent_at):
         probe = before
@@ -125,12 +125,12 @@ def observed(health: Health, probe: Probe | None, doubt: Doubt, *, now: float, l
 
 
 def rejudged(health: Health, *, now: float, limits: Limits) -> Health:
-    """The health now: suspicions and trials end with time."""
+    """Return the health now: suspicions and trials end with time."""
     return _judged(health, health.probe, health.doubt, health.on_trust, now, limits)
 
 
 def unheard(health: Health, *, now: float, limits: Limits) -> Health:
-    """The health when nobody probes any more: a suspect gets one request on trial, so that it can find its way back.
+    """Return the health when nobody probes any more: a suspect gets one request on trial, so that it can find its way back.
     Who was down, starting or asleep stays so.
     """
     asleep = health.probe is not None and health.probe.asleep
@@ -140,7 +140,7 @@ def unheard(health: Health, *, now: float, limits: Limits) -> Health:
 
 
 def merged(mine: Doubt, other: Doubt) -> Doubt:
-    """The newer of two doubts, with the newest failure and the newest proof of both."""
+    """Return the newer of two doubts, with the newest failure and the newest proof of both."""
     newer = other if _order(other) > _order(mine) else mine
     doubted_at, proved_at = max(mine.doubted_at, other.doubted_at), max(mine.proved_at, other.proved_at)
     if (newer.doubted_at, newer.proved_at) == (doubted_at, proved_at):
@@ -149,7 +149,7 @@ def merged(mine: Doubt, other: Doubt) -> Doubt:
 
 
 def request_failed(health: Health, *, now: float, began_at: float | None, limits: Limits) -> Health:
-    """The health after a request that failed through the replica's fault."""
+    """Return the health after a request that failed through the replica's fault."""
     if health.state not in ("ready", "suspect"):
         return health
     # Of many requests that fail together only the first is new evidence; one from before the last clearing is none.
@@ -164,7 +164,7 @@ def request_failed(health: Health, *, now: float, began_at: float | None, limits
 
 
 def request_began(health: Health, *, now: float, limits: Limits) -> Health:
-    """The health after a request was sent there. After repeated failures it is the only one until its outcome is known."""
+    """Return the health after a request was sent there. After repeated failures it is the only one until its outcome is known."""
     if health.state != "ready" or not (health.doubt.suspicions > 1 or health.on_trust):
         return health
     doubt = msgspec.structs.replace(health.doubt, at=now, trial_until=now + limits.max_suspicion_s)
@@ -172,7 +172,7 @@ def request_began(health: Health, *, now: float, limits: Limits) -> Health:
 
 
 def request_left(health: Health, *, now: float, began_at: float, limits: Limits) -> Health:
-    """The health after a request that ended without evidence, such as one whose caller hung up. The next one is on
+    """Return the health after a request that ended without evidence, such as one whose caller hung up. The next one is on
     trial in its place.
     """
     if health.doubt.trial_until is None or began_at < health.since:
@@ -182,7 +182,7 @@ def request_left(health: Health, *, now: float, began_at: float, limits: Limits)
 
 
 def request_succeeded(health: Health, *, now: float, began_at: float, limits: Limits) -> Health:
-    """The health after a request that succeeded; unchanged unless there were failures before."""
+    """Return the health after a request that succeeded; unchanged unless there were failures before."""
     if not health.is_open:
         return health
     doubt = Doubt(
@@ -227,7 +227,7 @@ def _is_unproved(probe: Probe, doubt: Doubt) -> bool:
 
 
 def _continued(before: Probe | None, probe: Probe) -> Probe:
-    """The probe, with what was known before: whoever probes may have begun to count anew."""
+    """Return the probe, with what was known before: whoever probes may have begun to count anew."""
     if before is None:
         return probe
     since_answered = probe.answered_at > before.answered_at

@@ -11,8 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from selfhosted.kv_events.chains import Chains
-from selfhosted.kv_events.events import END, BlocksStored, Message, pieces, read_batch, read_message
-from selfhosted.kv_events.kv_event_errors import Unreadable
+from selfhosted.kv_events.events import END, BlocksStored, Message, Unreadable, pieces, read_batch, read_message
 from selfhosted.kv_events.sequence import Sequence as Numbers
 
 KvResult = Literal[
@@ -87,7 +86,7 @@ class Follower:
         self.state = KvState()
 
     async def live(self, frames: Sequence[bytes]) -> None:
-        """Handles a message of the engine's publisher."""
+        """Handle a message of the engine's publisher."""
         try:
             message = read_message(frames)
         except Unreadable as failure:
@@ -113,7 +112,7 @@ class Follower:
         await self._apply(message)
 
     def lost(self) -> None:
-        """Handles a lost connection. Another engine, with an empty cache, may answer next."""
+        """Handle a lost connection. Another engine, with an empty cache, may answer next."""
         if self.state.state == "live":
             self.state.state = "waiting"
             self._chains.forget(self._name)
@@ -126,7 +125,7 @@ class Follower:
         self._numbers.restarted()
 
     async def _fill_gap(self, until: int, *, is_first: bool) -> None:
-        """Fills the gap before this number by a replay, or else drops what was known.
+        """Fill the gap before this number by a replay, or else drop what was known.
 
         Nothing is dropped for the first message of a connection without a replay: blocks from before it are unknown
         anyway.
@@ -141,7 +140,7 @@ class Follower:
         self._numbers.taken(until - 1)
 
     async def _try_replay(self, replay: Replay, until: int, *, is_first: bool) -> bool:
-        """Applies a replay up to `until`. Returns True when nothing is missing any more."""
+        """Apply a replay up to `until`. Returns True when nothing is missing any more."""
         try:
             async with asyncio.timeout(_REPLAY_S), contextlib.aclosing(replay(self._numbers.wanted)) as told:
                 async for frames in told:

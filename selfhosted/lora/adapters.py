@@ -133,7 +133,7 @@ class Adapters:
         self._places: dict[str, _Place] = {}
 
     async def ensure(self, replica: Replica, adapter: str) -> None:
-        """Returns when the replica has the adapter, loading it if necessary. Raises AdapterUnavailable."""
+        """Make sure that the replica has the adapter, loading it if necessary. Raises AdapterUnavailable."""
         place = self._place(replica)
         place.used_at[adapter] = self._clock()
         if adapter in replica.adapters:
@@ -147,7 +147,7 @@ class Adapters:
             raise _error(failure.error, replica, config.target)
 
     def missing(self, replica: str, adapter: str) -> None:
-        """Records that the engine answered that it does not have the adapter, such as after another process unloaded
+        """Record that the engine answered that it does not have the adapter, such as after another process unloaded
         it.
         """
         self._residency.adapter_changed(replica, adapter, loaded=False)
@@ -158,7 +158,7 @@ class Adapters:
             del self._places[gone]
 
     async def aclose(self) -> None:
-        """Cancels the loads under way."""
+        """Cancel the loads under way."""
         loads = [load for place in self._places.values() for load in place.loads.values()]
         for load in loads:
             load.cancel()
@@ -210,7 +210,7 @@ class Adapters:
         return _Failure(AdapterRefused, f"it answered {answer.status} when it was told to load it")
 
     async def _post(self, place: _Place, path: str, body: bytes) -> Fetched:
-        """Posts to the engine, a second time where it was unreachable: loading is idempotent, and the connection may
+        """Post to the engine, a second time where it was unreachable: loading is idempotent, and the connection may
         have been a dead one from the keep-alive pool.
         """
         url = f"{place.url}/v1/{path}"
@@ -261,7 +261,7 @@ class Adapters:
 
 
 def least_used(adapters: frozenset[str], used_at: Mapping[str, float], *, idle_since: float) -> str | None:
-    """The least recently used adapter, if its last use was before `idle_since`; None when there is none. Adapters never
+    """Return the least recently used adapter, if its last use was before `idle_since`; None when there is none. Adapters never
     used here come first, by name.
     """
     never = float("-inf")
@@ -270,7 +270,7 @@ def least_used(adapters: frozenset[str], used_at: Mapping[str, float], *, idle_s
 
 
 def _decode_error(answer: Fetched) -> tuple[str, bool]:
-    """The engine's error message, to match and not to show; and whether the error is FastAPI's own, as for an unknown
+    """Return the engine's error message, to match and not to show; and whether the error is FastAPI's own, as for an unknown
     path.
     """
     try:
@@ -282,5 +282,5 @@ def _decode_error(answer: Fetched) -> tuple[str, bool]:
 
 
 def _error(kind: type[AdapterUnavailable], replica: Replica, target: str) -> AdapterUnavailable:
-    """The error for the caller, without details of the engines; the reason is logged."""
+    """Return the error for the caller, without details of the engines; the reason is logged."""
     return kind("A replica could not load this model's adapter.", deployment_id=f"{target}/{replica.name}")

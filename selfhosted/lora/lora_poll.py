@@ -19,14 +19,14 @@ _AT_ONCE: Final = 16
 _OK: Final = 200
 
 
-class LookedAt(Protocol):
-    """The replicas, and the store of what they have; implemented by PoolWatch."""
+class AdapterStore(Protocol):
+    """The replicas, and the store of what they have; implemented by PoolProber."""
 
     @property
     def snapshot(self) -> PoolSnapshot: ...
 
     def set_adapters(self, name: str, adapters: frozenset[str], at: float) -> None:
-        """Takes over the adapters that were loaded at a moment, unless something newer is known."""
+        """Take over the adapters that were loaded at a moment, unless something newer is known."""
         ...
 
 
@@ -41,7 +41,7 @@ class _Models(msgspec.Struct, frozen=True):
 _MODELS: Final = msgspec.json.Decoder(_Models)
 
 
-class AdapterLook:
+class LoraPoll:
     """The periodic look at one pool, once a host."""
 
     def __init__(
@@ -50,7 +50,7 @@ class AdapterLook:
         *,
         session: aiohttp.ClientSession,
         api_key: str | None,
-        watch: LookedAt,
+        watch: AdapterStore,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = _EVERY_S,
     ) -> None:
@@ -62,13 +62,13 @@ class AdapterLook:
         self._every_s = every_s
 
     async def run(self) -> None:
-        """Looks until it is cancelled."""
+        """Look until it is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(self._every_s)
 
     async def look(self) -> None:
-        """Reads the loaded adapters of all replicas that answer, at most `_AT_ONCE` at a time."""
+        """Read the loaded adapters of all replicas that answer, at most `_AT_ONCE` at a time."""
         few = asyncio.Semaphore(_AT_ONCE)
 
         async def look(replica: Replica) -> None:

@@ -1,4 +1,4 @@
-"""What is stored of a group's turns, and what processes are told of them."""
+"""A group's turns as they are stored, and as processes are told of them."""
 
 from typing import Final
 
@@ -19,15 +19,15 @@ class StoredTurns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SleepTold(msgspec.Struct, frozen=True, kw_only=True):
-    """What every process is told of a pool that shares its GPUs."""
+    """A message to every process about a pool that shares its GPUs."""
 
     pool: str
     rests: bool
     """True while it takes nothing new."""
     since: float = 0.0
-    """When that began, on the host's monotonic clock."""
+    """Time at which that began, on the host's monotonic clock."""
     opens_at: float = 0.0
-    """When it could serve somebody who comes now, on that clock, as far as can be told."""
+    """Time at which it could serve somebody who comes now, on that clock, as far as can be told."""
     takes_s: float = 0.0
     """The least seconds that waking it takes from now."""
 
@@ -37,7 +37,7 @@ class SleepTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedTold(msgspec.Struct, frozen=True, kw_only=True):
-    """What people are told of the GPUs that a pool shares."""
+    """The GPUs that a pool shares, as people are told of them."""
 
     name: str
     others: tuple[str, ...]
@@ -50,13 +50,13 @@ class SharedTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def written(turns: Turns) -> str:
-    """The stored text."""
+    """Return the stored text."""
     kept = StoredTurns(awake=turns.awake, phase=turns.phase, next=turns.next, took=turns.took)
     return msgspec.json.encode(kept).decode()
 
 
 def read(text: str, at: float) -> Turns | None:
-    """Turns from a stored text, whose phase counts as begun at `at`; None where there is none, or it means nothing to this version."""
+    """Return the turns of a stored text, whose phase counts as begun at `at`; None where there is none, or it means nothing to this version."""
     if not text or len(text) > _MOST_CHARS:
         return None
     try:

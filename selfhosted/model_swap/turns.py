@@ -1,4 +1,4 @@
-"""Which of several pools that share GPUs is awake: a pure decision, from who waits, who works and how the engines are.
+"""The choice of the awake pool among several that share GPUs: a pure decision, from who waits, who works and how the engines are.
 
 One pool is *awake* at a time; the others' engines sleep, their weights in main memory or gone. A switch costs time: the awake
 pool drains, its engines fall asleep, the next one's wake. So it is made once those who wait have waited, added up, as many
@@ -35,7 +35,7 @@ _LATELY: Final = 0.3
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """How a group's pools take turns, from its configuration."""
+    """The rules by which a group's pools take turns, from its configuration."""
 
     pools: tuple[str, ...]
     least_awake_s: float
@@ -44,7 +44,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: float = 4.0
     """Seconds after which every gateway has noticed that a pool takes nothing new, and its engines' statistics show it."""
     switch_s: float
-    """What falling asleep and waking are taken to take together, until it was measured."""
+    """Seconds that falling asleep and waking are taken to take together, until it was measured."""
 
 
 class PoolNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,18 +66,18 @@ class PoolNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """Who waits for a pool that sleeps."""
+    """The requests that wait for a pool that sleeps."""
 
     since: float
-    """When the first of them came, on the monotonic clock."""
+    """Time at which the first of them came, on the monotonic clock."""
     seen: float
-    """When there was last a sign of any."""
+    """Time of the last sign of any."""
     waited: float = 0.0
     """Seconds that all of them have waited, added up."""
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose turn it is, and what is remembered of the others. Times are on the monotonic clock."""
+    """The pool whose turn it is, and what is remembered of the others. Times are on the monotonic clock."""
 
     awake: str = ""
     """The pool that has the GPUs, or had them last; empty before the first."""
@@ -85,7 +85,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     next: str = ""
     """The pool that gets them; empty while none is about to."""
     since: float = 0.0
-    """When the phase began."""
+    """Time at which the phase began."""
     needs: dict[str, Need] = {}
     took: dict[str, float] = {}
     """Usual seconds of a step, such as `wake llama`; of those that were measured."""
@@ -94,7 +94,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moves(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do with engines now."""
+    """The engines to be put to sleep and woken now."""
 
     sleep: tuple[str, ...] = ()
     """Pools whose engines are to be put to sleep."""
@@ -104,7 +104,7 @@ class Moves(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     rules: Rules, turns: Turns, now_of: Mapping[str, PoolNow], at: float, passed_s: float
 ) -> tuple[Turns, Moves]:
-    """The turns from now on, and the moves for them. `passed_s`: seconds since the last decision; `now_of` has every pool."""
+    """Return the turns from now on, and the moves for them. `passed_s`: seconds since the last decision; `now_of` has every pool."""
     turns = _reset(turns, rules, at) if turns.awake not in rules.pools or _unknown(turns, rules) else turns
     turns = _with_needs(rules, turns, now_of, at, passed_s)
     match turns.phase:
@@ -120,7 +120,7 @@ def decide(
 
 
 def opens_in_s(rules: Rules, turns: Turns, pool: str, at: float) -> float:
-    """Expected seconds until a request that comes now could be served by the pool, from what steps usually take."""
+    """Return the expected seconds until a request that comes now could be served by the pool, from what steps usually take."""
     if turns.phase == "awake" and turns.awake == pool:
         return 0.0
     gone, ahead = at - turns.since, 0.0
@@ -140,22 +140,22 @@ def opens_in_s(rules: Rules, turns: Turns, pool: str, at: float) -> float:
 
 
 def takes_s(rules: Rules, turns: Turns, pool: str) -> float:
-    """The least seconds in which the pool can be woken while another one is awake and serves nobody."""
+    """Return the least seconds in which the pool can be woken while another one is awake and serves nobody."""
     return rules.settle_s + _switch_s(rules, turns, turns.awake, pool)
 
 
 def rests(turns: Turns | None, pool: str) -> bool:
-    """True while the pool takes nothing new. None: nobody has decided yet, so that nobody is awake."""
+    """Return whether the pool takes nothing new. None: nobody has decided yet, so that nobody is awake."""
     return turns is None or turns.phase != "awake" or turns.awake != pool
 
 
 def is_step(before: Turns, turns: Turns) -> bool:
-    """True where these turns are a step on from those before, whatever else was learnt meanwhile."""
+    """Return whether these turns are a step on from those before, whatever else was learnt meanwhile."""
     return (before.phase, before.awake, before.next) != (turns.phase, turns.awake, turns.next)
 
 
 def pays(turns: Turns | None) -> str | None:
-    """The pool that the GPUs' time is for: the one that is awake, or drains; then the one that it is cleared for."""
+    """Return the pool that the GPUs' time is for: the one that is awake, or drains; then the one that it is cleared for."""
     if turns is None:
         return None
     return (turns.awake if turns.phase in ("awake", "draining") else turns.next) or None
@@ -169,13 +169,13 @@ def _unknown(turns: Turns, rules: Rules) -> bool:
 
 
 def _reset(turns: Turns, rules: Rules, at: float) -> Turns:
-    """The turns of pools that were never, or no longer are, those of the configuration."""
+    """Return the turns of pools that were never, or no longer are, those of the configuration."""
     first = turns.next if turns.next in rules.pools else rules.pools[0]
     return Turns(awake=first, phase="sleeping", next=first, since=at, took=turns.took)
 
 
 def _with_needs(rules: Rules, turns: Turns, now_of: Mapping[str, PoolNow], at: float, passed_s: float) -> Turns:
-    """Adds up who waits for pools that are not awake. Who was turned away counts as having waited for one switch."""
+    """Add up who waits for pools that are not awake. Who was turned away counts as having waited for one switch."""
     needs: dict[str, Need] = {}
     for pool in rules.pools:
         now, before = now_of[pool], turns.needs.get(pool)
@@ -223,7 +223,7 @@ def _while_awake(rules: Rules, turns: Turns, now_of: Mapping[str, PoolNow], at: 
 
 
 def _due(rules: Rules, turns: Turns, own: PoolNow, at: float) -> str | None:
-    """The pool that should be awake instead; None where none should."""
+    """Return the pool that should be awake instead; None where none should."""
     kept = own.up and at - turns.since < rules.least_awake_s
     running = own.running or 0
     served = max(1, running - own.batch + min(1, own.batch)) + own.waiting

@@ -31,14 +31,14 @@ from selfhosted.scale.process_reports import AtGate, FleetReport
 
 _POLL_S: Final = 0.02
 _TELL_S: Final = 0.01
-"""How long what was sent is collected before the other processes of the host are told."""
+"""Seconds for which what was sent is collected before the other processes of the host are told."""
 _LEAST_READY: Final = 2
 _BYTES_A_TOKEN: Final = 4
 """Bytes of English text in a token, the rule of thumb of OpenAI's tokenizer guide."""
 
 
 ReadResult = Literal["handed", "declined", "failed"]
-"""What became of asking a replica to read a prompt for another one: it handed the prompt over, had nothing to hand over, or failed."""
+"""The outcome of asking a replica to read a prompt for another one: it handed the prompt over, had nothing to hand over, or failed."""
 
 
 class FleetObserver:
@@ -92,7 +92,7 @@ class Fleet:
             pool.recovered = functools.partial(self._on_recovery, pool)
 
     def hear(self, message: ToFleet) -> None:
-        """Takes over what is told of a pool; one that is not known here is ignored."""
+        """Take over what is told of a pool; one that is not known here is ignored."""
         pool = self.pools.get(message.address.pool if isinstance(message, ReplicaObserved) else message.pool)
         if pool is None:
             return
@@ -128,7 +128,7 @@ class Fleet:
         return {target: pool.deployments(target) for pool in self.pools.values() for target in pool.config.served}
 
     def ready(self, target: Target) -> tuple[Deployment, ...]:
-        """The target's deployments that take requests; all of them where no pool serves the target."""
+        """Return the target's deployments that take requests; all of them where no pool serves the target."""
         pool = self._pool_of(target)
         # Those of a pool that rests are worth waiting for; `pick` refuses them until they are awake.
         if pool is None or pool.rests:
@@ -144,14 +144,14 @@ class Fleet:
         return known.deployments
 
     def crowd(self, target: Target) -> PoolFullness | None:
-        """The load of the target's pool when all its replicas are full; None when one is not, or no pool serves the
+        """Return the load of the target's pool when all its replicas are full; None when one is not, or no pool serves the
         target.
         """
         pool = self._pool_of(target)
         return None if pool is None else pool.crowd(self._clock())
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
-        """The room of the target's pool for one more request with a prompt of so many tokens; None when it is not known,
+        """Return the room of the target's pool for one more request with a prompt of so many tokens; None when it is not known,
         or no pool serves the target. One that rests is all room, once the queue before it opens.
         """
         pool = self._pool_of(target)
@@ -175,7 +175,7 @@ class Fleet:
         return max(1.0, cold_s - (now - min(since))) if since else cold_s
 
     def reading(self, target: Target) -> PoolReading | None:
-        """Whose prompts the replicas of the target's pool still read; None when it is not known, or no pool serves the target."""
+        """Return the reading of prompts at the replicas of the target's pool; None when it is not known, or no pool serves the target."""
         pool = self._pool_of(target)
         if pool is None:
             return None
@@ -184,14 +184,14 @@ class Fleet:
         return pool.reading(now)
 
     def places(self, target: Target) -> int | None:
-        """The requests that the replicas of the target's pool run at once; None when it is not known, or no pool serves the target."""
+        """Return the requests that the replicas of the target's pool run at once; None when it is not known, or no pool serves the target."""
         pool = self._pool_of(target)
         return None if pool is None else pool.places()
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
     ) -> ReplicaRequest:
-        """Describes the request for the pool's balancer. Raises KeyError when no pool serves the target."""
+        """Describe the request for the pool's balancer. Raises KeyError when no pool serves the target."""
         pool = self.pools[target.pool or ""]
         balance = pool.config.balance
         salt = self._salt_of(target.deployments[0], caller) if target.deployments else ""
@@ -214,7 +214,7 @@ class Fleet:
     def pick(
         self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
     ) -> tuple[Deployment, ReplicaChoice] | None:
-        """The best replica among these deployments for the request, or None when none takes requests. Reserves nothing.
+        """Return the best replica among these deployments for the request, or None when none takes requests. Reserves nothing.
 
         During a rollout it is one of the version meant for the conversation; of another, and told so, where none of that
         version takes requests or all of them are full. Raises UpstreamUnavailable where the pool's engines sleep.
@@ -248,7 +248,7 @@ class Fleet:
     def take(
         self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
     ) -> ReplicaLease:
-        """Counts the request as load of its replica until the returned lease ends."""
+        """Count the request as load of its replica until the returned lease ends."""
         pool = self.pools[target.pool or ""]
         self._observer.count_choice(pool.config.name, choice.why)
         pool.judge.began(choice.replica)
@@ -265,7 +265,7 @@ class Fleet:
         return lease
 
     def reader(self, target: Target, lease: object, tried: Collection[str]) -> Reader | None:
-        """A replica that reads the prompt for the one that the lease is of, and its own lease; None where that one should read it
+        """Return a replica that reads the prompt for the one that the lease is of, and its own lease; None where that one should read it
         itself, as everywhere but in a pool with `prefill`. `tried` are names of such replicas.
         """
         pool = self._pool_of(target)
@@ -274,12 +274,12 @@ class Fleet:
         return pool.reader(target.target_id, lease, tried, self._clock)
 
     def ahead(self, target: Target, lease: object) -> ReadingAhead | None:
-        """How the prompt of the lease's request is read in pieces; None where it is read as one."""
+        """Return how the prompt of the lease's request is read in pieces; None where it is read as one."""
         pool = self._pool_of(target)
         return None if pool is None or not isinstance(lease, ReplicaLease) else pool.reading_ahead(lease)
 
     def read(self, target: Target, result: ReadResult) -> None:
-        """Counts what became of asking such a replica."""
+        """Count what became of asking such a replica."""
         self._observer.count_reading(target.pool or "", result)
 
     def _sample(
@@ -306,13 +306,13 @@ class Fleet:
         )
 
     def missing(self, target: Target, deployment: Deployment) -> None:
-        """Records that the replica answered that it does not have the deployment's adapter."""
+        """Record that the replica answered that it does not have the deployment's adapter."""
         pool = self._pool_of(target)
         if pool is not None and pool.adapters is not None and deployment.adapter is not None:
             pool.adapters.missing(_replica_of(deployment), deployment.adapter)
 
     def turned_away(self, target: Target, tokens: int) -> None:
-        """Counts a request, and its tokens, that was refused for lack of room: the autoscaler treats that as demand."""
+        """Count a request, and its tokens, that was refused for lack of room: the autoscaler treats that as demand."""
         pool = self._pool_of(target)
         if pool is not None:
             pool.turned_away += 1
@@ -340,7 +340,7 @@ class Fleet:
                         lease.lose()
 
     async def prepare(self, target: Target, deployment: Deployment) -> None:
-        """Loads the deployment's adapter where the replica lacks it. Raises UpstreamUnavailable when the replica is
+        """Load the deployment's adapter where the replica lacks it. Raises UpstreamUnavailable when the replica is
         gone, and AdapterUnavailable when the adapter cannot be loaded.
         """
         pool = self.pools[target.pool or ""]
@@ -363,14 +363,14 @@ class Fleet:
         return min((waits for pool in pools if (waits := pool.opens_in_s(now)) is not None), default=None)
 
     async def known(self, timeout_s: float) -> None:
-        """Waits until a probe of every replica is known, or about `timeout_s` seconds."""
+        """Wait until a probe of every replica is known, or about `timeout_s` seconds."""
         for _ in range(round(timeout_s / _POLL_S)):
             if not any(pool.judge.has_unprobed for pool in self.pools.values()):
                 return
             await asyncio.sleep(_POLL_S)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """The background coroutines (KV events, what other processes are told), each to be run until it is cancelled."""
+        """Return the background coroutines (KV events, what other processes are told), each to be run until it is cancelled."""
         events = [pool.kv_events.run() for pool in self.pools.values() if pool.kv_events is not None]
         return [*events, self._keep_telling()]
 
@@ -391,7 +391,7 @@ class Fleet:
             self._tell(message)
 
     def _on_recovery(self, pool: Pool, replica: str) -> None:
-        """Reports a replica's deployments as recovered, now that it is ready."""
+        """Report a replica's deployments as recovered, now that it is ready."""
         for target in pool.config.served:
             self.cleared(f"{target}/{replica}")
 
@@ -407,7 +407,7 @@ def _pick_meant(
     meant: frozenset[str],
     now: float,
 ) -> ReplicaChoice | None:
-    """The best replica of the version that is meant, or of another where none of these has room."""
+    """Return the best replica of the version that is meant, or of another where none of these has room."""
     among = meant & by_name.keys()
     if pool.balancer.has_room(snapshot, among, now):
         return pool.balancer.pick(ask, snapshot, among, now)

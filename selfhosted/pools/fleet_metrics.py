@@ -26,7 +26,7 @@ class FleetMetrics(FleetObserver):
             registry=registry,
         )
         self._of: dict[tuple[str, str], Callable[[], None]] = {}
-        """What counts each pair, as looking it up takes longer than counting."""
+        """The counter of each pair, as looking it up takes longer than counting."""
 
     def count_choice(self, pool: str, why: str) -> None:
         count = self._of.get((pool, why))

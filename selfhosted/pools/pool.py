@@ -62,13 +62,13 @@ class ReadingAhead:
         self.block_tokens = (stats.block_tokens if stats is not None else None) or _BLOCK_TOKENS
         size = max(most, -(-ask.tokens // (_MOST_PIECES * most)) * most)
         self.pieces = range(load.matched // size * size + size, ask.tokens, size)
-        """How far each piece reaches, in tokens of the prompt; without the last one, which is read with the request itself."""
+        """The end of each piece, in tokens of the prompt; without the last one, which is read with the request itself."""
         self._size = size
         self.until = math.inf
-        """When the last piece will have been read."""
+        """Time at which the last piece will have been read."""
 
     def is_clear(self) -> bool:
-        """Whether nobody waits for a first token there."""
+        """Return whether nobody waits for a first token there."""
         return self._lease.load.load.wait_s(self._lease.clock()) <= 0
 
     def __enter__(self) -> Self:
@@ -124,7 +124,7 @@ class Pool(JudgeObserver):
         self.turned_away_tokens = self.turned_away = 0
         """Counters: requests refused because every replica was full, and their tokens. The autoscaler reads them as demand."""
         self.sleep: SleepTold | None = None
-        """What was told last of the pool's sleep; None where it shares its GPUs with nobody."""
+        """The newest message about the pool's sleep; None where it shares its GPUs with nobody."""
         self._rests_since = float("-inf")
         self.recovered: Callable[[str], None] = lambda _name: None
         """Callback with the name of each replica that has become ready."""
@@ -146,7 +146,7 @@ class Pool(JudgeObserver):
             self.kv_events.restarted(name)
 
     def state_changed(self, name: str, before: ReplicaState | None, state: ReplicaState) -> None:
-        """Reports who is ready, and loses the requests that wait for a first token where a replica is down."""
+        """Report who is ready, and lose the requests that wait for a first token where a replica is down."""
         del before
         if state == "ready":
             self.recovered(name)
@@ -162,7 +162,7 @@ class Pool(JudgeObserver):
     # --- what other processes tell
 
     def hear(self, message: PromptsSent, now: float) -> None:
-        """Counts what another process sent to the replicas, also where this one has sent nothing yet."""
+        """Count what another process sent to the replicas, also where this one has sent nothing yet."""
         self.balancer.see(self.snapshot, now)
         if self.readers is not None:
             self.readers.see(self.judge.snapshot, now)
@@ -197,7 +197,7 @@ class Pool(JudgeObserver):
         return _OPENS_S if waits_s is None else waits_s
 
     def last_call(self, among: Collection[str], now: float) -> str | None:
-        """A replica that still serves who got through the queue in the moment in which the pool began to rest; None for others."""
+        """Return a replica that still serves who got through the queue in the moment in which the pool began to rest; None for others."""
         if now - self._rests_since > _LAST_CALL_S:
             return None
         return next((each.name for each in self.snapshot.replicas if each.name in among), None)
@@ -209,7 +209,7 @@ class Pool(JudgeObserver):
         return whole if self.readers is None else self.readers.others(whole)
 
     def report(self, at_gate: AtGate) -> PoolReport:
-        """What the autoscaler needs of this process."""
+        """Return the report of this process to the autoscaler."""
         seen = self.first_tokens
         return PoolReport(
             pool=self.config.name,
@@ -231,7 +231,7 @@ class Pool(JudgeObserver):
     def reader(
         self, target_id: str, lease: "ReplicaLease", tried: Collection[str], clock: Callable[[], float]
     ) -> Reader | None:
-        """A replica that reads the prompt for the one of the lease, not one of those that were tried, with a lease of its own;
+        """Return a replica that reads the prompt for the one of the lease, not one of those that were tried, with a lease of its own;
         None where that one should read it itself.
         """
         readers = self.readers
@@ -266,7 +266,7 @@ class Pool(JudgeObserver):
         )
 
     def places(self) -> int | None:
-        """The requests that the replicas run at once that take requests; None when one does not tell."""
+        """Return the requests that the replicas run at once that take requests; None when one does not tell."""
         told = [
             (replica.stats.max_running if replica.stats is not None else None) or self.config.max_num_seqs
             for replica in self.snapshot.taking
@@ -275,11 +275,11 @@ class Pool(JudgeObserver):
         return sum(known) if known and len(known) == len(told) else None
 
     def reading(self, now: float) -> PoolReading | None:
-        """How many more lines may have their prompts read; None when it is not known."""
+        """Return how many more lines may have their prompts read; None when it is not known."""
         return self.balancer.reading(self.snapshot, now, functools.partial(self._turns, now))
 
     def reading_ahead(self, lease: "ReplicaLease") -> ReadingAhead | None:
-        """How the prompt of the lease's request is read in pieces; None where prompts are read as one."""
+        """Return how the prompt of the lease's request is read in pieces; None where prompts are read as one."""
         return ReadingAhead(self, lease) if self.config.read_ahead_tokens else None
 
     def _turns(self, now: float, name: str) -> int:
@@ -291,11 +291,11 @@ class Pool(JudgeObserver):
         return max(0, AHEAD_AT_ONCE - len(read))
 
     def hide(self, lease: "ReplicaLease", until: float) -> None:
-        """Takes note of a request whose answer comes as a whole."""
+        """Take note of a request whose answer comes as a whole."""
         heapq.heappush(self._hidden, (until, next(self._hidden_count), lease))
 
     def suppose(self, now: float) -> None:
-        """Takes prompts to be read whose time to be read has passed, where nothing tells."""
+        """Take prompts to be read whose time to be read has passed, where nothing tells."""
         while self._hidden and self._hidden[0][0] <= now:
             heapq.heappop(self._hidden)[2].suppose(now)
 
@@ -306,7 +306,7 @@ class Pool(JudgeObserver):
         return pool_tokens(replicas, self.config.room, self.balancer.load)
 
     def crowd(self, now: float) -> PoolFullness | None:
-        """The load of the pool when all its replicas are full, with the seconds to retry after; otherwise None."""
+        """Return the load of the pool when all its replicas are full, with the seconds to retry after; otherwise None."""
         snapshot = self.snapshot
         if not self.balancer.full(snapshot, now):
             return None
@@ -398,7 +398,7 @@ class ReplicaLease:
             waiting[self] = None
 
     def first_token(self) -> None:
-        """Records the first token: the replica works, and its prompt is prefilled."""
+        """Record the first token: the replica works, and its prompt is prefilled."""
         now, pool = self.clock(), self._pool
         self._stop_waiting()
         self.load.first_token(now, told=self._streams)
@@ -410,27 +410,27 @@ class ReplicaLease:
             pool.kv_events.offer(self.sample)
 
     def put_off(self) -> None:
-        """The replica is asked later, so until then its silence says nothing of it."""
+        """Note that the replica is asked later, so that until then its silence says nothing of it."""
         self._is_asked = False
 
     def asked(self) -> None:
-        """The replica that was put off is asked now."""
+        """Note that the replica that was put off is asked now."""
         self._is_asked, self.began_at = True, self.clock()
 
     def suppose(self, now: float) -> None:
-        """The prompt should have been read by now: what is generated since is no burden on others' prompts."""
+        """Take the prompt to have been read by now: what is generated since is no burden on others' prompts."""
         self.load.first_token(now, told=False)
         self._pool.sent.started(self.load)
 
     def overdue(self, now: float, least_s: float) -> bool:
-        """True when a streamed request has waited longer than `least_s`, and than three times the expected time, for
+        """Return whether a streamed request has waited longer than `least_s`, and than three times the expected time, for
         its first token.
         """
         expected_s = self.load.ahead_s + self.load.work * self.load.load.token_s
         return self._is_asked and self._streams and now - self.began_at > max(least_s, _OVERDUE_FACTOR * expected_s)
 
     def lose(self) -> None:
-        """Marks the request as lost, since its replica is down or silent, and calls `when_lost`."""
+        """Mark the request as lost, since its replica is down or silent, and call `when_lost`."""
         self.lost = True
         if self.when_lost is not None:
             self.when_lost()
@@ -476,7 +476,7 @@ class ReplicaLease:
             judge.left(self._name, self.began_at)
 
     def _stop_waiting(self) -> None:
-        """Removes the lease from those that wait for a first token."""
+        """Remove the lease from those that wait for a first token."""
         _forget(self._pool.unanswered, self._name, self)
 
 

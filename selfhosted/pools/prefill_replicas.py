@@ -26,21 +26,21 @@ class Readers:
         self._readers = self._others = PoolSnapshot(pool="", at=0.0, replicas=())
 
     def is_one(self, replica: str) -> bool:
-        """True for the name of one that reads."""
+        """Return True for the name of one that reads."""
         return self._config.reads(replica)
 
     def others(self, whole: PoolSnapshot) -> PoolSnapshot:
-        """The pool without them: those that answer. The same object for the same snapshot."""
+        """Return the pool without them: those that answer. The same object for the same snapshot."""
         self._split(whole)
         return self._others
 
     def see(self, whole: PoolSnapshot, now: float) -> None:
-        """Takes over who reads."""
+        """Take over who reads."""
         self._split(whole)
         self.balancer.see(self._readers, now)
 
     def pick(self, whole: PoolSnapshot, answering: Lease, tried: Collection[str], now: float) -> Lease | None:
-        """The load of an answering replica's request at the one that reads it soonest; None where it has too few tokens that the
+        """Return the load of an answering replica's request at the one that reads it soonest; None where it has too few tokens that the
         answering one lacks, or none of them is ready, has room and runs the same version. `tried` are names.
         """
         ask = answering.ask

@@ -100,7 +100,7 @@ def rates_of(pools: Sequence[PoolSection], book: PriceBook, at_us: int) -> Rates
 
 
 def stability(habits: Iterable[PrefixUsage], rates: Rates, *, start_us: int, end_us: int, now_us: int) -> PrefixReport:
-    """Builds the report on the days from `start_us` to before `end_us`."""
+    """Build the report on the days from `start_us` to before `end_us`."""
     known = list(habits)
     first_us = max(start_us, min((each.first_day_us for each in known), default=start_us))
     seen_us = max(DAY_US, min(now_us, end_us) - first_us)
@@ -121,7 +121,7 @@ def stability(habits: Iterable[PrefixUsage], rates: Rates, *, start_us: int, end
 
 
 def prefixes_as_json(report: PrefixReport) -> dict[str, Any]:
-    """The report as a JSON object."""
+    """Return the report as a JSON object."""
     return {
         "object": "prefix_stability",
         "start": iso(report.start_us)[:10],
@@ -190,6 +190,6 @@ def _by_loss(each: Finding) -> tuple[Decimal, int, int, str, str, str]:
 
 
 def _usd(nanousd: Fraction) -> Decimal:
-    """Converts nano-dollars to dollars, rounded half up to a nano-dollar."""
+    """Convert nano-dollars to dollars, rounded half up to a nano-dollar."""
     whole = (2 * nanousd.numerator + nanousd.denominator) // (2 * nanousd.denominator)
     return Decimal(whole) / NANO_PER_USD

@@ -37,10 +37,16 @@ from sqlmodel import col
 from cost.database_clock import DATABASE_US
 from cost.fleet.hours import HoursStore
 from cost.times import DAY_US, HOUR_US, iso, wall_us
-from selfhosted.registry.observer import HoursObserver
 from selfhosted.registry.store import DATABASE_FAILS
 from selfhosted.replica import PoolSnapshot, Replica
 from selfhosted.tables import ReplicaClock
+
+
+class HoursObserver:
+    """Receives the length of gaps in watching; this base class ignores them."""
+
+    def hours_unwatched(self, pool: str, seconds: float) -> None: ...
+
 
 _log: Final = logging.getLogger(__name__)
 EVERY_S: Final = 10.0
@@ -137,7 +143,7 @@ def _micros_since(standing: PoolFacts, at: float) -> int:
 
 
 def by_hours(end_us: int, up_us: int) -> dict[int, int]:
-    """Splits a time that ends at `end_us` by hours: start of the hour → microseconds in it."""
+    """Split a time that ends at `end_us` by hours: start of the hour → microseconds in it."""
     spans: dict[int, int] = {}
     at = max(0, end_us - up_us)
     while at < end_us:
@@ -149,7 +155,7 @@ def by_hours(end_us: int, up_us: int) -> dict[int, int]:
 
 
 def is_up(replica: Replica, now: float) -> bool:
-    """True when the replica is believed to hold GPUs: in any state but `down`, and `starting` for at most an hour."""
+    """Return whether the replica is believed to hold GPUs: in any state but `down`, and `starting` for at most an hour."""
     if replica.state == "starting":
         return now - replica.since <= STARTING_MOST_S
     return replica.state != "down"
@@ -168,7 +174,7 @@ class _PoolObservation:
         self.zero_hour = -1
 
     def observe(self, up: Iterable[str], now: float, most_pause_s: float) -> None:
-        """Notes the replicas that are up now. A pause longer than `most_pause_s` begins all runs anew."""
+        """Note the replicas that are up now. A pause longer than `most_pause_s` begins all runs anew."""
         blind = now - self.seen_at > most_pause_s
         if blind:
             self.since = now
@@ -189,7 +195,7 @@ class _PoolObservation:
         self.read_at = now
 
     def count(self, counted_us: int, at: float) -> None:
-        """Notes a count, and keeps the newest few, as one of them is what the database holds."""
+        """Note a count, and keep the newest few, as one of them is what the database holds."""
         self.counted_at[counted_us] = at
         for old in list(self.counted_at)[:-_KEPT_COUNTS]:
             del self.counted_at[old]
@@ -223,7 +229,7 @@ class Hours:
         self._complete = complete
         self._pays = pays
         self._paying: dict[str, bool] = {}
-        """Whose the GPUs were at the last step, up to which they are still counted so."""
+        """The holder of the GPUs at the last step, up to which they are still counted so."""
         self._wanted = asyncio.Event()
         self._observer = observer or HoursObserver()
         self._clock = clock
@@ -234,7 +240,7 @@ class Hours:
         self._watching: dict[str, _PoolObservation] = {}
 
     async def run(self) -> None:
-        """Steps every `every_s` seconds until it is cancelled."""
+        """Step every `every_s` seconds until it is cancelled."""
         while True:
             try:
                 await self.step()
@@ -249,7 +255,7 @@ class Hours:
             self._wanted.clear()
 
     def look_now(self) -> None:
-        """Whose GPUs are which may have changed: until now they are counted for who had them."""
+        """Count again, as whose GPUs are which may have changed: until now they are counted for who had them."""
         if any(self._pays(pool) != paying for pool, paying in self._paying.items()):
             self._wanted.set()
 
@@ -329,7 +335,7 @@ class Hours:
         return found, (self._now_us or wall_us)()
 
     async def _advance_clock(self, connection: AsyncConnection, pool: str, counted_us: int | None, now_us: int) -> bool:
-        """Moves the pool's clock by compare-and-set. False when another process moved it first; serialises all
+        """Move the pool's clock by compare-and-set. False when another process moved it first; serialises all
         counting.
         """
         place = {"pool": pool, "name": _POOL}
@@ -348,7 +354,7 @@ class Hours:
             await connection.execute(insertion.on_conflict_do_update(index_elements=("pool", "name"), set_=kept), rows)
 
     async def _prune_clocks(self, connection: AsyncConnection, pool: str, now_us: int) -> None:
-        """Deletes clocks of replicas older than a week, or in a future that a wrong clock wrote."""
+        """Delete clocks of replicas older than a week, or in a future that a wrong clock wrote."""
         clock = col(ReplicaClock.counted_us)
         old = or_(clock < now_us - _OLD_US, clock > now_us + _OLD_US)
         await connection.execute(

@@ -37,7 +37,7 @@ class TurnObserver:
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wants a pool."""
+    """The demand for a pool."""
 
     waiting: int = 0
     """Requests that wait at the gateways; all of the tier `batch` count as one."""
@@ -58,7 +58,7 @@ class SharedPool(msgspec.Struct, frozen=True):
 
     snapshot: Callable[[], PoolSnapshot]
     answered: Callable[[str], bool]
-    """Whether the replica of that name ever answered."""
+    """True for a name whose replica ever answered."""
     fetch: Fetch
 
 
@@ -106,14 +106,14 @@ class TurnLoop:
         self._turns: Turns | None = None
         self._decided_at: float | None = None
         self._moving: dict[str, _Move] = {}
-        """What is being done with an engine, by its address."""
+        """The running step of each engine, by its address."""
         self._began_at: float | None = None
-        """When the switch that is under way began."""
+        """Start of the switch that is under way."""
         self.problems: dict[str, str] = {}
-        """What is wrong with an engine, for people, by its pool."""
+        """The problem of an engine, for people, by its pool."""
 
     async def run(self) -> None:
-        """Steps every `every_s` seconds until it is cancelled."""
+        """Step every `every_s` seconds until it is cancelled."""
         try:
             while True:
                 try:
@@ -250,7 +250,7 @@ class TurnLoop:
 
 
 def _why(turns: Turns) -> str:
-    """What is going on, for people."""
+    """Return what is going on, for people."""
     match turns.phase:
         case "awake":
             return f"{turns.awake} is awake"

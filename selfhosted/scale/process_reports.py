@@ -1,4 +1,4 @@
-"""What every process tells of the work that found no replica in time, and its sum over the processes of a host."""
+"""Reports of every process about the work that found no replica in time, and its sum over the processes of a host."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -14,12 +14,12 @@ _STALE_S: Final = 5.0
 
 
 def ttft_target_s(config: PoolConfig) -> float:
-    """The time to first token in seconds beyond which one counts as late."""
+    """Return the time to first token in seconds beyond which one counts as late."""
     return _TTFT_TARGET_S if config.scale is None else config.scale.ttft_target_s
 
 
 class AtGate(NamedTuple):
-    """What one process has of a pool's requests in the queues before it."""
+    """One process's requests in the queues before a pool."""
 
     waiting: int = 0
     waiting_batch: int = 0
@@ -56,7 +56,7 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     """All pools of one process, told about once a second. One that is lost does no harm, as the next one has it all."""
 
     began_at: float
-    """When its counters began, of the host's monotonic clock."""
+    """Time at which its counters began, of the host's monotonic clock."""
     pools: tuple[PoolReport, ...]
 
 
@@ -71,7 +71,7 @@ class FirstTokenCounts:
         self.sum_s = 0.0
 
     def saw(self, ttft_s: float) -> None:
-        """Adds a time to first token, in seconds."""
+        """Add a time to first token, in seconds."""
         self.count += 1
         self.sum_s += ttft_s
         if ttft_s > self._target_s:
@@ -112,7 +112,7 @@ class ProcessReports:
         self._pools = {pool: _PoolSums(target_s) for pool, target_s in ttft_target_s.items()}
 
     def hear(self, process: str, report: FleetReport) -> None:
-        """Takes over a process's report. `process` is its boot id."""
+        """Take over a process's report. `process` is its boot id."""
         now = self._clock()
         for each in report.pools:
             sums = self._pools.get(each.pool)
@@ -125,12 +125,12 @@ class ProcessReports:
             sums.add(process, before, each, now)
 
     def forget(self, process: str) -> None:
-        """A process is gone; what it counted stays counted."""
+        """Forget a process that is gone; what it counted stays counted."""
         for sums in self._pools.values():
             sums.newest.pop(process, None)
 
     def first_tokens(self, pool: str) -> FirstTokens:
-        """The last minute's first tokens of all processes. Raises KeyError for an unknown pool."""
+        """Return the last minute's first tokens of all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].first_tokens
 
     def turned_away_tokens(self, pool: str) -> int:
@@ -146,18 +146,18 @@ class ProcessReports:
         return self._pools[pool].turned_away
 
     def waiting_at_gate(self, pool: str) -> int:
-        """Requests that wait for the pool now, in all processes that report. Raises KeyError for an unknown pool."""
+        """Return requests that wait for the pool now, in all processes that report. Raises KeyError for an unknown pool."""
         return sum(report.waiting_at_gate for report in self._living(pool).values())
 
     def batch(self, pool: str) -> tuple[int, int]:
-        """Requests of the tier `batch` that wait for the pool now, and that it has, in all processes that report. Raises KeyError for an
+        """Return requests of the tier `batch` that wait for the pool now, and that it has, in all processes that report. Raises KeyError for an
         unknown pool.
         """
         living = self._living(pool).values()
         return sum(report.waiting_batch for report in living), sum(report.running_batch for report in living)
 
     def reporting(self, pool: str) -> int:
-        """Processes that report. Raises KeyError for an unknown pool."""
+        """Return the processes that report. Raises KeyError for an unknown pool."""
         return len(self._living(pool))
 
     def _living(self, pool: str) -> dict[str, PoolReport]:

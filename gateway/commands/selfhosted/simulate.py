@@ -154,7 +154,7 @@ def _trace(path: Path, limit: int | None, speed: float, users: int, days: int, s
 
 
 def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) -> Any:
-    from planner.simulate.fleet_simulation import Fleet
+    from planner.simulate.fleet_simulation import FleetSimulation
 
     shown = sys.stderr.isatty()
 
@@ -167,7 +167,7 @@ def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) 
         from planner.simulate.gateway_queue import SimulatedQueue
 
         gate = SimulatedQueue(spec.gateways)
-    measured = Fleet(spec, machine.steps, trace, progress, gate=gate).run()
+    measured = FleetSimulation(spec, machine.steps, trace, progress, gate=gate).run()
     if shown:
         typer.echo("\r" + " " * 60 + "\r", nl=False, err=True)
     return measured

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.plans.comparators import comparator_named
 from planner.simulate.choosers import POLICIES
 from planner.simulate.engine import EngineSpec
-from planner.simulate.fleet_simulation import Fleet, FleetSpec, Measured
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec, Measured
 from planner.simulate.machines import machine_of
 from planner.simulate.scaling import SCALERS, demand_of
 from planner.simulate.simulation_errors import SimulationRefused
@@ -43,7 +43,7 @@ def conversations(seed: int = 1, *, users: int = 24, turns: int = 6, every_s: fl
 
 def run(trace: Trace, **changed: object) -> Measured:
     spec = FleetSpec(**({"replicas": 3, "engine": ENGINE} | changed))  # type: ignore[arg-type] # of many types
-    return Fleet(spec, MACHINE.steps, trace).run()
+    return FleetSimulation(spec, MACHINE.steps, trace).run()
 
 
 def whole(measured: Measured) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from benchmarks.made_up_traces import KINDS, made_up
 from planner.simulate.engine import EngineSpec
-from planner.simulate.fleet_simulation import Fleet, FleetSpec, Measured
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec, Measured
 from planner.simulate.gateway_queue import SimulatedQueue
 from planner.simulate.machines import machine_of
 from planner.simulate.simulation_errors import SimulationRefused
@@ -20,7 +20,7 @@ def run(
 ) -> Measured:
     spec = FleetSpec(replicas=2, engine=EngineSpec(kv_tokens=kv_tokens), gateways=gateways, spill=spill)
     gate = SimulatedQueue(gateways) if queue else None
-    measured = Fleet(spec, MACHINE.steps, trace, gate=gate).run()
+    measured = FleetSimulation(spec, MACHINE.steps, trace, gate=gate).run()
     assert gate is None or gate.waiting == 0
     return measured
 

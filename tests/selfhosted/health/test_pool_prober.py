@@ -18,8 +18,7 @@ from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.health.bulletin import Bulletin
 from selfhosted.health.judge import JudgeObserver, PoolJudge
 from selfhosted.health.messages import AdapterChanged, FromRequests
-from selfhosted.health.observer import ScrapeResult, WatchObserver
-from selfhosted.health.pool_prober import PoolWatch
+from selfhosted.health.pool_prober import PoolProber, ScrapeResult, WatchObserver
 from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
 from tests.selfhosted.engines import pages
 from tests.selfhosted.engines.raw_server import Page, RawServer, drip, endless, raw, raw_server, reply, silence
@@ -57,7 +56,7 @@ class Told(WatchObserver):
 class Watching(JudgeObserver):
     """A running watch, what it told, and a process that follows it."""
 
-    def __init__(self, watch: PoolWatch, told: Told, judge: PoolJudge) -> None:
+    def __init__(self, watch: PoolProber, told: Told, judge: PoolJudge) -> None:
         self.watch, self.told, self.judge = watch, told, judge
         self.changes = 0
         self.restarts: list[str] = []
@@ -103,7 +102,7 @@ def at(url: str, name: str = "a", *, kind: DeploymentKind = "vllm", draining: bo
     return Address(pool="pool", name=name, url=url, kind=kind, source="configured", draining=draining)
 
 
-def told_to(watch: PoolWatch) -> Callable[[FromRequests], None]:
+def told_to(watch: PoolProber) -> Callable[[FromRequests], None]:
     """What a process tells goes to the watch."""
 
     def tell(message: FromRequests) -> None:
@@ -120,7 +119,7 @@ async def watching(addresses: Sequence[Address], config: WatchConfig = QUICK) ->
     told, bulletin = Told(), Bulletin()
     pool = PoolConfig(name="pool", targets=("t",), watch=config)
     async with engine_session() as session:
-        watch = PoolWatch(pool, fetch=HttpFetch(session), publisher=bulletin, observer=told, rng=random.Random(1))
+        watch = PoolProber(pool, fetch=HttpFetch(session), publisher=bulletin, observer=told, rng=random.Random(1))
         judge = PoolJudge(pool, clock=time.monotonic, tell=told_to(watch))
         found = Watching(watch, told, judge)
         bulletin.subscribe(judge.hear)
@@ -462,10 +461,10 @@ class Scripted:
 @contextlib.asynccontextmanager
 async def scripted(
     fetch: Scripted, names: Sequence[str], heard: Callable[[object], None] = lambda _message: None
-) -> AsyncIterator[PoolWatch]:
+) -> AsyncIterator[PoolProber]:
     bulletin = Bulletin()
     bulletin.subscribe(heard)
-    watch = PoolWatch(
+    watch = PoolProber(
         PoolConfig(name="pool", targets=("t",), watch=WatchConfig(every_s=0.05, timeout_s=0.8)),
         fetch=fetch,
         publisher=bulletin,

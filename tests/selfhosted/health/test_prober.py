@@ -11,7 +11,7 @@ from selfhosted.engines.fetching import Fetched
 from selfhosted.health.bulletin import Bulletin
 from selfhosted.health.host_messages import FromProcess
 from selfhosted.health.messages import AdapterChanged, PoolMembers, ReplicaDoubted, ReplicaObserved
-from selfhosted.health.pool_prober import PoolWatch
+from selfhosted.health.pool_prober import PoolProber
 from selfhosted.health.prober import ProbedPool, Prober
 from selfhosted.health.verdict import Doubt
 from selfhosted.kv_events.subscriber import KvState, KvStates
@@ -39,7 +39,7 @@ class Site:
         bulletin = Bulletin()
         bulletin.subscribe(self.told.append)
         registry = Registry(RegistryStore(create_async_engine("sqlite+aiosqlite://")), (_CONFIG,))
-        watch = PoolWatch(_CONFIG, fetch=self._fetch, publisher=bulletin, clock=self._clock)
+        watch = PoolProber(_CONFIG, fetch=self._fetch, publisher=bulletin, clock=self._clock)
         discovery = Discovery(_CONFIG, registry=registry)
         watch.adopt(discovery.addresses, complete=discovery.complete)
         self.prober = Prober({"p": ProbedPool(config=_CONFIG, discovery=discovery, watch=watch)}, self._clock)

@@ -23,7 +23,7 @@ from selfhosted.lora.adapters import (
     LoadResult,
     least_used,
 )
-from selfhosted.lora.lora_poll import AdapterLook
+from selfhosted.lora.lora_poll import LoraPoll
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
 
 NAMES = ("sql", "law", "art", "new")
@@ -121,7 +121,7 @@ class Known(AdapterObserver):
 class Site:
     """One engine, what is known of it, and the adapters under test, on a clock that the test moves."""
 
-    def __init__(self, engine: Engine, known: Known, adapters: Adapters, look: AdapterLook) -> None:
+    def __init__(self, engine: Engine, known: Known, adapters: Adapters, look: LoraPoll) -> None:
         self.engine, self.known, self.adapters, self.look = engine, known, adapters, look
         self.now = known.now
 
@@ -139,7 +139,7 @@ async def site() -> AsyncIterator[Site]:
         adapters = Adapters(
             POOL, fetch=HttpFetch(session, "made-up"), residency=known, observer=known, clock=known.clock
         )
-        look = AdapterLook(POOL, session=session, api_key="made-up", watch=known, clock=known.clock, every_s=0.01)
+        look = LoraPoll(POOL, session=session, api_key="made-up", watch=known, clock=known.clock, every_s=0.01)
         yield Site(engine, known, adapters, look)
         await adapters.aclose()
 

@@ -18,7 +18,7 @@ from selfhosted.health.bulletin import Bulletin
 from selfhosted.health.host_messages import ToHost
 from selfhosted.health.judge import PoolJudge
 from selfhosted.health.messages import AdapterChanged, ReplicaDoubted
-from selfhosted.health.pool_prober import PoolWatch
+from selfhosted.health.pool_prober import PoolProber
 from selfhosted.pools.fleet import Fleet, FleetObserver
 from selfhosted.pools.pool import Pool, ReplicaLease
 from selfhosted.replica import Address, ReplicaState
@@ -64,7 +64,7 @@ class House:
         self.loses = False
         """Whether what a process tells gets lost."""
         self.probing: asyncio.Task[None] | None = None
-        self.watch = PoolWatch(_CONFIG, fetch=engines, publisher=self.bulletin, clock=self._clock)
+        self.watch = PoolProber(_CONFIG, fetch=engines, publisher=self.bulletin, clock=self._clock)
         self.watch.adopt(_MEMBERS)
         self.fleet, self.pool = self.opened()
         self.bulletin.subscribe(self.fleet.hear)

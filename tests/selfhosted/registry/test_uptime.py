@@ -15,8 +15,7 @@ from sqlmodel import SQLModel, col
 from cost.fleet.hours import HoursStore, up_us
 from cost.tables import PoolHour
 from cost.times import DAY_US, HOUR_US
-from selfhosted.registry.observer import HoursObserver
-from selfhosted.registry.uptime import BRIDGE_S, STARTING_MOST_S, Hours, PoolFacts, Run, by_hours, count
+from selfhosted.registry.uptime import BRIDGE_S, STARTING_MOST_S, Hours, HoursObserver, PoolFacts, Run, by_hours, count
 from selfhosted.replica import Address, PoolSnapshot, Replica, ReplicaState
 from selfhosted.tables import ReplicaClock
 from tests.cost.fleet.pools import pool as costed
