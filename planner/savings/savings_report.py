@@ -130,7 +130,7 @@ def _row(bill: FleetBill, planned: PlannedWorkload, target: Decimal, cost: CostS
 
 
 def _overflow_billed(bill: FleetBill) -> Decimal | None:
-    """The part of the pool's requests that the bill has elsewhere."""
+    """Return the part of the pool's requests that the bill has elsewhere."""
     found = bill.outcome
     return None if found is None else _share(found.requests_elsewhere, found.requests_here + found.requests_elsewhere)
 
