@@ -24,12 +24,12 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.policies import POLICIES, policy_of
 from selfhosted.config import BalanceConfig, PoolConfig, RoomConfig
-from selfhosted.fleet import Fleet, FleetObserver
-from selfhosted.pool import Pool
+from selfhosted.health.judge import PoolJudge
+from selfhosted.health.messages import ReplicaObserved
+from selfhosted.health.verdict import Probe
+from selfhosted.pools.fleet import Fleet, FleetObserver
+from selfhosted.pools.pool import Pool
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaRequest
-from selfhosted.watch.health import Probe
-from selfhosted.watch.judging import PoolJudge
-from selfhosted.watch.messages import ReplicaObserved
 
 _REPLICAS: Final = 64
 _TOKENS: Final = 8_192
@@ -107,7 +107,7 @@ def decision_us(policy: str, *, repeated: bool, along_ring: bool = False) -> dic
     snapshot, names = _snapshot(0.0), frozenset(f"r{n:02d}" for n in range(_REPLICAS))
     known, unknown = asks[: _CONVERSATIONS // 2], asks[_CONVERSATIONS // 2 :]
     _warm(balancer, known, snapshot, names)
-    balancer.keeps_to_ring = along_ring
+    balancer.use_consistent_hashing = along_ring
     turn = iter(range(10**9))
     chosen = known if repeated else unknown
 

@@ -1,6 +1,6 @@
 """A simulated day of batches beside interactive work: what the cheapest way that still makes it costs, beside fixed ways.
 
-`python -m benchmarks.batch_day` runs one engine, step by step on a simulated clock, with the gateway's own rules for laxity, shares,
+`python -m benchmarks.batch_day` runs one engine, step by step on a simulated clock, with the gateway's own rules for slack, shares,
 speed and ways. Interactive requests come by a day's course; one large batch is due after a day, a small one each hour within the
 hour. Lines are begun on the engine while it is idle, handed over to a provider's batch API with drawn turnarounds, or called, as
 the rule or a fixed way says. The same requests and draws meet every way.
@@ -17,15 +17,15 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from benchmarks.figures import percentile
+from planner.plans.launch import READ_AHEAD_TOKENS
+from planner.simulate.engine import Engine, Happening, Job
+from planner.simulate.machines import Machine, machine_of
 from proxy.batch.execution_options import Times, Way, cheapest_way, needed_s, times
 from proxy.batch.idle_capacity import left_beside
 from proxy.batch.line_protocol import WayName
-from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, Turns, laxities, left_until_due_s, shares
+from proxy.batch.scheduler import UNKNOWN, Slack, Standing, Turns, left_until_due_s, shares, slacks
 from proxy.batch.speed import Speed
-from selfhosted.offline.plans.launch import READ_AHEAD_TOKENS
-from selfhosted.offline.simulate.engine import Engine, Happening, Job
-from selfhosted.offline.simulate.machines import Machine, machine_of
-from selfhosted.pool import AHEAD_AT_ONCE
+from selfhosted.pools.pool import AHEAD_AT_ONCE
 from selfhosted.replica import PoolReading
 
 Caller = tuple[float, int, int]
@@ -248,7 +248,7 @@ class _House:
             return False
         self.speed.look({each.name: each.tokens_left + each.tokens_by_provider for each in live})
         standings = [self._standing(each) for each in live]
-        found = laxities(standings, self.speed.ahead)
+        found = slacks(standings, self.speed.ahead)
         for batch, standing in zip(live, standings, strict=True):
             self._hand_over(batch, standing, found[batch.name])
         if self.policy == "provider":
@@ -259,7 +259,7 @@ class _House:
             self._begin(batch, wanted[batch.name] - batch.running, found[batch.name])
         return any(each.here for each in live) and self.policy != "calls"
 
-    def _begin(self, batch: _Batch, more: int, laxity: Laxity) -> None:
+    def _begin(self, batch: _Batch, more: int, slack: Slack) -> None:
         if self.policy == "calls":
             self._call(batch, batch.here)
             return
@@ -267,15 +267,15 @@ class _House:
         room = math.floor(self._queued() * self.plan.at_once)
         for _ in range(min(more, batch.here)):
             if room > 0:
-                if self.plan.one_by_one and not self._turns.may_begin(self._reading(), 1, laxity.pressure):
+                if self.plan.one_by_one and not self._turns.may_begin(self._reading(), 1, slack.pressure):
                     break
                 room -= 1
                 self._own(batch)
-            elif laxity.pressure >= 1 and self.policy == "rule":
+            elif slack.pressure >= 1 and self.policy == "rule":
                 # It would wait before the engine for longer than there is time: the request line spills over to who sells it.
                 self._call(batch, 1)
 
-    def _hand_over(self, batch: _Batch, standing: Standing, laxity: Laxity) -> None:
+    def _hand_over(self, batch: _Batch, standing: Standing, slack: Slack) -> None:
         if self.policy not in {"rule", "provider"} or not batch.waiting:
             return
         left_s = standing.left_s or 0.0
@@ -283,7 +283,7 @@ class _House:
         speed = self.speed.tokens_per_s
         group = min(_GROUP, batch.here) * batch.tokens_total / batch.total
         handed_s = (batch.tokens_out + group) / speed if speed else 0.0
-        taken = times(left_s, needed_s(laxity, left_s), handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
+        taken = times(left_s, needed_s(slack, left_s), handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
         if self.policy == "rule" and not self._prefers_provider(batch, taken, left_s):
             return
         if self.policy == "rule" and told is None and batch.tokens_out:

@@ -21,13 +21,13 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.made_up_traces import KINDS, made_up
-from gateway.commands.selfhosted.simulated_queue import SimulatedQueue
-from selfhosted.offline.simulate.fleet import Fleet, FleetSpec
-from selfhosted.offline.simulate.machines import Machine, machine_of
-from selfhosted.offline.simulate.plots import figure_maker
-from selfhosted.offline.simulate.report import report_of
-from selfhosted.offline.simulate.simulation_errors import PlotsUnavailable
-from selfhosted.offline.simulate.traces import Trace, read_trace, sped_up
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
+from planner.simulate.gateway_queue import SimulatedQueue
+from planner.simulate.machines import Machine, machine_of
+from planner.simulate.plots import figure_maker
+from planner.simulate.simulation_errors import PlotsUnavailable
+from planner.simulate.simulation_report import report_of
+from planner.simulate.traces import Trace, read_trace, sped_up
 
 OURS: Final = "prefix"
 OTHERS: Final = ("round-robin", "consistent-hash", "vllm-cache-aware", "llm-d")
@@ -151,7 +151,7 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
         seed=seed,
     )
     gate = SimulatedQueue(gateways) if setup.queue and policy == OURS else None
-    report = report_of(Fleet(spec, machine.steps, trace, gate=gate).run(), machine, trace)
+    report = report_of(FleetSimulation(spec, machine.steps, trace, gate=gate).run(), machine, trace)
     return Run(
         policy=policy,
         mean_s=report.ttft_s.mean or 0.0,

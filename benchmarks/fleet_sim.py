@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
+from planner.simulate.machines import Machine, machine_of
+from planner.simulate.plots import draw
+from planner.simulate.simulation_report import HEADINGS, Report, report_of, row_of
+from planner.simulate.traces import Trace, multiplied, read_trace, sped_up, spread, tiled
 from selfhosted.config import ScaleConfig
-from selfhosted.offline.simulate.fleet import Fleet, FleetSpec
-from selfhosted.offline.simulate.machines import Machine, machine_of
-from selfhosted.offline.simulate.plots import draw
-from selfhosted.offline.simulate.report import HEADINGS, Report, report_of, row_of
-from selfhosted.offline.simulate.traces import Trace, multiplied, read_trace, sped_up, spread, tiled
 
 POLICIES: Final = (
     *("oracle", "prefix", "vllm-cache-aware", "vllm-cache-aware-eager"),
@@ -141,7 +141,7 @@ def _scaling(options: argparse.Namespace, machine: Machine, limit: int) -> list[
 
 
 def _run(spec: FleetSpec, machine: Machine, trace: Trace) -> Report:
-    return report_of(Fleet(spec, machine.steps, trace).run(), machine, trace)
+    return report_of(FleetSimulation(spec, machine.steps, trace).run(), machine, trace)
 
 
 def _plain(report: Report) -> dict[str, Any]:

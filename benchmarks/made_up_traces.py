@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from selfhosted.offline.simulate.traces import BLOCK_TOKENS, Trace, TraceRequest
+from planner.simulate.traces import BLOCK_TOKENS, Trace, TraceRequest
 
 _WRITES_PER_S: Final = 40.0
 """Tokens of an answer a second, which a next turn waits for."""

@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulated_engine --port 9000
 
-It is `selfhosted.offline.simulate.engine` on the wall clock: chunked prompts, no step interrupted, priority for what waits, and what was
+It is `planner.simulate.engine` on the wall clock: chunked prompts, no step interrupted, priority for what waits, and what was
 read of a prompt is kept. How long a prompt and its answer are stands at the beginning of the prompt, as `text_of` writes it; a prompt may be
 cut off as vLLM cuts it (`truncate_prompt_tokens`). A stream brings its first token when it is
 computed and the others in one event at the end. GET `/done` answers with what was answered so far.
@@ -19,8 +19,8 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from selfhosted.offline.simulate.engine import NEVER, Engine, Happening, Job
-from selfhosted.offline.simulate.machines import Machine, machine_of
+from planner.simulate.engine import NEVER, Engine, Happening, Job
+from planner.simulate.machines import Machine, machine_of
 
 _SIZES: Final = re.compile(rb"\[(\d+): (\d+) in, (\d+) out\]")
 _BYTES_PER_TOKEN: Final = 4

@@ -8,8 +8,8 @@ import statistics
 from typing import Final
 
 from gateway.table import print_table
-from selfhosted.sleeping.turns import Rules
-from tests.selfhosted.sleeping.test_turns import Box
+from selfhosted.model_swap.turns import Rules
+from tests.selfhosted.model_swap.test_turns import Box
 
 _POOLS: Final = ("a", "b")
 _RULES: Final = {

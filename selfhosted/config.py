@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from providers.config import SecretRef, is_reference
 from providers.target import CacheIsolation, OwnEngine
-from selfhosted.sleeping.turns import Rules
+from selfhosted.model_swap.turns import Rules
 from settings.types import Finite, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -20,14 +20,14 @@ _ORIGIN: Final = r"^https?://[^\s/?#@]+$"
 PREFILL: Final = "prefill"
 _PART_NAME: Final = 64 - len(f"/{PREFILL}")
 PartDoes = Literal["all", "answers", "reads"]
-"""What a part's replicas do: whole requests, only generating where prompts are read elsewhere, or only reading prompts."""
+"""The work of a part's replicas: whole requests, only generating where prompts are read elsewhere, or only reading prompts."""
 _HOST: Final = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_NAME)]
 
 
 def _reachable(origin: str) -> str:
-    """Checks that the origin has a host and a valid port, so that later parsing cannot fail."""
+    """Check that the origin has a host and a valid port, so that later parsing cannot fail."""
     parts = urlsplit(origin)
     if not parts.hostname or parts.port == 0:
         raise ValueError("has no host, or no port that there is")
@@ -182,6 +182,122 @@ class WatchConfig(Section):
     )
 
 
+class BalanceTuning(Section):
+    """The tuned constants of the choice of a replica. Each description tells where its value comes from."""
+
+    # A second of prefill and a second of waiting.
+    prefill_weight: Finite = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="Weight of a second of the request's own prefill against a second of waiting: prefill also delays every later "
+        "request. Simulated on the conversation trace, 1 to 2 give the same first tokens within 1.5 %, and 2 gives 1 to 2 points "
+        "more hits; 3 costs up to 3 %, 6 up to 10 %.",
+    )
+    prefill_weight_beside: Finite = Field(
+        default=0.8,
+        ge=0,
+        le=100,
+        description="The same weight where the cached prefix is itself still being read. Simulated on bursts of one prefix, 1 gives "
+        "first tokens a tenth later.",
+    )
+    beside_wait_s: Finite = Field(
+        default=0.1,
+        ge=0,
+        le=60,
+        description="Seconds of waiting for such a read below which no second copy is made. By judgement.",
+    )
+    # Load above which a second of prefill counts more.
+    crowded_wait_s: Finite = Field(
+        default=1.0,
+        gt=0,
+        le=600,
+        description="Seconds of waiting at the least busy replica at which prefill counts twice as much. By judgement.",
+    )
+    gateway_wait_weight: Finite = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="Seconds of such waiting that a second in the gateway's queue counts for. Simulated on the conversation trace at "
+        "three times its load, 1 to 4 give first tokens up to a third sooner than 0.",
+    )
+    max_crowding: Finite = Field(
+        default=30.0,
+        ge=0,
+        le=10_000,
+        description="The most that crowding adds to prefill's weight, as a factor, so that waiting for a cache is bounded. By judgement.",
+    )
+    adapter_load_s: Finite = Field(
+        default=1.5, ge=0, le=600, description="Seconds assumed for loading a LoRA adapter. An estimate for vLLM."
+    )
+    attention_tokens: int = Field(
+        default=60_000,
+        ge=1_000,
+        le=100_000_000,
+        description="Tokens of context behind which a token takes twice as long to prefill. Computed: 53,000 for Llama 70B, 31,000 for 8B.",
+    )
+    # Candidates before any scores.
+    roomy_kv_usage: Finite = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Part of the KV cache in use below which a replica has room enough that full ones are left alone. By judgement.",
+    )
+    # A fleet in which all have long queues.
+    saturated_wait_s: Finite = Field(
+        default=8.0,
+        gt=0,
+        le=3_600,
+        description="Seconds of waiting at the least busy replica from which on parts are weighed instead of seconds, whose errors would "
+        "feed themselves. By simulation.",
+    )
+    saturated_prefix_weight: Finite = Field(
+        default=3.0, ge=0, le=100, description="Weight there of the part of the prompt to be read. From llm-d's chart."
+    )
+    saturated_queue_weight: Finite = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="Weight there of the place between the shortest and the longest queue. From llm-d's chart.",
+    )
+    saturated_kv_weight: Finite = Field(
+        default=2.0, ge=0, le=100, description="Weight there of the part of the KV cache in use. From llm-d's chart."
+    )
+    # Ties, and consistent hashing.
+    tie_s: Finite = Field(
+        default=0.01,
+        ge=0,
+        le=60,
+        description="Seconds by which scores may differ and still count as equal. By judgement.",
+    )
+    min_visibility: Finite = Field(
+        default=0.42,
+        ge=0,
+        le=1,
+        description="Part of the pool's requests that a process must know of to trust its own view; below it uses consistent hashing. "
+        "Simulated: one of two hosts does better by its own view, one of three does not.",
+    )
+    ring_choices: int = Field(
+        default=3,
+        ge=1,
+        le=16,
+        description="Replicas along the ring among which such a process chooses. Simulated on ten traces with four and eight hosts, 3 "
+        "give first tokens a tenth sooner than 1, and 2 a little less.",
+    )
+    home_cached_part: Finite = Field(
+        default=0.9,
+        ge=0,
+        le=1,
+        description="Part of the prompt not known to be cached that such a process assumes cached at the conversation's home. By simulation.",
+    )
+    mean_decay: Finite = Field(
+        default=0.98,
+        gt=0,
+        lt=1,
+        description="What a past request counts in running means after each new one: at 0.98 about the last fifty count. By judgement.",
+    )
+
+
 class BalanceConfig(Section):
     """The choice of a replica for a request."""
 
@@ -212,6 +328,10 @@ class BalanceConfig(Section):
         ge=1,
         le=100,
         description="Consistent hashing passes over a replica that has more than so many times the mean load.",
+    )
+    tuning: BalanceTuning = Field(
+        default=BalanceTuning(),
+        description="Constants of the decision, tuned by simulation; leave them out for the tuned values.",
     )
 
 
@@ -398,7 +518,7 @@ class PrefillConfig(Section):
     )
 
     def reads(self, replica: str) -> bool:
-        """True for the name of one that only reads."""
+        """Return True for the name of one that only reads."""
         return fnmatchcase(replica, self.replicas)
 
     @model_validator(mode="after")
@@ -425,7 +545,7 @@ class PoolPart(NamedTuple):
 
 
 class HardwareConfig(Section):
-    """What a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
+    """The most that a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
 
     flops_per_token: Finite = Field(
         gt=0, le=1e15, description="Operations that one token takes: twice the parameters that it passes."
@@ -557,7 +677,7 @@ class PoolConfig(Section):
         )
 
     def is_in(self, part: "PoolPart", replica: str) -> bool:
-        """Whether a replica of that name is of this part."""
+        """Return whether a replica of that name is of this part."""
         return self.prefill is None or self.prefill.reads(replica) is (part.does == "reads")
 
     @property
@@ -567,7 +687,7 @@ class PoolConfig(Section):
 
 
 def _must_take_turns(pool: PoolConfig) -> None:
-    """Checks that a pool can share its GPUs. Raises ValueError."""
+    """Check that a pool can share its GPUs. Raises ValueError."""
     obstacles = {
         f"runs {pool.engine}; only vLLM sleeps": pool.engine != "vllm",
         "has `scale`; on shared GPUs there is room for no more replicas, so leave it out": pool.scale is not None,
@@ -582,7 +702,7 @@ def _must_take_turns(pool: PoolConfig) -> None:
 
 
 def _unique_names(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
-    """Checks that no two pools share a name or a target."""
+    """Check that no two pools share a name or a target."""
     names: set[str] = set()
     owners: dict[str, str] = {}
     for pool in pools:
@@ -645,7 +765,7 @@ class SharedGpusConfig(Section):
 
     @property
     def rules(self) -> Rules:
-        """How its pools take turns."""
+        """The rules by which its pools take turns."""
         return Rules(
             pools=self.pools,
             least_awake_s=self.least_awake_s,
@@ -690,7 +810,7 @@ class SelfhostedSection(Section):
         return self
 
     def shared_by(self, pool: str) -> SharedGpusConfig | None:
-        """The shared GPUs that the pool's engines stand on; None where they have theirs for themselves."""
+        """Return the shared GPUs that the pool's engines stand on; None where they have theirs for themselves."""
         return next((group for group in self.shared_gpus if pool in group.pools), None)
 
     def pool_of_target(self) -> dict[str, str]:
@@ -698,7 +818,7 @@ class SelfhostedSection(Section):
         return {target: pool.name for pool in self.pools for target in pool.served}
 
     def upstream_models(self) -> dict[str, str]:
-        """The name by which its pool's engines have each target's model, by target id; adapters are models of their own."""
+        """Return the name by which its pool's engines have each target's model, by target id; adapters are models of their own."""
         return {
             target: pool.upstream_model
             for pool in self.pools
