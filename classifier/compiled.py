@@ -1,4 +1,4 @@
-"""The compiled part of a score, where the installation had a C compiler: classifier/words.c, called by ctypes.
+"""The compiled part of a score, where the installation had a C compiler: classifier/featurize.c, called by ctypes.
 
 `load` gives None without it; numpy then does the same.
 
@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-LIBRARY: Final = Path(__file__).with_name("_words.so")
-_SOURCE: Final = "words.c"
+LIBRARY: Final = Path(__file__).with_name("_featurize.so")
+_SOURCE: Final = "featurize.c"
 _CHECKSUM: Final = ".sha256"
 """The suffix of the file beside the library that hatch_build.py writes."""
 _HASH_CHARS: Final = 64
@@ -32,7 +32,7 @@ Request = tuple[int, int, int, bool, int, int]
 
 
 AskingTables = tuple[Mapping[str, NDArray[Any]], Mapping[str, int]]
-"""Arrays and numbers by which what is asked is found; see classifier/asking.py."""
+"""Arrays and numbers by which what is asked is found; see classifier/asking."""
 
 
 class _Addresses(ctypes.Structure):
@@ -159,7 +159,7 @@ Found = tuple[
 ]
 
 
-class CompiledWords:
+class CompiledFeaturizer:
     """The library with the tables that it reads."""
 
     def __init__(
@@ -283,10 +283,10 @@ class CompiledPairs:
 
 def load(
     library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int], asking: AskingTables
-) -> CompiledWords | None:
+) -> CompiledFeaturizer | None:
     """The words from the library, or None as `_opened` says."""
     found = _opened(library)
-    return None if found is None else CompiledWords(found, tables, numbers, asking)
+    return None if found is None else CompiledFeaturizer(found, tables, numbers, asking)
 
 
 def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], before: int) -> CompiledPairs | None:

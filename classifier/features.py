@@ -2,7 +2,7 @@
 
 Words are found as runs in a mask over the UTF-8 bytes and hashed all at once: prefix sums of a polynomial over the bytes
 give each run's hash by one subtraction, so there is no Python loop over words. A Chinese, Japanese or Korean character is
-a word of its own, and two neighbours are one more. What numpy does here classifier/words.c does in a quarter of the time
+a word of its own, and two neighbours are one more. What numpy does here classifier/featurize.c does in a quarter of the time
 where the installation could compile it; the numbers are the same. Whoever changes anything here that changes a
 number has to raise `FEATURE_VERSION`: an artifact that was trained with another version is refused.
 """
@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.asking import MARKS, PLAIN_MARKS, bounded, fingerprint, resolve, to_search, with_plain_marks
-from classifier.asking import tables as asking_tables
-from classifier.compiled import LIBRARY, CompiledWords, Found, Request, load
+from classifier.asking.resolution import MARKS, PLAIN_MARKS, bounded, fingerprint, resolve, to_search, with_plain_marks
+from classifier.asking.resolution import tables as asking_tables
+from classifier.compiled import LIBRARY, CompiledFeaturizer, Found, Request, load
 from classifier.prediction import Prompt
 from classifier.tuning import SKETCH
 
@@ -382,7 +382,7 @@ def _readings(words: int, before: int) -> Values:
 
 
 def parts_of(prompt: Prompt) -> tuple[bytes, bytes]:
-    """What is read of a prompt, and of that what asks, with plain marks. See classifier/asking.py."""
+    """What is read of a prompt, and of that what asks, with plain marks. See classifier/asking."""
     asked = resolve(prompt)
     text = _ends(asked.text)
     return text, text if asked.ask == asked.text else _ends(asked.ask)
@@ -444,7 +444,7 @@ def extract(prompt: Prompt) -> Features:
     return extract_by_numpy(prompt) if COMPILED is None else extract_compiled(prompt, COMPILED)
 
 
-def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
+def extract_compiled(prompt: Prompt, compiled: CompiledFeaturizer) -> Features:
     """The same by the compiled library."""
     before = compiled.words(text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
     request = request_of(prompt)
@@ -681,7 +681,7 @@ def feature_hash() -> str:
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
 
 
-def compiled_words(library: Path) -> CompiledWords | None:
+def compiled_featurizer(library: Path) -> CompiledFeaturizer | None:
     """The compiled library, where there is one and it gives numpy's numbers: one of another version does not."""
     tables: dict[str, NDArray[Any]] = {
         "value": _VALUE,
@@ -718,5 +718,5 @@ def compiled_words(library: Path) -> CompiledWords | None:
     return found if _described(PROBES, lambda prompt: extract_compiled(prompt, found)) == by_numpy else None
 
 
-COMPILED: Final = compiled_words(LIBRARY)
+COMPILED: Final = compiled_featurizer(LIBRARY)
 """The library of this installation, or None."""

@@ -2,7 +2,7 @@
 
 A prompt's words hit some hundred rows of tables that are megabytes long. As nodes of the graph each look-up, conversion and
 sum was a call over hundreds of rows that the next one read again; here they are a few numpy calls, or one loop where
-classifier/words.c is compiled. The tables are a part of the trained model: tables.npz beside model.onnx.
+classifier/featurize.c is compiled. The tables are a part of the trained model: tables.npz beside model.onnx.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.asking import to_search
-from classifier.compiled import CompiledInputs, CompiledWords
+from classifier.asking.resolution import to_search
+from classifier.compiled import CompiledFeaturizer, CompiledInputs
 from classifier.features import (
     BUCKET_BITS,
     COMPILED,
@@ -209,7 +209,7 @@ _ONE: Final = np.ones(1, np.float32)
 _TINY: Final = float(np.finfo(np.float32).tiny)
 
 
-def look_up_in(tables: Tables, compiled: CompiledWords | None = COMPILED) -> LookUp:
+def look_up_in(tables: Tables, compiled: CompiledFeaturizer | None = COMPILED) -> LookUp:
     """The way from a prompt to what the graph takes: compiled where it can be and gives numpy's numbers."""
     by_numpy = _by_numpy(tables)
     if compiled is None:
@@ -233,7 +233,7 @@ def _are_same(tables: Tables, one: LookUp, other: LookUp) -> bool:
     return True
 
 
-def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
+def _compiled(tables: Tables, compiled: CompiledFeaturizer) -> LookUp:
     read = _with_library(tables, compiled)
 
     def look_up(prompt: Prompt, inputs: Inputs) -> None:
@@ -244,7 +244,7 @@ def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
     return look_up
 
 
-def _with_library(tables: Tables, compiled: CompiledWords) -> CompiledInputs:
+def _with_library(tables: Tables, compiled: CompiledFeaturizer) -> CompiledInputs:
     return compiled.with_model(
         {
             "terms": tables.terms,

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from classifier.asking import resolve
+from classifier.asking.resolution import resolve
 from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
@@ -32,7 +32,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ask: str
     """What was taken for the ask, on one line and bounded: shown to whoever asks, and kept nowhere."""
     ask_place: str
-    """Where it stands; one of `classifier.asking.Place`."""
+    """Where it stands; one of `classifier.asking.resolution.Place`."""
     kind: str
     """What kind of task it is; empty where the rule weighed."""
     classifier: str

@@ -1,4 +1,4 @@
-"""Fits the linear score by which classifier/asking.py tells requests, material, rules and what is beside the point:
+"""Fits the linear score by which classifier/asking tells requests, material, rules and what is beside the point:
 `python -m classifier.training.ask_fit DATA`, where DATA has prompts.parquet.
 
 It learns from texts that are put together of pieces whose class is known: prompts of the tier set in templates of frameworks, with contexts
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
-from classifier import ask_words as words
-from classifier import asking
-from classifier.asking import BESIDE, CLASSES, MATERIAL, REQUEST, RULE, WEIGHT_BITS
+from classifier.asking import resolution as asking
+from classifier.asking import vocabulary as words
+from classifier.asking.resolution import BESIDE, CLASSES, MATERIAL, REQUEST, RULE, WEIGHT_BITS
 from classifier.training.tier_set import HELD_KINDS, held_rows, ladders, written
 from classifier.training.wrapping import Piece, by_hand, filled, shapes
 
-OUT: Final = Path(asking.__file__).parent / "asking.npz"
+OUT: Final = Path(asking.__file__).parent / "weights.npz"
 _CLASS: Final = {"ask": REQUEST, "context": MATERIAL, "frame": RULE, "beside": BESIDE, "example": MATERIAL}
 ASKED_CHINESE: Final = tuple(words.ASKED_CHINESE.split())
 OPENING: Final = frozenset(words.VERBS.split()) | frozenset(words.ASKED_WITH.split())

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier import ask_words
+from classifier.asking import vocabulary as ask_words
 from classifier.prediction import Prompt
 from classifier.training.rewording import CHANGES
 from classifier.training.tier_set import HELD_KINDS, Tiered, held_rows, written

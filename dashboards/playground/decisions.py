@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Caller
-from classifier.asking import PLACES, resolve
+from classifier.asking.resolution import PLACES, resolve
 from dashboards.requests.considered import deciding
 from dashboards.web.gateway import Gateway
 from proxy.agreement import pair_for

@@ -6,8 +6,8 @@ their hashed words and their form tells requests, material, rules of a template,
 how hard it is said to be). Rules and what is beside the point are not read; of the material what the ask speaks of, or shares
 words with. A text in which nothing of that kind is found is read as it is.
 
-The words are those of classifier/ask_words.py, the score's weights those of classifier/asking.npz (`python -m
-classifier.training.ask_fit`). classifier/words.c does the same.
+The words are those of classifier/asking/vocabulary.py, the score's weights those of classifier/asking/weights.npz (`python -m
+classifier.training.ask_fit`). classifier/featurize.c does the same.
 """
 # ruff: noqa: RUF001 - signs of other languages
 
@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier import ask_words as words
+from classifier.asking import vocabulary as words
 from classifier.prediction import Prompt
 
 Place = Literal["message", "label", "system", "proposal"]
@@ -470,7 +470,7 @@ def weights(*, system: bool = False) -> NDArray[np.int8]:
     """(2**WEIGHT_BITS + 1, CLASSES): the weight of each bucket, and in the last row what every score begins with; for users' messages, or
     for system messages, where the same words are more often a rule.
     """
-    content = (importlib.resources.files("classifier") / "asking.npz").read_bytes()
+    content = (importlib.resources.files("classifier.asking") / "weights.npz").read_bytes()
     found: NDArray[np.int8] = np.load(io.BytesIO(content))["system_weights" if system else "weights"]
     return found
 
@@ -929,7 +929,7 @@ def to_search(prompt: Prompt) -> tuple[bytes, bytes, bool]:
 
 
 def tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
-    """Arrays and numbers for classifier/words.c, which does the same."""
+    """Arrays and numbers for classifier/featurize.c, which does the same."""
     common = np.zeros(2**STEM_BITS // 64, np.uint64)
     for stem in COMMON:
         common[stem >> 6] |= np.uint64(1 << (stem & 63))

@@ -1,4 +1,4 @@
-"""The words by which classifier/asking.py tells a request from what stands around it, as data.
+"""The words by which classifier/asking tells a request from what stands around it, as data.
 
 Collected from the default templates of public frameworks (LlamaIndex, LangChain and its hub, Haystack, DSPy, CrewAI, AutoGen, Dify,
 Flowise, Alpaca, Ragas, Spring AI, Semantic Kernel, Cline, Codex, Claude Code), from mail programs, and from the languages of the tier set.
