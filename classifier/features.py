@@ -20,8 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.asking.resolution import MARKS, PLAIN_MARKS, bounded, fingerprint, resolve, to_search, with_plain_marks
-from classifier.asking.resolution import tables as asking_tables
+from classifier.asking.compiled_tables import compiled_tables, fingerprint
+from classifier.asking.normalization import MARKS, PLAIN_MARKS, with_plain_marks
+from classifier.asking.resolution import bounded, resolve, to_search
 from classifier.compiled import LIBRARY, CompiledFeaturizer, Found, Request, load
 from classifier.prediction import Prompt
 from classifier.tuning import SKETCH
@@ -711,7 +712,7 @@ def compiled_featurizer(library: Path) -> CompiledFeaturizer | None:
         "long_quote": _LONG_QUOTE,
         "long_sentence": _LONGEST_SENTENCE,
     }
-    found = load(library, tables, numbers, asking_tables())
+    found = load(library, tables, numbers, compiled_tables())
     if found is None:
         return None
     by_numpy = _described(PROBES, extract_by_numpy)

@@ -57,7 +57,7 @@ class AbilityTable:
         return said
 
 
-class _Desk(threading.local):
+class ScoringContext(threading.local):
     """What a thread scores with: the graph reads the inputs where they are filled in, and leaves its output here."""
 
     def __init__(self, tables: Tables, graph: Graph, manifest: Manifest) -> None:
@@ -91,7 +91,7 @@ class OnnxClassifier:
         self.fallbacks = 0
         self._tables = read_tables(artifact.tables, self.loads)
         self._look_up = look_up_in(self._tables)
-        self._desk = _Desk(self._tables, Graph(artifact.model), artifact.manifest)
+        self._context = ScoringContext(self._tables, Graph(artifact.model), artifact.manifest)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths
@@ -155,26 +155,26 @@ class OnnxClassifier:
 
     def place(self, features: Features) -> PlacedPrompt:
         """Where a prompt of these features stands. Raises NotFinite."""
-        inputs = self._desk.inputs
+        inputs = self._context.inputs
         look_up_features(self._tables, features, inputs)
         return self.placed(inputs)
 
     def look_up(self, prompt: Prompt) -> Inputs:
         """What the graph takes of a prompt. It is this thread's, and stands until the thread's next prompt."""
-        inputs = self._desk.inputs
+        inputs = self._context.inputs
         self._look_up(prompt, inputs)
         return inputs
 
     def scores(self) -> Values:
         """The graph's scores for this thread's inputs, which stands until the thread's next prompt."""
-        desk = self._desk
-        desk.run()
-        return desk.scores
+        context = self._context
+        context.run()
+        return context.scores
 
     def placed(self, inputs: Inputs) -> PlacedPrompt:
         """Where the prompt stands that was looked up last in this thread. Raises NotFinite."""
         self.scores()
-        return self._desk.place(inputs.tools)
+        return self._context.place(inputs.tools)
 
     def _prediction(
         self, inputs: Inputs, placed: PlacedPrompt, table: AbilityTable, team_id: str, *, learns: bool
@@ -197,7 +197,7 @@ class OnnxClassifier:
             output_tokens_p90=bounded_tokens(p90),
             outlooks=outlooks,
             best_known=best,
-            vector=self._desk.vector(placed.loads) if learns else b"",
+            vector=self._context.vector(placed.loads) if learns else b"",
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )

@@ -32,7 +32,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ask: str
     """What was taken for the ask, on one line and bounded: shown to whoever asks, and kept nowhere."""
     ask_place: str
-    """Where it stands; one of `classifier.asking.resolution.Place`."""
+    """Where it stands; one of `classifier.asking.location.Place`."""
     kind: str
     """What kind of task it is; empty where the rule weighed."""
     classifier: str

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from classifier.asking.resolution import searched, with_plain_marks
+from classifier.asking.normalization import with_plain_marks
+from classifier.asking.resolution import searched
 from classifier.features import FLAGS, STRUCTURE, Features, extract, read_text
 from classifier.prediction import Prompt
 from classifier.training.network import Rows, asks_of, quantised, weighed

@@ -211,7 +211,7 @@ measure.register(classifier_app)
 
 
 def _print_explained(facts: dict[str, Any]) -> None:
-    from classifier.asking.resolution import PLACES
+    from classifier.asking.location import PLACES
     from gateway.table import print_table
 
     typer.echo(f"taken for the ask, {PLACES[facts['ask_place']]}: {facts['ask']}")

@@ -57,7 +57,7 @@ def _body(path: Path) -> bytes:
 
 
 def _print_explanation(told: "Explanation") -> None:
-    from classifier.asking.resolution import PLACES
+    from classifier.asking.location import PLACES
     from dashboards.ui.words import MARGIN_WORDS
     from gateway.table import print_table
     from proxy.evidence import EVIDENCE_WORDS, evidence_notes

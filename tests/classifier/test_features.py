@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.asking.resolution import to_search, with_plain_marks
+from classifier.asking.normalization import with_plain_marks
+from classifier.asking.resolution import to_search
 from classifier.compiled import CompiledFeaturizer
 from classifier.features import (
     BUCKET_BITS,
