@@ -1,4 +1,4 @@
-"""What a short message accepts of the assistant's proposal."""
+"""Consent: the part of the assistant's proposal that a short message accepts."""
 # ruff: noqa: RUF001 - signs of other languages
 
 import re
@@ -80,7 +80,7 @@ LONG_PROPOSAL: Final = 1_200
 
 
 def accepted_proposal(text: str, proposal: str) -> str:
-    """What a message accepts of the assistant's words: an option that it names, or what they propose; nothing where it is no consent."""
+    """Return the option that a message names, or the proposal that it accepts; an empty text where it is no consent."""
     said = text.strip()
     if _PRAISING.fullmatch(said):
         return ""

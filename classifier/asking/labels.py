@@ -13,7 +13,9 @@ LABELS: Final = {
     **{name.encode(): ANSWER_LABEL for name in words.ANSWERS.split("|")},
     **{name.encode(): rank for rank, names in words.LABELS.items() for name in names.split("|")},
 }
-"""What a label is worth: 1 and more for one behind which it stands what is asked, the strongest 3."""
+"""Ranks of labels: 1 and more for one behind which the ask stands, the strongest 3; 0 for material, and below
+for rules, answers and a program's own words.
+"""
 
 TAGS: Final = {
     **{name: rank for name, rank in LABELS.items() if rank > 1},
@@ -23,7 +25,7 @@ TAGS: Final = {
 }
 
 LAST_WORDS: Final = {name.encode(): LABELS[name.encode()] for name in words.LAST_WORDS.split("|")}
-"""What a label is worth by its last word, where it is not known as a whole."""
+"""Ranks of labels by their last word, for those that are not known as a whole."""
 
 LONGEST_LABEL: Final = 40
 
@@ -37,7 +39,7 @@ _IN_LABEL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 
 
 def label_at(text: bytes, begin: int, end: int) -> tuple[int, int] | None:
-    """The rank of a label that this line begins with, and where its value begins."""
+    """Return the rank of a label that this line begins with, and the place where its value begins; None without a label."""
     at = begin
     marked = False
     while at < end and at - begin < _DECORATED and text[at] in b' \t>*#_[("{,':
@@ -60,7 +62,7 @@ def label_at(text: bytes, begin: int, end: int) -> tuple[int, int] | None:
 
 
 def _rank_of(name: bytes) -> int | None:
-    """The rank of a label, by its last word where it is not known as a whole: "agent request" is a request."""
+    """Return the rank of a label, by its last word where it is not known as a whole: "agent request" is a request."""
     rank = LABELS.get(name)
     if rank is None and b" " in name:
         rank = LAST_WORDS.get(name.rpartition(b" ")[2])

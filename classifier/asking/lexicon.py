@@ -24,7 +24,7 @@ _IDEOGRAPHS: Final = frozenset(range(0xE3, 0xEE))
 
 
 def tokens_of(text: bytes, begin: int, end: int) -> list[tuple[int, int, int]]:
-    """The hash, begin and end of each word between two places; an ideograph is a word of its own."""
+    """Return the hash, begin and end of each word between two places; an ideograph is a word of its own."""
     found = []
     at = begin
     while at < end:
@@ -76,7 +76,7 @@ STEM_BITS: Final = 14
 
 
 def stem_hash(text: bytes, start: int, stop: int) -> int:
-    """The hash of a word's first STEM bytes."""
+    """Return the hash of a word's first STEM bytes."""
     value = FNV_OFFSET
     for byte in text[start : min(stop, start + STEM)]:
         value = ((value ^ FOLDED[byte]) * FNV_PRIME) & UINT32
@@ -101,8 +101,8 @@ CHINESE_INPUTS: Final = tuple(word.encode() for word in words.INPUTS_CHINESE.spl
 
 
 def speaks_of(text: bytes, begin: int, end: int, *, loosely: bool = False, system: bool = False) -> bool:
-    """Whether words speak of something that stands beside them; `loosely`: also of what is one's own; those of a `system` message: also of
-    whoever sends it.
+    """Return True if words speak of something beside them: with `loosely` also of one's own things, with `system` also of the
+    sender.
     """
     article = 2
     for hashed, _, _ in tokens_of(text, begin, end):

@@ -10,7 +10,7 @@ from classifier.asking.scoring import LESS, classify_segments
 from classifier.asking.segments import MATERIAL, REQUEST, RULE, Segment, SegmentedText
 
 Place = Literal["message", "label", "system", "proposal"]
-"""Where the ask stands: in the last user message, behind a label of it, in the system message, or in the assistant's words before it."""
+"""The place of an ask: the last user message, behind a label of it, the system message, or the assistant's words before it."""
 
 
 SHOWN_CHARS: Final = 400
@@ -22,11 +22,11 @@ PLACES: Final = {
     "system": "in the system message",
     "proposal": "in what the assistant proposed",
 }
-"""Where an ask stands, in words."""
+"""The places in words, for people."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What is read of a prompt, as UTF-8."""
+    """The part of a prompt that is read, as UTF-8."""
 
     text: bytes
     """The ask, and what it is about."""
@@ -46,7 +46,7 @@ SURE: Final = 80
 
 
 def _labelled_span(taken: SegmentedText) -> tuple[int, int, int] | None:
-    """Where the value of the strongest label begins and ends, and the label's rank: of several the last."""
+    """Return begin, end and rank of the strongest label's value, of several the last; None where no label tells."""
     text, labels = taken.text, taken.labels
     if not labels:
         return None
@@ -80,7 +80,7 @@ PLACEHOLDERS: Final = (
     b"the user's query",
     b"the user's input",
 )
-"""What stands behind a label where a template only says what will."""
+"""Openings of a label's value in a template that only says what will stand there."""
 
 
 def _is_value(value: bytes) -> bool:
@@ -96,7 +96,7 @@ BYTES_A_SHARED_WORD: Final = 200
 
 
 def _read_segments(taken: SegmentedText, ask: list[Segment], rank: int) -> list[Segment]:
-    """The segments that are read: the ask, and of the material what belongs to it."""
+    """Return the segments that are read: the ask, and of the material those that belong to it."""
     text = taken.text
     near = any(speaks_of(text, segment.begin, segment.end, loosely=not rank) for segment in ask)
     telling: set[int] = set()
@@ -138,7 +138,7 @@ LONG_BYTES: Final = 1_024
 
 
 def _asking_segments(taken: SegmentedText) -> tuple[list[Segment], int]:
-    """The segments that ask, and the rank of the label that says so: 0 where it is their score."""
+    """Return the segments that ask, and the rank of the label that says so: 0 where their score does."""
     labelled = _labelled_span(taken)
     if labelled is not None:
         begin, end, rank = labelled
@@ -173,7 +173,7 @@ def _asking_segments(taken: SegmentedText) -> tuple[list[Segment], int]:
 
 
 def _join_segments(text: bytes, segments: list[Segment], every: list[Segment]) -> bytes:
-    """The segments' text, with what stands between those that are neighbours."""
+    """Return the segments' text, with what stands between those that are neighbours."""
     number = {id(segment): at for at, segment in enumerate(every)}
     out = []
     for at, segment in enumerate(segments):
@@ -188,7 +188,7 @@ def _join_segments(text: bytes, segments: list[Segment], every: list[Segment]) -
 
 
 def locate(text: bytes, system: bytes = b"") -> Asked:
-    """What is read of a user's message with this system message, both with plain marks."""
+    """Return the part to read of a user's message with this system message, both with plain marks."""
     taken = classify_segments(text)
     ask, rank = _asking_segments(taken)
     if system and rank <= TASK_LABEL:
@@ -227,7 +227,7 @@ LONG_SYSTEM_BYTES: Final = 3_072
 
 
 def _standing_task(system: bytes, message: SegmentedText, ask: list[Segment], message_rank: int) -> bytes:
-    """The task that a system message sets for whatever the user sends, or nothing."""
+    """Return the task that a system message sets for whatever the user sends, or an empty text."""
     taken = classify_segments(system, system=True)
     tasks, rank = _asking_segments(taken)
     tasks = [segment for segment in tasks if segment.kind in {REQUEST, MATERIAL}]

@@ -18,7 +18,7 @@ _LETTERS: Final = re.compile(rb"[a-zA-Z\x80-\xff]+")
 
 
 def _without_lookalikes(data: bytes) -> bytes:
-    """The text with Latin letters for such of Greek and Cyrillic as only look Latin.
+    """Return the text with Latin letters for such of Greek and Cyrillic as only look Latin.
 
     They are folded in a word that has Latin letters and none that only the other alphabet has, and in every word where the whole text has
     none of these: Russian and Greek stay as they are.
@@ -68,8 +68,8 @@ MARKS: Final = [
 
 
 def with_plain_marks(data: bytes) -> bytes:
-    """The text with ASCII signs in place of others, so that none is read as a part of a word; without what nobody sees; and with Latin letters
-    for such as only look like them.
+    """Return the text with ASCII signs in place of others, so that none is read as a part of a word, without invisible
+    characters, and with Latin letters for their lookalikes.
     """
     if data.isascii():
         return data

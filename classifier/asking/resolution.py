@@ -21,7 +21,7 @@ _ONLY_HARNESS: Final = re.compile(rf"\s*(?:<({words.HARNESS_TAGS})>(?:(?!</\1>).
 
 
 def bounded(text: str, head: int, tail: int) -> bytes:
-    """A text as UTF-8: of a long one so many bytes of its start and of its end, on lines of their own."""
+    """Return a text as UTF-8: of a long one so many bytes of its start and of its end, on lines of their own."""
     # A lone surrogate cannot be encoded; it reads as a question mark.
     if len(text) > head + tail:
         # A character has a byte at least, so each end is long enough.
@@ -32,20 +32,22 @@ def bounded(text: str, head: int, tail: int) -> bytes:
 
 
 def searched(text: str) -> bytes:
-    """What is searched of a message for its ask."""
+    """Return the part of a message that is searched for its ask."""
     return bounded(text, SEARCHED_BYTES, SEARCHED_BYTES)
 
 
 def resolve(prompt: Prompt) -> Asked:
-    """What a prompt asks, with plain marks. The time is bounded for any text."""
+    """Return the ask of a prompt, with plain marks. The time is bounded for any text."""
     text, system, settled = to_search(prompt)
     data = with_plain_marks(text)
     return Asked(data, data, "proposal") if settled else locate(data, with_plain_marks(system))
 
 
 def to_search(prompt: Prompt) -> tuple[bytes, bytes, bool]:
-    """What is searched of a prompt's last user message and of its system message; or what the message accepts of the assistant's words,
-    which is settled: it is read as it is.
+    """Return the parts to search of a prompt's last user message and of its system message, and False.
+
+    Where the message accepts the assistant's proposal, return that, no system message, and True: it is settled, and read as it
+    is.
     """
     text, system = prompt.text, prompt.system
     if prompt.before and _ONLY_HARNESS.fullmatch(text, 0, SEARCHED_BYTES):

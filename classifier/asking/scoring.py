@@ -47,7 +47,7 @@ _CAPITALS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 def buckets_of(text: bytes, segment: Segment, *, new_line: bool, new_block: bool) -> list[int]:
-    """The buckets of what a segment's score is summed over."""
+    """Return the buckets over which a segment's score is summed."""
     begin, end = segment.begin, segment.end
     tokens = tokens_of(text, begin, min(end, begin + _HEAD))
     hashes = [each[0] for each in tokens[:FIRST_TOKENS]]
@@ -88,7 +88,7 @@ _TAIL: Final = 64
 
 
 FORM_BUCKETS: Final = 7
-"""How many of a segment's marks, the last ones, are of its form."""
+"""The number of a segment's last buckets, which are of its form."""
 
 
 @functools.cache
@@ -151,14 +151,14 @@ def score(taken: SegmentedText, *, system: bool = False) -> None:
 
 
 def _is_framed(taken: SegmentedText) -> bool:
-    """Whether a text has labels or tags, as a template has."""
+    """Return True if a text has labels or tags, as a template has."""
     return any(label.rank >= MATERIAL_LABEL for label in taken.labels) or any(
         segment.lead < 0 and taken.text[segment.begin] == ord("<") for segment in taken.segments
     )
 
 
 def _keep_inner(taken: SegmentedText) -> None:
-    """What is beside the point stands at the start or at the end: elsewhere it is a part of the message."""
+    """Read segments beside the point as material, except at the start and at the end of the message."""
     segments = taken.segments
     begin, end = 0, len(segments)
     while begin < end and segments[begin].kind == BESIDE:
@@ -189,7 +189,7 @@ SIGNATURE_BYTES: Final = 80
 
 
 def classify_segments(text: bytes, *, system: bool = False) -> SegmentedText:
-    """A text taken apart, with each segment's class: a user's message, or a system message, in which rules are to be expected."""
+    """Return a text in segments, each with its class; in a system message rules are to be expected."""
     taken = segment_text(text)
     score(taken, system=system)
     return taken

@@ -42,7 +42,7 @@ class Label(msgspec.Struct, frozen=True):
     begin: int
     value: int
     end: int
-    """Where the value ends; 0 where the next label ends it."""
+    """End of the value; 0 where the next label ends it."""
     rank: int
 
 
@@ -55,7 +55,7 @@ class SegmentedText(msgspec.Struct, frozen=True):
 
 
 def segment_text(text: bytes) -> SegmentedText:
-    """The segments and labels of a text."""
+    """Return the segments and labels of a text."""
     reader = _Segmenter(text)
     while reader.at < len(text):
         reader.line()
@@ -71,11 +71,11 @@ class _Segmenter:
         self.labels: list[Label] = []
         self.at = self.number = self.block = 0
         self.fresh = True
-        """Whether a block has just begun."""
+        """True at the beginning of a block."""
         self._scored_whole = len(text) <= 2 * SCORED_BYTES
 
     def line(self) -> None:
-        """Reads the line that begins where the reader stands, or what a fence or a tag encloses."""
+        """Read the line that begins at `at`, or the whole of a fence or a tag."""
         text = self.text
         end = text.find(b"\n", self.at)
         end = len(text) if end < 0 else end
@@ -104,7 +104,7 @@ class _Segmenter:
         self.fresh = True
 
     def _tag(self, begin: int, stop: int) -> bool:
-        """Whether the line begins with a known tag, which is read."""
+        """Read the known tag that the line begins with; return False where it begins with none."""
         tag = tag_at(self.text, begin, stop)
         if tag is None:
             return False
@@ -123,7 +123,7 @@ class _Segmenter:
         return True
 
     def _sentences(self, begin: int, stop: int) -> None:
-        """Reads the labels and sentences of a line."""
+        """Read the labels and sentences of a line."""
         text, within = self.text, False
         scored = self._scored_whole or begin < SCORED_BYTES or begin >= len(text) - SCORED_BYTES
         while begin < stop:
@@ -172,7 +172,7 @@ _FEWEST_SIGNS: Final = 3
 
 
 def _is_break(text: bytes, begin: int, end: int) -> bool:
-    """Whether a line is nothing but three signs or more."""
+    """Return True if a line is nothing but three signs or more."""
     return end - begin >= _FEWEST_SIGNS and all(text[at] in b"-=*_~#" for at in range(begin, min(end, begin + 200)))
 
 
@@ -181,5 +181,5 @@ def _sentence_end(text: bytes, begin: int, end: int) -> int:
 
 
 def ends_sentence(text: bytes, at: int, end: int) -> bool:
-    """Whether a sentence ends with this byte."""
+    """Return True if a sentence ends with this byte."""
     return text[at] in b".!?" and (at + 1 == end or text[at + 1] in BLANKS or text[at + 1] >= BEYOND_ASCII)

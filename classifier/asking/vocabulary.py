@@ -115,7 +115,7 @@ THINGS: Final = (
     "comment spreadsheet sheet columns query patch texto documento código contrato correo mensaje vertrag brief dokument "
     "anfrage nachricht protokoll texte contrat courriel"
 )
-"""What stands beside a request, as it is named after an article."""
+"""Names, after an article, of things beside a request."""
 OWN: Final = (
     "my our your it its they them their he his she her mein meine meinen meiner meinem unser unsere unseren unserem unserer "
     "es sie ihn ihr ihre mi mis nuestro nuestra nuestros nuestras lo su sus ma mon mes notre nos sa son ses"

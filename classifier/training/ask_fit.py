@@ -41,7 +41,7 @@ Example = tuple[list[int], int, float]
 
 
 def marks_and_classes(pieces: Sequence[Piece], weight: float = 1.0) -> Iterator[Example]:
-    """The marks of each segment of a text, and the class of the piece in which most of it lies."""
+    """Yield the buckets of each segment of a text, and the class of the piece in which most of it lies."""
     data, ends = b"", []
     for _, text in pieces:
         data += with_plain_marks(text.encode("utf-8", "replace"))
@@ -156,7 +156,7 @@ _SET: Final = ("", "", "", "Your task is to ", "Your job: ", "You must ", "Pleas
 
 
 def _standing_task(draw: random.Random) -> str:
-    """A task that a system message may set for whatever the user sends."""
+    """Return a task that a system message may set for whatever the user sends."""
     lead, verb = draw.choice(_SET), draw.choice(_STANDING.split("|"))
     first = f"{lead}{verb.lower()}" if lead else verb
     more = (
@@ -237,7 +237,7 @@ def _thinned(marks: list[int], draw: random.Random) -> list[int]:
 
 
 def fitted(data: Path, seed: int = 0) -> bytes:
-    """The weights as an .npz file."""
+    """Return the weights as an .npz file."""
     draw = random.Random(seed)  # noqa: S311 - it makes up training data
     buffer = io.BytesIO()
     users = _weights(examples(data, draw), draw)
