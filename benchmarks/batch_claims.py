@@ -15,10 +15,10 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.database import make_engine, migrate
-from proxy.batch.ahead import MOST_AHEAD
 from proxy.batch.batch import LineResult, NewBatch, NewLine
-from proxy.batch.database_time import DatabaseTime
+from proxy.batch.prefetch import MOST_AHEAD
 from proxy.batch.store import BatchStore
+from proxy.shared.database_clock import DatabaseTime
 
 _LINES_OF_ONE: Final = 50_000
 _ADDED_AT_ONCE: Final = 1_000

@@ -17,11 +17,11 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from benchmarks.figures import percentile
-from proxy.batch.answering import WayName
-from proxy.batch.room import left_beside
+from proxy.batch.execution_options import Times, Way, cheapest_way, needed_s, times
+from proxy.batch.idle_capacity import left_beside
+from proxy.batch.line_protocol import WayName
 from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, Turns, laxities, left_until_due_s, shares
 from proxy.batch.speed import Speed
-from proxy.batch.ways import Times, Way, cheapest_way, needed_s, times
 from selfhosted.offline.plans.launch import READ_AHEAD_TOKENS
 from selfhosted.offline.simulate.engine import Engine, Happening, Job
 from selfhosted.offline.simulate.machines import Machine, machine_of

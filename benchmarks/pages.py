@@ -37,10 +37,10 @@ from gateway.database import make_engine, metadata, migrate
 from gateway.demo.company import ORGANISATION, SHOWN, TEAMS
 from gateway.demo.history import DAYS
 from gateway.demo.sample_config import Addresses, write_sample_config
-from proxy.refusals.store import KEPT_US as REFUSALS_KEPT_US
-from proxy.traffic.store import KEPT_US as TRAFFIC_KEPT_US
-from proxy.traffic.store import MINUTES_FOR_US, QUARTER_US
-from proxy.traffic.waits import RANGES
+from proxy.settle.refusals.store import KEPT_US as REFUSALS_KEPT_US
+from proxy.settle.traffic.store import KEPT_US as TRAFFIC_KEPT_US
+from proxy.settle.traffic.store import MINUTES_FOR_US, QUARTER_US
+from proxy.settle.traffic.waits import RANGES
 from tests.browser.serving import serving, write_history
 from tests.browser.site import PASSWORD, Site
 from tests.dashboards.pages.routes_table import RIGHTS

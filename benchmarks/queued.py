@@ -15,7 +15,7 @@ from benchmarks.open_loop import Loaded, Plan
 from benchmarks.processes import Child, Cores, free_port
 from benchmarks.sites import Site, Team, model, start_site
 from classifier.tokens import estimate_tokens
-from proxy.request import MESSAGE_TOKENS, PRIMING_TOKENS
+from proxy.parse.chat_request import MESSAGE_TOKENS, PRIMING_TOKENS
 
 OURS: Final = "bench-ours"
 PAID: Final = "bench-paid"

@@ -30,9 +30,9 @@ from cost.usage import Usage
 from providers.catalog import Catalog
 from providers.target import Deployment, Target
 from providers.wire import Message
-from proxy.affinity import Affinity, TurnChoice
-from proxy.policy import Facts, Policy, plan
-from proxy.tool_loop import LoopRules, ToolLoop, read_loop
+from proxy.plan.route_plan import Facts, Policy, plan
+from proxy.plan.session_affinity import Affinity, TurnChoice
+from proxy.plan.tool_loop import LoopRules, ToolLoop, read_loop
 
 SEED: Final = 20261123
 _WILLING_NANOUSD: Final = 200_000_000.0

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from cost.usage import Usage
 from providers.wire import Event, decode_event
-from proxy.request import RequestHeaders
-from proxy.wires.chat.dialect import CHAT
-from proxy.wires.completions.wire import COMPLETIONS
-from proxy.wires.messages.wire import MESSAGES
-from proxy.wires.responses.wire import RESPONSES
-from proxy.wires.wire import Served, Tally, Wire
+from proxy.parse.headers import RequestHeaders
+from proxy.parse.wires.chat.dialect import CHAT
+from proxy.parse.wires.completions.wire import COMPLETIONS
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.wire import RESPONSES
+from proxy.parse.wires.wire import Served, Tally, Wire
 
 _CHUNKS: Final = 500
 _READS: Final = 60

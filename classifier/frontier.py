@@ -1,6 +1,6 @@
 """The cost-quality curve of `auto` over a sample of prompts: the quality kept and the cost, for each price of quality.
 
-The rule is that of `proxy/policy.py`: each prompt goes to the target with the greatest net benefit, that is
+The rule is that of `proxy/plan/route_plan.py`: each prompt goes to the target with the greatest net benefit, that is
 
     willingness to pay · P(adequate) - cost
 

@@ -15,7 +15,7 @@ from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
-from proxy.evidence import PUBLISHED, UNMEASURED, Evidence
+from proxy.plan.evidence import PUBLISHED, UNMEASURED, Evidence
 
 
 class Claims:

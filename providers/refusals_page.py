@@ -53,7 +53,7 @@ _TITLES: Final = {"many": "Words that many have", "any": "A status alone"}
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(_lines()) + "\n"
 
 

@@ -10,19 +10,17 @@ from accounts.caller import Caller
 from classifier.prediction import Prompt
 from providers.upload import Upload
 from providers.wire import Operation
-from proxy.answers.weak_answer import Weakness
-from proxy.attempt import Attempt
-from proxy.ending import Ending
-from proxy.http.exchange import Exchange
-from proxy.idempotency.recording import Recording
-from proxy.limits.limit import Admission
-from proxy.observers.telemetry import RequestTrace
-from proxy.outcome import Agreement
-from proxy.pipeline_config import PipelineConfig
-from proxy.reply import Reply
-from proxy.request_id import REQUEST_ID_HEADER
-from proxy.routed_request import RoutedRequest
-from proxy.wires.wire import Dialect, EventWriter, Kept, Memory, Wire
+from proxy.admit.limits.limit import Admission
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.attempt_result import Ending
+from proxy.dispatch.outcome import Agreement, Weakness
+from proxy.dispatch.request_trace import RequestTrace
+from proxy.http.exchange import CallerGone, Exchange
+from proxy.http.reply import Reply
+from proxy.http.request_id import REQUEST_ID_HEADER
+from proxy.parse.wires.wire import Dialect, EventWriter, Kept, Memory, Wire
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.routed_request import RoutedRequest
 
 Cut = Literal["caller_gone", "slow_reader", "cut_off"]
 """The reason that a request is cut from outside: the caller hung up or reads too slowly, or the process must stop.
@@ -60,10 +58,6 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     prompt: Prompt | None = None
     upload: Upload | None = None
     """The file that came with it, which is closed with the request."""
-    recording: Recording | None = None
-    """The recording of the reply, for a request with an Idempotency-Key: it runs to its end even when its caller hangs
-    up.
-    """
     admission: Admission | None = None
     bounded: bool = False
     """True when a hard budget holds money for it."""
@@ -98,6 +92,19 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         if not self.was_cut_short:
             self.ended_by = why
         self.task.cancel()
+
+    def watch_caller(self, exchange: Exchange) -> None:
+        """Cut the request, and with it its upstream call, when its caller hangs up or reads too slowly. Raises CallerGone when
+        that has happened already.
+        """
+        if exchange.gone is not None:
+            raise CallerGone
+        exchange.on_gone = lambda: self._caller_gone(exchange)
+
+    def _caller_gone(self, exchange: Exchange) -> None:
+        # With an Idempotency-Key it is answered to its end, for whoever asks for it again.
+        if not self.reply.done and self.reply.recording is None:
+            self.cut("slow_reader" if exchange.gone == "slow_reader" else "caller_gone")
 
     @property
     def operation(self) -> Operation:

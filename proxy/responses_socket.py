@@ -17,14 +17,14 @@ from proxy.errors import BadRequest, Draining, ErrorReply, MethodNotAllowed, Rea
 from proxy.http.exchange import Exchange, Taker
 from proxy.http.head import Header
 from proxy.http.in_memory import post_of
+from proxy.http.request_id import new_request_id
 from proxy.http.websocket import PROTOCOL, WebSocket
-from proxy.line import RequestPipeline
-from proxy.request import RequestHeaders, read_headers
-from proxy.request_id import new_request_id
-from proxy.wires.reading import encoded, object_of
-from proxy.wires.responses.parser import read_warming
-from proxy.wires.responses.wire import RESPONSES
-from proxy.wires.wire import IsModel, Kept, Understood, Wire
+from proxy.parse.headers import RequestHeaders, read_headers
+from proxy.parse.wires.reading import encoded, object_of
+from proxy.parse.wires.responses.parser import read_warming
+from proxy.parse.wires.responses.wire import RESPONSES
+from proxy.parse.wires.wire import IsModel, Kept, Understood, Wire
+from proxy.pipeline import RequestPipeline
 
 _LONGEST_S: Final = 3_600.0
 _CREATE: Final = "response.create"
@@ -80,9 +80,9 @@ class _Session:
         """Answers one message, to its end."""
         try:
             data = message.encode()
-            fields = await self._line.understand(data, lambda: _asked(data))
+            fields = await self._line.read(data, lambda: _asked(data))
             generates = fields.pop("generate", True) is not False
-            body = await self._line.understand(data, lambda: encoded({**fields, "stream": True}))
+            body = await self._line.read(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
             self._refuse(error_reply(error))
             return

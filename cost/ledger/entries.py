@@ -91,9 +91,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What one more request like it was expected to cost, by which its target was compared with others. No cost: it is
     in no sum."""
     margin_why: str = ""
-    """What that followed from, as in `proxy.shadow_price`; empty where nothing was compared."""
+    """What that followed from, as in `proxy.plan.marginal_cost`; empty where nothing was compared."""
     considered: str = ""
-    """What the targets were compared by when the gateway chose one, as `proxy.considered` writes it; with a request's
+    """What the targets were compared by when the gateway chose one, as `proxy.plan.decision_record` writes it; with a request's
     first attempt alone."""
     version: str = ""
     """Version of the model that the pool's replica said it runs; empty where none is known, and `-` where none is

@@ -14,7 +14,7 @@ from cost.times import HOUR_US, MINUTE_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
 from dashboards.live.newest import is_failure
 from dashboards.live.recent import quantile
-from proxy.refusals.store import RefusalStore
+from proxy.settle.refusals.store import RefusalStore
 
 LOOKED_AT: Final = 2_000
 """Most attempts that one value follows from: of more in the time, the newest."""

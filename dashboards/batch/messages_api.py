@@ -29,7 +29,7 @@ from dashboards.web.reading import Export, json_reply
 from dashboards.web.request_body import MANY_REQUESTS, read_body
 from proxy.batch.batch import Batch
 from proxy.batch.batch_errors import BatchEnded
-from proxy.batch.parts import BatchTier
+from proxy.batch.batch_parts import BatchTier
 
 router = APIRouter(tags=["batch"])
 

@@ -11,7 +11,7 @@ from dashboards.batch.tier import asking, owner_of
 from providers.wire import Priority
 from proxy.batch.batch import Batch, NewBatch, Window
 from proxy.batch.batch_errors import BatchTooDear, TooMuchQueued
-from proxy.batch.parts import BatchTier
+from proxy.batch.batch_parts import BatchTier
 from proxy.batch.validation import Problem, Validated, Validation
 from proxy.errors import BadRequest, Refused
 

@@ -11,8 +11,8 @@ from accounts.caller import Caller
 from dashboards.web.gateway import ActingCaller, gateway_of
 from dashboards.web.patience import patience
 from proxy.batch.batch_errors import BatchOff, BatchUnavailable
+from proxy.batch.batch_parts import BatchTier
 from proxy.batch.files import Owner
-from proxy.batch.parts import BatchTier
 
 _PATIENCE_S = 5.0
 

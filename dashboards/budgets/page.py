@@ -33,11 +33,11 @@ from dashboards.web.access import allowed
 from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.limit_tables import MODEL_CHARS
+from proxy.admit.limits.rules import Place, Rule, says_nothing
+from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound
-from proxy.limits.limit import Limits
-from proxy.limits.limit_tables import MODEL_CHARS
-from proxy.limits.rules import Place, Rule, says_nothing
-from proxy.limits.store import LimitStore
 
 router: Final = APIRouter(include_in_schema=False)
 

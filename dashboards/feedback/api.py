@@ -23,7 +23,7 @@ from proxy.errors import (
     LearningOff,
     RequestNotFound,
 )
-from proxy.policy import may_use
+from proxy.plan.route_plan import may_use
 
 router = APIRouter(tags=["feedback"])
 

@@ -19,9 +19,9 @@ from cost.budgets.store import BudgetStore, new_budget_id
 from dashboards.budgets import change as budgets
 from dashboards.limits import change as limits
 from dashboards.web.changing import changing, check_may_change, looking
+from proxy.admit.limits.rules import Place, Rule
+from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
-from proxy.limits.rules import Place, Rule
-from proxy.limits.store import LimitStore
 
 MAX_LIVE_KEYS: Final = 1_000
 """Most working keys of one team."""

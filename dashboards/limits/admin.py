@@ -11,10 +11,10 @@ from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.openapi import PREFIX, described
 from dashboards.web.parameters import text
+from proxy.admit.limits.limit import Scope
+from proxy.admit.limits.rules import ANY_ID, Place, Rule
+from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, NotAllowed
-from proxy.limits.limit import Scope
-from proxy.limits.rules import ANY_ID, Place, Rule
-from proxy.limits.store import LimitStore
 
 router = APIRouter(tags=["limits"])
 

@@ -6,8 +6,8 @@ import msgspec
 
 from cost.times import iso
 from dashboards.web.api_types import Reason, RequestBody
-from proxy.limits.limit import Limits
-from proxy.limits.rules import MOST, Rule
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import MOST, Rule
 
 Rate = Annotated[
     int, msgspec.Meta(ge=0, le=MOST["tokens_per_minute"], description="0: no limit; null: the configuration's.")

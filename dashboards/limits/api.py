@@ -10,13 +10,14 @@ from accounts.caller import Caller
 from dashboards.web.gateway import AuthenticatedCaller, OperatorCaller, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
+from proxy.admin.worker_report import QueueReport
+from proxy.admit.limits.book import places_of
+from proxy.admit.limits.limit import Limit, Remaining
+from proxy.admit.limits.rules import Place
 from proxy.errors import ModelNotFound
-from proxy.limits.book import places_of
-from proxy.limits.limit import Limit, Remaining
-from proxy.limits.rules import Place
-from proxy.pipeline_config import PipelineConfig
-from proxy.policy import AUTO, may_use
-from proxy.worker_report import QueueReport
+from proxy.parse.chat_request import AUTO
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.route_plan import may_use
 
 router = APIRouter(tags=["limits"])
 

@@ -9,10 +9,10 @@ from accounts.audit.log import AuditLog
 from accounts.errors import UnknownKeyId, UnknownTeam
 from accounts.store import AccountStore, TeamRecord
 from dashboards.web.changing import changing, check_may_change, looking, no_such_place
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import Place, Rule, check_limits
+from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, LimitNotFound, NotAllowed
-from proxy.limits.limit import Limits
-from proxy.limits.rules import Place, Rule, check_limits
-from proxy.limits.store import LimitStore
 
 
 async def put_limit(

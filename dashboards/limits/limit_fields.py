@@ -8,8 +8,8 @@ import msgspec
 from cost.budgets.budget import limit_from_usd
 from cost.budgets.budget_errors import BadBudget
 from dashboards.web.forms import Form, FormError
-from proxy.limits.limit import Limits
-from proxy.limits.rules import LEAST, MOST, Rule
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import LEAST, MOST, Rule
 
 FIELDS: Final = (
     ("requests_per_minute", "Requests a minute", "0: no limit."),

@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 
 from providers.breaker import FAULTS_KEPT, BreakerSnapshot, BreakerState
-from proxy.limits.limit import Limit, Remaining
-from proxy.limits.limiter import Mode
-from proxy.queues.work import QueueSnapshot, QueueState
-from proxy.worker_report import QueueReport, RedisState, WorkerReport
+from proxy.admin.worker_report import QueueReport, RedisState, WorkerReport
+from proxy.admit.limits.limit import Limit, Remaining
+from proxy.admit.limits.limiter import Mode
+from proxy.admit.queues.queue_item import QueueSnapshot, QueueState
 
 _WORST_LAST: Final[tuple[BreakerState, ...]] = ("closed", "paced", "half-open", "open")
 _NEVER_CALLED: Final = BreakerSnapshot(state="closed", opens_again_s=None, failures=0, ejections=0, faults=())

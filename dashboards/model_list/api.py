@@ -21,10 +21,11 @@ from dashboards.web.gateway import AuthenticatedCaller, gateway_of
 from dashboards.web.openapi import described
 from providers.target import NOT_CHAT, Target
 from proxy.errors import ModelNotFound
-from proxy.evidence import Evidence
-from proxy.pipeline_config import PipelineConfig
-from proxy.policy import AUTO, may_use
-from proxy.wires.messages.parser import CLAUDE_PREFIX, model_named
+from proxy.parse.chat_request import AUTO
+from proxy.parse.wires.messages.parser import CLAUDE_PREFIX, model_named
+from proxy.plan.evidence import Evidence
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.route_plan import may_use
 
 router = APIRouter(tags=["models"])
 

@@ -16,7 +16,8 @@ from dashboards.web.address import base_url
 from dashboards.web.view import PageRequest
 from providers.target import NOT_CHAT, Target
 from proxy.errors import ModelNotFound
-from proxy.policy import AUTO, may_use
+from proxy.parse.chat_request import AUTO
+from proxy.plan.route_plan import may_use
 
 router: Final = APIRouter(include_in_schema=False)
 

@@ -18,8 +18,8 @@ from dashboards.web.access import allowed
 from dashboards.web.patience import patience
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
-from proxy.evidence import UNMEASURED, evidence_notes
-from proxy.policy import evidence_for_auto
+from proxy.plan.evidence import UNMEASURED, evidence_notes
+from proxy.plan.route_plan import evidence_for_auto
 
 router: Final = APIRouter(include_in_schema=False)
 _PATIENCE_S: Final = 3.0

@@ -15,7 +15,7 @@ from cost.tables import Boot, LedgerCheck
 from cost.times import wall_us
 from dashboards.live.workers import WorkersNow
 from dashboards.webhooks.tables import WebhookMessage
-from proxy.worker_report import RedisState
+from proxy.admin.worker_report import RedisState
 
 PATIENCE_S: Final = 1.0
 _MOST_PROCESSES: Final = 200

@@ -24,7 +24,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 from proxy.errors import TargetNotFound
-from proxy.evidence import EVIDENCE_WORDS
+from proxy.plan.evidence import EVIDENCE_WORDS
 
 router: Final = APIRouter(include_in_schema=False)
 

@@ -15,8 +15,8 @@ from dashboards.ui import formats
 from dashboards.ui.charts import Chart, Series, Tone, Unit
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
-from proxy.traffic.store import QUARTER_US, Slot, TrafficStore
-from proxy.traffic.waits import quantile_s
+from proxy.settle.traffic.store import QUARTER_US, Slot, TrafficStore
+from proxy.settle.traffic.waits import quantile_s
 
 router: Final = APIRouter(include_in_schema=False)
 

@@ -10,16 +10,17 @@ from classifier.asking.location import PLACES
 from classifier.asking.resolution import resolve
 from dashboards.requests.considered import deciding
 from dashboards.web.gateway import Gateway
-from proxy.agreement import pair_for
-from proxy.answers.comparable import asked_form
-from proxy.considered import Considered, compared
-from proxy.deadlines.deadline import NO_DEADLINE
 from proxy.errors import Refused
-from proxy.parsed_request import ParsedRequest
-from proxy.planning import facts_of
-from proxy.policy import plan, planned_rooms
-from proxy.policy_config import DEFAULT_FLOOR
-from proxy.request import RequestHeaders, input_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import input_tokens, parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
+from proxy.parse.parsed_request import ParsedRequest
+from proxy.plan.agreement import pair_for
+from proxy.plan.answer_form import asked_form
+from proxy.plan.decision_record import Considered, compared
+from proxy.plan.route_plan import plan, planned_rooms
+from proxy.plan.router import facts_of
+from proxy.plan.routing_config import DEFAULT_FLOOR
+from proxy.shared.deadline import NO_DEADLINE
 
 FLOORS: Final = (0.90, 0.95, 0.97, 0.99, 1.0)
 """Minimum qualities that are shown beside the team's own."""

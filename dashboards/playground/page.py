@@ -22,10 +22,11 @@ from dashboards.web.access import allowed
 from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
-from proxy.batch.answering import Answered, Asked
+from proxy.batch.line_protocol import Answered, Asked
 from proxy.errors import BadRequest
-from proxy.policy import AUTO, may_use
-from proxy.request_id import new_request_id
+from proxy.http.request_id import new_request_id
+from proxy.parse.chat_request import AUTO
+from proxy.plan.route_plan import may_use
 
 router: Final = APIRouter(include_in_schema=False)
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dashboards.policy.traffic import AutoTraffic
-from proxy.tolerance import PREVIEWED_REQUESTS, FloorResult, Preview
+from proxy.plan.quality_tolerance import PREVIEWED_REQUESTS, FloorResult, Preview
 
 _SIGMAS: Final = 1.96
 """Standard errors on either side of a forecast: 95 of 100 of such intervals have what is estimated."""

@@ -19,7 +19,7 @@ from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.patience import patience
 from proxy.errors import BadRequest
-from proxy.tolerance import FLOORS, Tolerances
+from proxy.plan.quality_tolerance import FLOORS, Tolerances
 
 router = APIRouter(tags=["policy"])
 

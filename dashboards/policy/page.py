@@ -32,10 +32,10 @@ from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
-from proxy.evidence import evidence_notes
-from proxy.policy import choosable
-from proxy.policy_config import DEFAULT_FLOOR
-from proxy.tolerance import FloorResult, Present, Preview, Tolerances
+from proxy.plan.evidence import evidence_notes
+from proxy.plan.quality_tolerance import FloorResult, Present, Preview, Tolerances
+from proxy.plan.route_plan import choosable
+from proxy.plan.routing_config import DEFAULT_FLOOR
 
 router: Final = APIRouter(include_in_schema=False)
 

@@ -9,8 +9,8 @@ from cost.reports.usage import UsageSums
 from dashboards.policy.anchored import Month, anchored
 from dashboards.policy.traffic import DAYS, AutoTraffic
 from dashboards.web.gateway import Gateway
-from proxy.evidence import evidence_notes
-from proxy.tolerance import PREVIEWED_REQUESTS, FloorResult, PoolSize, Preview
+from proxy.plan.evidence import evidence_notes
+from proxy.plan.quality_tolerance import PREVIEWED_REQUESTS, FloorResult, PoolSize, Preview
 
 MAX_FLOORS: Final = 32
 

@@ -12,7 +12,7 @@ from cost.reports.latency import FEWEST, LATEST, Asked, LatestReader, Sample
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader, UsageSums, added
 from cost.times import DAY_US
-from proxy.policy import AUTO
+from proxy.parse.chat_request import AUTO
 
 DAYS: Final = 30
 _S: Final = 1_000_000

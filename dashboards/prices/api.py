@@ -22,7 +22,7 @@ from dashboards.web.patience import patience
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
-from proxy.policy import may_use
+from proxy.plan.route_plan import may_use
 
 router = APIRouter(tags=["prices"])
 

@@ -8,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dashboards.ui.tables import Column, Table
 from dashboards.web.gateway import Gateway
-from proxy.refusals.store import RefusalSum
+from proxy.settle.refusals.store import RefusalSum
 
 WINDOW_US: Final = 600_000_000
 _PATIENCE_S: Final = 2.0

@@ -7,7 +7,7 @@ from cost.reports.recent import RecentRequest
 from cost.reports.shown import nano_money
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, reason_label
-from proxy.considered import Considered, ConsideredTarget, read
+from proxy.plan.decision_record import Considered, ConsideredTarget, read
 
 OBSTACLE_WORDS: Final[Mapping[str, str]] = {
     "too-hard": "not good enough",
@@ -23,7 +23,7 @@ OBSTACLE_WORDS: Final[Mapping[str, str]] = {
     "unavailable": "not available",
     "unknown": "nothing is known of it",
 }
-"""Why a target was passed over, by the obstacle's name in `proxy.policy`."""
+"""Why a target was passed over, by the obstacle's name in `proxy.plan.route_plan`."""
 
 COLUMNS: Final = (
     Column("place", "Order", "number", "In which the models would be asked", sortable=False),

@@ -53,10 +53,10 @@ from dashboards.web.access import allowed
 from dashboards.web.forms import ungrouped
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
-from proxy.considered import Considered
 from proxy.errors import RequestNotFound
-from proxy.evidence import EVIDENCE_WORDS, UNMEASURED, measuring_hint
-from proxy.refusals.counting import SHOWN, RefusedRequest
+from proxy.plan.decision_record import Considered
+from proxy.plan.evidence import EVIDENCE_WORDS, UNMEASURED, measuring_hint
+from proxy.settle.refusals.counting import SHOWN, RefusedRequest
 
 router: Final = APIRouter(include_in_schema=False)
 

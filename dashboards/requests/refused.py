@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cost.reports.recent import Place, RecentPage, RecentQuery, RecentRequest
-from proxy.refusals.counting import RefusedRequest
-from proxy.refusals.refused_requests import MAX_ROWS, RefusedQuery, RefusedRequestStore
+from proxy.settle.refusals.counting import RefusedRequest
+from proxy.settle.refusals.refused_requests import MAX_ROWS, RefusedQuery, RefusedRequestStore
 
 _UNKNOWN: Final = (
     "target",

@@ -12,7 +12,7 @@ from dashboards.web.gateway import ActingCaller, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.reading import Export, json_reply
 from proxy.errors import ResponseNotFound
-from proxy.wires.responses.items import in_full
+from proxy.parse.wires.responses.items import in_full
 
 router = APIRouter(tags=["responses"])
 

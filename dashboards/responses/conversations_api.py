@@ -17,10 +17,10 @@ from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import ConversationNotFound
-from proxy.stored_responses.stored_responses import CONVERSATION
-from proxy.wires.responses import conversation
-from proxy.wires.responses.items import Item
-from proxy.wires.wire import Change
+from proxy.parse.wires.responses import conversation
+from proxy.parse.wires.responses.items import Item
+from proxy.parse.wires.wire import Change
+from proxy.responses.stored.stored_responses import CONVERSATION
 
 router = APIRouter(tags=["responses"])
 

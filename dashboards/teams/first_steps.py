@@ -6,7 +6,7 @@ import msgspec
 
 from dashboards.ui.formats import plural
 from dashboards.web.view import PageRequest
-from proxy.policy import evidence_for_auto
+from proxy.plan.route_plan import evidence_for_auto
 
 _MOST_NAMES: Final = 5
 

@@ -11,7 +11,7 @@ from cost.reports.recent import RecentRequest
 from cost.reports.shown import nano_money, percent
 from cost.usage import CONTINUED, UPSTREAM_STATUS
 from dashboards.ui.formats import seconds
-from proxy.evidence import EVIDENCE_WORDS, Evidence
+from proxy.plan.evidence import EVIDENCE_WORDS, Evidence
 
 CALLER_GONE: Final = 499
 _OK: Final = 200
@@ -75,7 +75,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "The tool loop repeated its calls or its errors, so the more capable {target} was asked.",
     ),
 }
-"""Label and sentence by the reason's name in `proxy.policy`."""
+"""Label and sentence by the reason's name in `proxy.plan.route_plan`."""
 
 EVIDENCE_TONES: Final[Mapping[Evidence, str]] = {
     "measured": "good",
@@ -100,7 +100,7 @@ MARGIN_WORDS: Final[Mapping[str, str]] = {
     "own-filling": "our own, filling up",
     "own-full": "our own without room",
 }
-"""What a margin follows from, by its name in `proxy.shadow_price`."""
+"""What a margin follows from, by its name in `proxy.plan.marginal_cost`."""
 
 _MARGINS: Final[Mapping[str, str]] = {
     "bought": "It was compared by its price, {margin}.",

@@ -24,6 +24,7 @@ from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
 from accounts.store import KeyRecord
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from dashboards.web.patience import patience
+from proxy.admit.limits.rules import BadLimit, UnknownLimit
 from proxy.errors import (
     BadRequest,
     BudgetNotFound,
@@ -39,7 +40,6 @@ from proxy.errors import (
     TeamNotFound,
     VersionNotFound,
 )
-from proxy.limits.rules import BadLimit, UnknownLimit
 from selfhosted.rollouts.versions import BadVersion, RolloutConflict, VersionExists, VersionUnknown
 
 _log: Final = logging.getLogger("weighbridge.changes")

@@ -16,9 +16,9 @@ from accounts.errors import AccountsError
 from dashboards.web.error_pages import PREFIX, error_page, is_page
 from dashboards.web.forms import FormError
 from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
-from proxy.hot_routes import WIRES
-from proxy.request_id import new_request_id
-from proxy.wires.messages.errors import error_reply_of
+from proxy.http.request_id import new_request_id
+from proxy.parse.wires.messages.errors import error_reply_of
+from proxy.routes import WIRES
 
 _MESSAGES: Final = "/v1/messages/"
 _BEFORE: Final = re.compile(r"^(/v1(?=/))*")

@@ -38,21 +38,20 @@ from dashboards.savings import Claims
 from dashboards.webhooks.callbacks import CallbackDesk
 from providers.config import ProvidersSection
 from providers.target import Deployment, Target
-from proxy.authenticating import caller_by_key
-from proxy.background_responses.background_responses import BackgroundResponses
-from proxy.batch.answering import Answering
-from proxy.batch.parts import BatchTier
-from proxy.deadlines.deadlines_config import DeadlinesSection
+from proxy.admit.limits.book import LimitBook
+from proxy.batch.batch_parts import BatchTier
+from proxy.batch.line_protocol import Answering
 from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
-from proxy.limits.book import LimitBook
-from proxy.observers.metrics import Metrics
-from proxy.pipeline_config import PipelineConfig
-from proxy.policy_config import PolicyConfig
-from proxy.refusals.store import RefusalStore
-from proxy.request import read_headers
-from proxy.stored_responses.stored_responses import StoredResponses
-from proxy.traffic.store import TrafficStore
+from proxy.parse.headers import caller_by_key, read_headers
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.routing_config import PolicyConfig
+from proxy.responses.background.background_responses import BackgroundResponses
+from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.observers.metrics import Metrics
+from proxy.settle.refusals.store import RefusalStore
+from proxy.settle.traffic.store import TrafficStore
+from proxy.shared.deadline import DeadlinesSection
 from selfhosted.fleet_view import FleetView
 from selfhosted.registry.registry_metrics import RegistryMetrics
 
@@ -102,7 +101,7 @@ class Settings(Protocol):
 
 
 class Gateway(NamedTuple):
-    """The parts of the control plane, wired once by `gateway.control_plane` and never replaced while it runs."""
+    """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
 
     rules: Callable[[], PipelineConfig]
     """Returns what requests are planned by now; a reload, a price or a tuning changes it."""

@@ -7,8 +7,8 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
-from proxy.request import not_json
-from proxy.structure import check_structure, is_heavy
+from proxy.parse.chat_request import not_json
+from proxy.parse.json_bounds import check_structure, is_heavy
 
 MANY_REQUESTS: Final = 8
 """Requests of the fullest kind that a batch in one body may come to."""

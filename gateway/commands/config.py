@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gateway.configuration.settings import GatewayConfig
     from providers.catalog import Catalog
-    from proxy.evidence import Evidence
+    from proxy.plan.evidence import Evidence
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -31,7 +31,7 @@ def check_config(
     import os
 
     from gateway.configuration.settings import load, read_environment, settings_as_shown, without_effect
-    from gateway.explain import catalog_of
+    from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in
 
     environment = read_environment()
@@ -65,26 +65,26 @@ def check_config(
 
 
 def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
-    """What nobody says of a model, and what to do about targets of `auto` that were not measured."""
+    """List facts of models that nobody stated, and steps for targets of `auto` that were not measured."""
     from providers.catalog import unknown_facts
-    from proxy.evidence import UNMEASURED
+    from proxy.plan.evidence import UNMEASURED
 
     return [*unknown_facts(settings.providers, catalog), *_evidence(settings, catalog, UNMEASURED)]
 
 
 def _notes(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
-    """What is known of targets of `auto` by published scores alone, which is no fault of a file."""
-    from proxy.evidence import PUBLISHED
+    """List targets of `auto` that are known by published scores alone, which is no fault of a file."""
+    from proxy.plan.evidence import PUBLISHED
 
     return _evidence(settings, catalog, PUBLISHED)
 
 
 def _evidence(settings: "GatewayConfig", catalog: "Catalog", states: "Container[Evidence]") -> list[str]:
-    """Sentences about targets of `auto` in these states, by the file alone."""
+    """Return sentences about targets of `auto` in these states, by the file alone."""
     from gateway.configuration.known_abilities import ShippedRows
     from gateway.wiring.policy import build_policy, informed
-    from proxy.evidence import evidence_notes
-    from proxy.policy import evidence_for_auto
+    from proxy.plan.evidence import evidence_notes
+    from proxy.plan.route_plan import evidence_for_auto
 
     policy = informed(build_policy(settings.policy, settings.cost), catalog, ShippedRows(settings.classifier, catalog))
     known = {name: each for name, each in evidence_for_auto(policy, catalog).items() if each in states}

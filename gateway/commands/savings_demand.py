@@ -19,8 +19,9 @@ from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Deployment, Target
 from proxy.errors import Refused
-from proxy.policy import AUTO, Candidate, Facts, Policy, is_own, plan
-from proxy.shadow_price import NO_ROOMS, Rooms
+from proxy.parse.chat_request import AUTO
+from proxy.plan.marginal_cost import NO_ROOMS, Rooms
+from proxy.plan.route_plan import Candidate, Facts, Policy, is_own, plan
 from selfhosted.offline.savings.demand import Demand, Whole
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import DAY_PROFILE, Trace

@@ -8,8 +8,8 @@ import msgspec
 from cost.fleet.pool_config import PoolSection
 from gateway.commands.savings_demand import PlannedWorkload, Routes, Workload, alike, lengths, routes_of
 from providers.catalog import Catalog
-from proxy.policy import Policy
-from proxy.shadow_price import Room, Rooms, place_of
+from proxy.plan.marginal_cost import Room, Rooms, place_of
+from proxy.plan.route_plan import Policy
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.offline.plans.models import MODELS
 from selfhosted.offline.savings.bills import FleetBill

@@ -119,7 +119,7 @@ def _watched(settings: "GatewayConfig", pool: "PoolSection") -> "PoolConfig | No
 
 def _catalog(settings: "GatewayConfig") -> "Catalog":
     from gateway.commands.savings_demand import with_capabilities
-    from gateway.explain import catalog_of, classifier_of
+    from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy
 
     return with_capabilities(
@@ -148,7 +148,7 @@ def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload
 def _bills(
     settings: "GatewayConfig", planned: "PlannedWorkload", pool: "PoolSection", scale: "ScaleConfig"
 ) -> "list[FleetBill]":
-    from proxy.shadow_price import SPREAD
+    from proxy.plan.marginal_cost import SPREAD
     from selfhosted.offline.savings.bills import fleet_bills
     from selfhosted.offline.savings.fluid import Steps
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.configuration.problems import branches, models_in
-from gateway.configuration.settings import Environment, GatewayConfig
+from gateway.configuration.settings import Environment, GatewayConfig, variables_of
 from settings.types import is_reloadable
 
 _NAMES: dict[Any, str] = {
@@ -42,7 +42,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "", *, reloadable: bool = False) -> Iterator[Key]:
-    """Yields every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
+    """Yield every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
     for name, field in model.model_fields.items():
         path, at_once = prefix + name, reloadable or is_reloadable(field)
         inner = list(_models(field.annotation))
@@ -59,7 +59,7 @@ def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "", *, reloadable
 
 
 def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """Yields the models inside an annotation, each with the suffix of its path.
+    """Yield the models inside an annotation, each with the suffix of its path.
 
     What may stand alone or in a list is told once, as it stands alone.
     """
@@ -77,7 +77,7 @@ def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _unit(field: FieldInfo) -> str:
-    """The unit of a field's numbers where it declares one; else empty."""
+    """Return the unit of a field's numbers where it declares one; else empty."""
     extra = field.json_schema_extra
     return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
@@ -114,7 +114,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def tables() -> str:
-    """Renders the page's tables: one for each section, and one for the environment."""
+    """Render the page's tables: one for each section, and one for the environment."""
     parts = []
     for name, field in GatewayConfig.model_fields.items():
         section, suffix = next(iter(_models(field.annotation)))
@@ -124,7 +124,7 @@ def tables() -> str:
         ]
         parts.append("\n".join([f"### {name}", "", field.description or "", "", *_HEAD, *rows]))
     variables = [
-        f"| `{_variable(name, field)}` | {_default(field)} | {field.description} |"
+        f"| `{variables_of(name)[0]}` | {_default(field)} | {field.description} |"
         for name, field in Environment.model_fields.items()
     ]
     head = ["| variable | default | meaning |", "|---|---|---|"]
@@ -133,11 +133,6 @@ def tables() -> str:
 
 
 _HEAD = ("| key | type | default | changes | meaning |", "|---|---|---|---|---|")
-
-
-def _variable(name: str, field: FieldInfo) -> str:
-    alias = field.validation_alias
-    return str(getattr(alias, "choices", [f"WEIGHBRIDGE_{name.upper()}"])[0])
 
 
 if __name__ == "__main__":

@@ -6,40 +6,40 @@ import time
 from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
-from gateway.sources import Process
 from gateway.wiring.metrics import AllMetrics
-from proxy.background import background
-from proxy.gate import Gate
-from proxy.idempotency.claims import Idempotency
-from proxy.idempotency.store import IdempotencyStore
-from proxy.latency import LatencyTracker
-from proxy.limits.book import LimitBook, LimitWatch
-from proxy.limits.limiter import BucketLimiter
-from proxy.overload import TICK_S, OverloadGuard
-from proxy.queues.capacity import Capacity
-from proxy.queues.queues import Queues, ShutFor
-from proxy.queues.queues_config import QueueConfig
-from proxy.redis.live_processes import ProcessCount
-from proxy.redis.redis_link import RedisLink
+from gateway.wiring.worker_books import ProcessParts
+from proxy.admit.gate import Gate
+from proxy.admit.idempotency.claims import Idempotency
+from proxy.admit.idempotency.store import IdempotencyStore
+from proxy.admit.limits.book import LimitBook, LimitWatch
+from proxy.admit.limits.limiter import BucketLimiter
+from proxy.admit.load_shedding import TICK_S, OverloadGuard
+from proxy.admit.queues.capacity import Capacity
+from proxy.admit.queues.queues import Queues, ShutFor
+from proxy.admit.queues.queues_config import QueueConfig
+from proxy.shared.background_tasks import background
+from proxy.shared.redis.live_processes import ProcessCount
+from proxy.shared.redis.redis_link import RedisLink
+from proxy.shared.target_latency import LatencyTracker
 
 _SELDOM_S = 0.25
 """Between two looks at the lateness of a loop whose requests nobody waits for."""
 
 
 def adopt(gate: Gate, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
-    """Adopts a reloaded configuration. `queues` are the configured queues with their present sizes."""
+    """Adopt a reloaded configuration. `queues` are the configured queues with their present sizes."""
     gate.limit_book.adopt(config.limits, nameable_models(config))
     gate.queues.adopt(queues)
     gate.guard.max_lag_s = config.server.max_lag_s
 
 
 def nameable_models(config: GatewayConfig) -> set[str]:
-    """Returns the names that callers may send as `model`."""
+    """Return the names that callers may send as `model`."""
     return {AUTO, *config.policy.aliases, *(model.model_id for model in config.providers.models)}
 
 
 async def open_gate(
-    process: Process,
+    process: ProcessParts,
     config: GatewayConfig,
     queues_of: Mapping[str, QueueConfig],
     environment: Environment,
@@ -50,7 +50,7 @@ async def open_gate(
     shares: bool,
     shut_s: ShutFor,
 ) -> Gate:
-    """Builds the gate; all of it is usable on return, whether or not Redis answers. One that `shares` lets callers in, and counts
+    """Build the gate; all of it is usable on return, whether or not Redis answers. One that `shares` lets callers in, and counts
     through Redis with those of other processes.
     """
     url = environment.redis(config.redis) if shares else None

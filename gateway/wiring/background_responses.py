@@ -8,16 +8,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
 from cost.times import wall_us
-from proxy.background import background, every
-from proxy.background_responses.background_responses import BackgroundResponses
-from proxy.background_responses.runner import BackgroundRunner
-from proxy.background_responses.store import BackgroundStore
-from proxy.batch.database_time import DatabaseTime
-from proxy.line import RequestPipeline
-from proxy.stored_responses.sealing import Sealing
-from proxy.stored_responses.store import ResponseStore
-from proxy.stored_responses.stored_responses import StoredResponses
-from proxy.stored_responses.stored_responses_config import ResponsesSection
+from proxy.pipeline import RequestPipeline
+from proxy.responses.background.background_responses import BackgroundResponses
+from proxy.responses.background.runner import BackgroundRunner
+from proxy.responses.background.store import BackgroundStore
+from proxy.responses.stored.sealing import Sealing
+from proxy.responses.stored.store import ResponseStore
+from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.responses.stored.stored_responses_config import ResponsesSection
+from proxy.shared.background_tasks import background, every
+from proxy.shared.database_clock import DatabaseTime
 
 _PURGE_S: Final = 300.0
 
@@ -25,7 +25,7 @@ _PURGE_S: Final = 300.0
 def open_background(
     engine: AsyncEngine, responses: StoredResponses, sealing: Sealing, section: Callable[[], ResponsesSection]
 ) -> BackgroundResponses:
-    """What callers need of them, in any process."""
+    """Build the store of background responses, through which any process queues, reads and cancels them."""
     store = BackgroundStore(engine, DatabaseTime(engine), ResponseStore(engine))
     return BackgroundResponses(store, responses, sealing, section, wall_us)
 
@@ -40,7 +40,7 @@ def keep_making(
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
 ) -> Callable[[], None]:
-    """Starts this process's runner; when the stack closes, what it makes is given back. What is returned has it look at once."""
+    """Start this process's runner; when the stack closes, what it makes is given back. What is returned has it look at once."""
     runner = BackgroundRunner(
         background=made,
         responses=responses,

@@ -24,30 +24,30 @@ from providers.batch_apis.batch_api import BatchHttp
 from providers.batch_apis.openai import OpenAiBatches
 from providers.catalog import Catalog
 from providers.target import Deployment
-from proxy.background import background, every
-from proxy.batch.answering import Answered, Asked
 from proxy.batch.backlog import Backlog
 from proxy.batch.batch import Batch
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import StoreUnusable
 from proxy.batch.batch_metrics import BatchMetrics
+from proxy.batch.batch_parts import BatchTier
 from proxy.batch.blobs import Blobs, LocalBlobs
-from proxy.batch.database_time import DatabaseTime
+from proxy.batch.cost_bound import BatchMoney
 from proxy.batch.files import FileStore
-from proxy.batch.handed_store import HandedStore
-from proxy.batch.handing_over import Handover
-from proxy.batch.money import BatchMoney
+from proxy.batch.line_protocol import Answered, Asked
 from proxy.batch.observers import Event
-from proxy.batch.parts import BatchTier
+from proxy.batch.provider_batch_store import HandedStore
+from proxy.batch.provider_batches import Handover
 from proxy.batch.runner import BatchRunner, Room, Told, event_id, nothing_handed
 from proxy.batch.store import BatchStore
-from proxy.handed_lines import LineOffers
-from proxy.line import RequestPipeline
-from proxy.pipeline_config import PipelineConfig
-from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
-from proxy.wires.completions.wire import COMPLETIONS
-from proxy.wires.messages.wire import MESSAGES
-from proxy.wires.responses.wire import RESPONSES
+from proxy.parse.wires.chat.dialect import CHAT, EMBEDDINGS
+from proxy.parse.wires.completions.wire import COMPLETIONS
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.wire import RESPONSES
+from proxy.pipeline import RequestPipeline
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.provider_batch_lines import LineOffers
+from proxy.shared.background_tasks import background, every
+from proxy.shared.database_clock import DatabaseTime
 
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000
@@ -58,7 +58,7 @@ _FOLDER: Final = "files"
 def open_batch_tier(
     engine: AsyncEngine, config: GatewayConfig, data_dir: Path, rules: Callable[[], PipelineConfig]
 ) -> BatchTier | None:
-    """The tier's parts; None where it is turned off. `rules` are those that requests are planned by now. Raises StoreUnusable."""
+    """Return the tier's parts; None where it is turned off. `rules` are those that requests are planned by now. Raises StoreUnusable."""
     section = config.batch
     if not section.enabled:
         return None
@@ -77,7 +77,7 @@ def open_batch_tier(
 
 
 def _blobs(section: BatchSection, data_dir: Path) -> Blobs:
-    """Where files are kept. Raises StoreUnusable without the extra that an object store needs."""
+    """Open the store of files. Raises StoreUnusable without the extra that an object store needs."""
     if section.s3 is None:
         return LocalBlobs(section.folder or data_dir / _FOLDER)
     if importlib.util.find_spec("obstore") is None:
@@ -101,7 +101,7 @@ def keep_batches_going(
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Starts this process's runner; when the stack closes, its lines are given back. Where it is allowed, lines are handed over to
+    """Start this process's runner; when the stack closes, its lines are given back. Where it is allowed, lines are handed over to
     providers' batch APIs, too.
     """
     holder = f"{boot_id[:48]}-{secrets.token_hex(4)}"
@@ -167,12 +167,12 @@ class LineAnswers:
         self._line = line
 
     async def answer(self, asked: Asked) -> Answered:
-        """Answers one request."""
+        """Answer one request."""
         return await self._line.answer(_WIRES[asked.endpoint], asked)
 
 
 def open_callbacks(engine: AsyncEngine, config: GatewayConfig, peppers: Sequence[Pepper]) -> CallbackDesk | None:
-    """What routes and the sender need of callbacks; None where batches are turned off."""
+    """Build the callbacks' addresses and secrets for routes and the sender; None where batches are turned off."""
     if not config.batch.enabled:
         return None
     return CallbackDesk(
@@ -181,7 +181,7 @@ def open_callbacks(engine: AsyncEngine, config: GatewayConfig, peppers: Sequence
 
 
 def telling(outbox: Outbox) -> Told:
-    """Puts a message into the outbox for whoever gave a batch an address to call."""
+    """Put a message into the outbox for whoever gave a batch an address to call."""
 
     async def tell(connection: AsyncConnection, batch: Batch, event: Event) -> None:
         if batch.callback_url is not None:

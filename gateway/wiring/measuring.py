@@ -9,9 +9,9 @@ from accounts.store import AccountStore
 from classifier.measuring.questions import calibration_set
 from classifier.measuring.store import MeasurementStore
 from classifier.prediction import Classifier
-from proxy.background import background, every
-from proxy.dispatch import Dispatcher
+from proxy.dispatch.dispatcher import Dispatcher
 from proxy.learning.measuring import Measuring, MeasuringRules, scorer
+from proxy.shared.background_tasks import background, every
 
 POLL_S = 2.0
 
@@ -27,7 +27,7 @@ def keep_measuring(
     holder: str,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Looks every few seconds for a measurement that nobody works on."""
+    """Look every few seconds for a measurement that nobody works on."""
     measuring = Measuring(
         store=MeasurementStore(engine),
         accounts=accounts,

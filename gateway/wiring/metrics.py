@@ -6,15 +6,15 @@ from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
 from dashboards.webhooks.webhook_metrics import WebhookMetrics
-from gateway.wiring.host_metrics import HostMetrics
+from gateway.wiring.other_hosts import HostMetrics
+from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
+from proxy.admit.limits.limit_metrics import LimitMetrics
+from proxy.admit.overload_metrics import OverloadMetrics
+from proxy.admit.queues.queue_metrics import QueueMetrics
 from proxy.batch.batch_metrics import BatchMetrics
-from proxy.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.learning.learning_metrics import LearningMetrics
-from proxy.limits.limit_metrics import LimitMetrics
-from proxy.observers.metrics import Metrics
-from proxy.overload_metrics import OverloadMetrics
-from proxy.queues.queue_metrics import QueueMetrics
-from proxy.redis.redis_metrics import RedisMetrics
+from proxy.settle.observers.metrics import Metrics
+from proxy.shared.redis.redis_metrics import RedisMetrics
 from selfhosted.adapter_metrics import AdapterMetrics
 from selfhosted.discovery.discovery_metrics import DiscoveryMetrics
 from selfhosted.fleet_metrics import FleetMetrics
@@ -54,7 +54,7 @@ class AllMetrics(NamedTuple):
 
 
 def all_metrics() -> AllMetrics:
-    """Creates the metrics of one process."""
+    """Create the metrics of one process."""
     requests = Metrics()
     page = requests.registry
     return AllMetrics(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from proxy.queues.queues_config import QueueConfig
+from proxy.admit.queues.queues_config import QueueConfig
 
 _NOTICED: Final = 0.02
 """The relative change of size below which a queue keeps its present one."""
@@ -12,7 +12,7 @@ _NOTICED: Final = 0.02
 def sized(
     queues: Mapping[str, QueueConfig], now: Mapping[str, QueueConfig], carried: Callable[[Sequence[str]], int]
 ) -> dict[str, QueueConfig]:
-    """Returns the queues with their sizes: `queues` as configured, `now` as in force; `carried` returns the tokens that
+    """Return the queues with their sizes: `queues` as configured, `now` as in force; `carried` returns the tokens that
     the pools of these targets can hold.
 
     A pool without a ready replica leaves room for one request.

@@ -21,8 +21,8 @@ from sqlmodel import col
 from accounts.transactions import one_at_a_time
 from proxy.batch.batch_errors import FileInUse, FileNotFound, FileTooLarge
 from proxy.batch.blobs import Blobs, BlobWriter
-from proxy.batch.database_time import DatabaseTime
 from proxy.batch.tables import NAME_CHARS, BatchRow, StoredFile
+from proxy.shared.database_clock import DatabaseTime
 
 Purpose = Literal["batch", "batch_output"]
 MAX_LISTED: Final = 10_000

@@ -1,27 +1,10 @@
 """One line: its request id, what its answer means, and when it is begun again. Pure."""
 
-import math
 from hashlib import blake2b
-from typing import Final, Literal
 
-from proxy.batch.answering import Answered
 from proxy.batch.batch import Batch, ClaimedLine, LineResult
-
-Meaning = Literal["answer", "again", "not now"]
-"""`answer` is final, `again` a failure that may pass, and `not now` says nothing of the line: limits, queues or the process
-had no room for it.
-"""
-_MAY_PASS: Final = frozenset({408, 429, 500, 502, 503, 504})
-_NO_ROOM: Final = frozenset(
-    {
-        "rate_limit_exceeded", "queue_full", "pool_full", "overloaded", "draining", "targets_unavailable",
-        "ledger_unavailable", "budgets_unavailable", "accounts_unavailable", "upstream_rate_limited", "upstream_overloaded",
-        "storage_unavailable",
-    }
-)  # fmt: skip
-_FIRST_WAIT_S: Final = 1.0
-_LONGEST_WAIT_S: Final = 300.0
-_LEAST_WAIT_S: Final = 0.2
+from proxy.batch.line_protocol import Answered
+from proxy.shared.retryable import Meaning, meaning, wait_of_s
 
 
 def request_id(batch: Batch, line: ClaimedLine) -> str:
@@ -56,24 +39,9 @@ def meaning_of(answered: Answered, line: ClaimedLine, tries: int) -> Meaning:
     return meaning(answered.status, answered.code, line.failures, tries)
 
 
-def meaning(status: int, code: str, failures: int, tries: int) -> Meaning:
-    """What becomes of anything that is asked for without a caller who waits, after a reply."""
-    if status not in _MAY_PASS:
-        return "answer"
-    if code in _NO_ROOM:
-        return "not now"
-    return "again" if failures + 1 < tries else "answer"
-
-
 def wait_s(answered: Answered, line: ClaimedLine, jitter: float) -> float:
     """Seconds until the line is begun again: as long as the reply says, otherwise doubling with each failure.
 
     `jitter`, from 0 to 1, spreads lines that failed together.
     """
     return wait_of_s(answered.retry_after_s, line.failures, jitter)
-
-
-def wait_of_s(told: float | None, failures: int, jitter: float) -> float:
-    """The same of anything else that failed before."""
-    doubled = _FIRST_WAIT_S * math.pow(2, min(failures, 16))
-    return min(_LONGEST_WAIT_S, max(_LEAST_WAIT_S, doubled if told is None else told)) * (1 + jitter)

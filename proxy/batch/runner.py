@@ -17,23 +17,23 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from accounts.caller import Caller
-from proxy.batch.ahead import Ahead
-from proxy.batch.answering import Answered, Answering, Asked
 from proxy.batch.backlog import Backlog, Due, lacking
 from proxy.batch.batch import Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
 from proxy.batch.estimate import estimated
+from proxy.batch.execution_options import in_flex, takes_flex
 from proxy.batch.files import FileStore, Owner
-from proxy.batch.handed_store import NOTHING_OUT, Out
+from proxy.batch.line_protocol import Answered, Answering, Asked
 from proxy.batch.lines import meaning_of, request_id, result_of, wait_s
 from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
+from proxy.batch.prefetch import Ahead
+from proxy.batch.provider_batch_store import NOTHING_OUT, Out
 from proxy.batch.scheduler import Laxity, Standing, Turns, laxities, left_s_of, shares
 from proxy.batch.speed import Speed
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
-from proxy.batch.ways import in_flex, takes_flex
 from proxy.errors import NotAuthenticated, Refused, error_reply
 from selfhosted.replica import PoolReading
 

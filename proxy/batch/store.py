@@ -46,9 +46,9 @@ from proxy.batch.batch import (
     Outcome,
 )
 from proxy.batch.batch_errors import BatchEnded, BatchNotFound
-from proxy.batch.database_time import DatabaseTime
 from proxy.batch.files import Owner
 from proxy.batch.tables import BatchLine, BatchResult, BatchRow
+from proxy.shared.database_clock import DatabaseTime
 
 _MAX_LIVE: Final = 1_000
 """Batches that a process looks at, those that end first."""

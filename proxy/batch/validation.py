@@ -13,7 +13,7 @@ import msgspec
 from providers.wire import Operation
 from proxy.batch.batch import OPERATIONS, NewLine
 from proxy.batch.tables import CUSTOM_ID_CHARS, MODEL_CHARS
-from proxy.policy import DEFAULT_OUTPUT_TOKENS
+from proxy.parse.chat_request import DEFAULT_OUTPUT_TOKENS
 
 MAX_PROBLEMS: Final = 100
 _BYTES_PER_TOKEN: Final = 4

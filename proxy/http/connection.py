@@ -17,7 +17,7 @@ from proxy.http.chunks import Chunks
 from proxy.http.exchange import Exchange, Gone, Taker
 from proxy.http.head import END, Head, check_unfinished, parse_head
 from proxy.http.reply_head import CONTINUE, reply_head
-from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 
 _PATIENT_BYTES_PER_S: Final = 16 * 1024
 """A body that is read piece by piece gets a second more for each so many bytes."""

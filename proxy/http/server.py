@@ -16,7 +16,7 @@ from proxy.http.accept_queue import AcceptQueue
 from proxy.http.connection import Connection, ConnectionLimits
 from proxy.http.cors import Cors
 from proxy.http.exchange import CallerGone, Exchange
-from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 
 Route = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Route]]

@@ -9,13 +9,13 @@ from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.target import Tier
 from providers.wire import ChatRequest, Event
-from proxy.attempt import Attempt
-from proxy.dispatch import Dispatcher, close_quietly
-from proxy.ending import CALLER_GONE
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.attempt_result import CALLER_GONE
+from proxy.dispatch.dispatcher import Dispatcher, close_quietly
 from proxy.errors import error_reply
-from proxy.policy import Facts, Fleet, Policy, plan
-from proxy.request import input_tokens, most_input_tokens, needs, prompt_of
-from proxy.routed_request import RoutedRequest
+from proxy.parse.chat_request import input_tokens, most_input_tokens, needs, prompt_of
+from proxy.plan.route_plan import Facts, Fleet, Policy, plan
+from proxy.plan.routed_request import RoutedRequest
 
 _OK = 200
 

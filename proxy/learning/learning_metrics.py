@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter
 
 from proxy.learning.shadow import Counted
-from proxy.observers.learning import LearningObserver
+from proxy.settle.observers.learning import LearningObserver
 
 
 class LearningMetrics(LearningObserver):

@@ -37,14 +37,15 @@ from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import RequestRejected, UpstreamError
 from providers.target import NOT_CHAT, Target
 from providers.wire import ChatRequest, Event
-from proxy.answers.refusals import reads_as_refusal
-from proxy.answers.tool_calls import Call as WireCall
-from proxy.attempt import Attempt
-from proxy.dispatch import Dispatcher
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.dispatcher import Dispatcher
 from proxy.errors import Refused
+from proxy.judge.refusals import reads_as_refusal
+from proxy.judge.tool_calls import Call as WireCall
 from proxy.learning.asking import read_answer, routed_to
-from proxy.policy import Fleet
-from proxy.request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
+from proxy.plan.route_plan import Fleet
 
 _log: Final = logging.getLogger("weighbridge.measuring")
 

@@ -27,15 +27,17 @@ from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
 from providers.wire import ChatRequest, Message
-from proxy.answers.tool_calls import Call
-from proxy.attempt import Attempt
-from proxy.dispatch import Dispatcher
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.dispatch.outcome import RequestOutcome
 from proxy.errors import Refused
+from proxy.judge.tool_calls import Call
 from proxy.learning.asking import read_answer, routed_to
-from proxy.observers.learning import LearningOf
-from proxy.outcome import RequestOutcome
-from proxy.policy import AUTO, Fleet
-from proxy.routed_request import RoutedRequest
+from proxy.parse.chat_request import AUTO
+from proxy.plan.answer_retention import MAX_PAYLOAD_BYTES
+from proxy.plan.route_plan import Fleet
+from proxy.plan.routed_request import RoutedRequest
+from proxy.settle.observers.learning import LearningOf
 
 _log: Final = logging.getLogger("weighbridge.shadow")
 
@@ -58,8 +60,6 @@ MAX_WAITING: Final = 64
 MAX_QUESTION_CHARS: Final = 32_000
 MAX_ANSWER_CHARS: Final = 24_000
 """The longest answer that is compared. A longer one is skipped: cut in the middle, it would be judged for the cut."""
-MAX_PAYLOAD_BYTES: Final = 1024 * 1024
-"""The most bytes of a stream's events, which are some sixty times the size of their text."""
 _MAX_REQUEST_BYTES: Final = 512 * 1024
 _JUDGE_TOKENS: Final = 16
 _LABEL_LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"

@@ -10,15 +10,15 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.wire import Event
-from proxy.attempt import Attempt
 from proxy.context import RequestContext, new_context
-from proxy.pipeline_config import PipelineConfig
-from proxy.policy import Candidate, Facts, Policy, RoutePlan
-from proxy.routed_request import RoutedRequest
-from proxy.wires.chat.dialect import CHAT
+from proxy.dispatch.attempt import Attempt
+from proxy.parse.wires.chat.dialect import CHAT
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.route_plan import Candidate, Facts, Policy, RoutePlan
+from proxy.plan.routed_request import RoutedRequest
 from tests.providers.calls import chat_request
 from tests.proxy.exchanges import HeardExchange
-from tests.proxy.test_policy import target
+from tests.proxy.plan.test_route_plan import target
 
 ALICE = Caller(key_id="k", key_name="k", team_id="payments", organisation_id="acme")
 

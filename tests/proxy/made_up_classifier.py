@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from classifier.prediction import Prediction, Prompt, TargetPrediction
 from classifier.tuning import SKETCH, Ability, Tuning
-from proxy.tolerance import Sample
+from proxy.plan.quality_tolerance import Sample
 
 LOADS = 2
 ARTIFACT = "made-up"

@@ -7,8 +7,8 @@ import pytest
 
 from classifier.frontier import Choices, Point, bounded_point, random_mix, singles, willingness_for
 from classifier.onnx_classifier import open_classifier
-from proxy.policy_config import DEFAULT_FLOOR
-from proxy.tolerance import FLOORS
+from proxy.plan.quality_tolerance import FLOORS
+from proxy.plan.routing_config import DEFAULT_FLOOR
 
 PRICES = {
     "llama-3-70b-instruct": (0.845, 0.845),

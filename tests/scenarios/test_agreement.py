@@ -17,17 +17,17 @@ from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
 from providers.catalog import Catalog
 from providers.config import TimeoutsConfig
-from proxy.batch.answering import Asked
-from proxy.escalation import EscalationRules
-from proxy.policy import NO_LIMIT_NANOUSD, AutoRules
-from proxy.tolerance import Willingness
-from proxy.wires.chat.dialect import CHAT
-from proxy.wires.completions.wire import COMPLETIONS
-from proxy.wires.messages.wire import MESSAGES
-from proxy.wires.responses.wire import RESPONSES
-from proxy.wires.wire import Wire
-from tests.proxy.test_line import Told
-from tests.proxy.test_policy import price
+from proxy.batch.line_protocol import Asked
+from proxy.parse.wires.chat.dialect import CHAT
+from proxy.parse.wires.completions.wire import COMPLETIONS
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.wire import RESPONSES
+from proxy.parse.wires.wire import Wire
+from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.quality_tolerance import Willingness
+from proxy.plan.route_plan import NO_LIMIT_NANOUSD, AutoRules
+from tests.proxy.plan.test_route_plan import price
+from tests.proxy.test_pipeline import Told
 from tests.scenarios.test_escalation import closing, headers, text
 from tests.scenarios.test_rules import MINTED, House
 

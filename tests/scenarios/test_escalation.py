@@ -9,8 +9,8 @@ import pytest
 
 from accounts.caller import Escalation, TeamSettings
 from cost.ledger.entries import Entry
-from proxy.affinity import CACHE_MIN_TOKENS
-from proxy.escalation import EscalationRules
+from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.session_affinity import CACHE_MIN_TOKENS
 from tests.scenarios.test_rules import House, said
 
 pytestmark = pytest.mark.usefixtures("leaping_time")
@@ -271,6 +271,6 @@ async def test_the_conversation_stays_with_the_target_that_answered() -> None:
     walls = house(f"truncated+prompt-tokens-{tokens}", f"ok+prompt-tokens-{tokens}")
     session: dict[str, Any] = {"x-session-id": "s"}
     await walls.ask(stream=False, **session)
-    sticky = walls.line._routing._affinity.lookup("team_a", "s")
+    sticky = walls.line._router._affinity.lookup("team_a", "s")
     assert sticky is not None
     assert sticky.target_id == "t1"

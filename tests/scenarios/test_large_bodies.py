@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from proxy.request import RequestHeaders
-from proxy.wires.chat.dialect import CHAT
-from proxy.wires.wire import IsModel, Understood
+from proxy.parse.headers import RequestHeaders
+from proxy.parse.wires.chat.dialect import CHAT
+from proxy.parse.wires.wire import IsModel, Understood
 from tests.proxy.exchanges import HeardExchange
 from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.test_rules import MINTED, House

@@ -8,8 +8,8 @@ import pytest
 
 from accounts.caller import TeamSettings
 from providers.config import TimeoutsConfig
-from proxy.deadlines.deadlines_config import DeadlinesSection
-from proxy.latency import LatencyTracker
+from proxy.shared.deadline import DeadlinesSection
+from proxy.shared.target_latency import LatencyTracker
 from tests.scenarios.test_rules import House, said
 
 pytestmark = pytest.mark.usefixtures("leaping_time")

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from proxy.hot_routes import WIRES
+from proxy.routes import WIRES
 from tests.dashboards.pages.routes_table import OTHER_ROUTES, RIGHTS
 from tests.proxy.http.callers import Caller
 from tests.running_gateway import model, running_gateway

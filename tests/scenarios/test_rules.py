@@ -24,33 +24,33 @@ from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.errors import StreamCut
 from providers.retry_budget import RetryBudget, RetryBudgets
-from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from proxy.admitting import BudgetGate
-from proxy.affinity import Affinity
-from proxy.deadlines.deadlines_config import DeadlinesSection
-from proxy.dispatch import Dispatcher
-from proxy.escalation import EscalationRules
-from proxy.hedging import Hedging
-from proxy.in_step import InStep
-from proxy.latency import LatencyTracker
-from proxy.limits.limit import Limit
-from proxy.limits.limiter import BucketLimiter
-from proxy.line import RequestPipeline
-from proxy.observers.telemetry import Tracing
-from proxy.outcome import RequestOutcome
-from proxy.pipeline_config import PipelineConfig
-from proxy.policy import Policy
-from proxy.target_room import QueueDoor
-from proxy.wires.chat.dialect import CHAT
-from proxy.wires.completions.wire import COMPLETIONS
-from proxy.wires.messages.wire import MESSAGES
-from proxy.wires.responses.wire import RESPONSES
-from proxy.wires.wire import Wire
+from proxy.admit.admission import AdmissionControl, BudgetGate
+from proxy.admit.limits.limit import Limit
+from proxy.admit.limits.limiter import BucketLimiter
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.dispatch.hedging import Hedging
+from proxy.dispatch.loop_batching import InStep
+from proxy.dispatch.outcome import RequestOutcome
+from proxy.dispatch.target_capacity import QueueDoor
+from proxy.parse.wires.chat.dialect import CHAT
+from proxy.parse.wires.completions.wire import COMPLETIONS
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.wire import RESPONSES
+from proxy.parse.wires.wire import Wire
+from proxy.pipeline import RequestPipeline
+from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.route_plan import Policy
+from proxy.plan.session_affinity import Affinity
+from proxy.settle.observers.telemetry import Tracing
+from proxy.shared.deadline import DeadlinesSection
+from proxy.shared.target_latency import LatencyTracker
+from testing.scripted.upstream import ScriptedUpstream
 from tests.proxy.exchanges import HeardExchange
-from tests.proxy.test_policy import price, target
+from tests.proxy.plan.test_route_plan import price, target
 
 pytestmark = pytest.mark.usefixtures("leaping_time")
 
@@ -164,7 +164,9 @@ class House:
                 deadlines=deadlines or DeadlinesSection(),
             ),
             directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
-            limiter=BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time),
+            admission=AdmissionControl(
+                BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time), budgets=budgets
+            ),
             classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),
             breakers=breakers,
@@ -186,7 +188,6 @@ class House:
             observers=(self.told,),
             tracing=Tracing(),
             clock=loop.time,
-            budgets=budgets,
             latency=latency,
         )
 
@@ -373,7 +374,7 @@ async def test_before_commit_the_next_candidate_answers() -> None:
 async def test_planning_is_pure() -> None:
     """Asking twice changes nothing: the same house gives the same answer to the same request, call by call.
 
-    tests/proxy/test_policy.py has the properties of `plan` itself.
+    tests/proxy/plan/test_route_plan.py has the properties of `plan` itself.
     """
     house = House("ok", "ok")
     answers = [await house.ask(stream=False) for _ in range(3)]

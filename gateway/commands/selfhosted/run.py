@@ -155,7 +155,7 @@ def _seen_by_engines(environ: Mapping[str, str], settings: "GatewayConfig", pool
 
 
 async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | None") -> None:
-    from proxy.observers.logs import configure_logging
+    from proxy.settle.observers.logs import configure_logging
     from selfhosted.engines.scrape import HttpFetch, engine_session
     from selfhosted.scale.gateway_client import Doorbell
     from selfhosted.scale.processes import Actuator

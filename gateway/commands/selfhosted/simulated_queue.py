@@ -6,12 +6,12 @@ import math
 from typing import Final
 
 from gateway.wiring.pool_queues import sized
+from proxy.admit.queues.capacity import Record, divided, record_of, since
+from proxy.admit.queues.fair_queue import FreeCapacity
+from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queues import Handle, Place, Queue, QueueObserver
+from proxy.admit.queues.queues_config import QueueConfig
 from proxy.errors import Refused
-from proxy.queues.capacity import Record, divided, record_of, since
-from proxy.queues.fair_queue import FreeCapacity
-from proxy.queues.queues import Handle, Place, Queue, QueueObserver
-from proxy.queues.queues_config import QueueConfig
-from proxy.queues.work import Work
 from selfhosted.offline.simulate.engine import Job
 
 _NAME: Final = "simulated"

@@ -21,8 +21,8 @@ from dashboards.webhooks.mail import Mailer
 from dashboards.webhooks.outbox import Outbox
 from dashboards.webhooks.sender import Destination, Sender
 from dashboards.webhooks.shapes import mail_of, slack_body, words_of
-from proxy.refusals.counting import RefusalsTold, Refused, RefusedCount
-from proxy.refusals.store import RefusalStore
+from proxy.settle.refusals.counting import RefusalsTold, Refused, RefusedCount
+from proxy.settle.refusals.store import RefusalStore
 from tests.cost.entries import settle
 
 NOON = 1_775_390_400_000_000

@@ -14,9 +14,9 @@ from cost.budgets.budget import Budget, Scope
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
-from proxy.limits.limit import Limits
-from proxy.limits.rules import Place, Rule
-from proxy.limits.store import LimitStore
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import Place, Rule
+from proxy.admit.limits.store import LimitStore
 from tests.cost.entries import settle
 from tests.dashboards.webhooks.receiver import SECRET
 from tests.in_turn import in_turn

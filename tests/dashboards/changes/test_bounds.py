@@ -10,10 +10,10 @@ from cost.budgets.store import BudgetStore
 from dashboards.budgets.change import put_budget, read_budget, read_budgets, remove_budget
 from dashboards.keys.change import create_key
 from dashboards.limits.change import put_limit, read_limit, read_limits, remove_limit
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import ANY_ID, Place, Rule
+from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound, NotAllowed, Refused
-from proxy.limits.limit import Limits
-from proxy.limits.rules import ANY_ID, Place, Rule
-from proxy.limits.store import LimitStore
 from tests.dashboards.changes.bench import ANN, PEPPER, Bench
 
 NO_WEBHOOKS: frozenset[str] = frozenset()

@@ -19,10 +19,10 @@ from dashboards.keys.change import (
     set_key_expiry,
 )
 from dashboards.limits.change import put_limit
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import Place, Rule
+from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
-from proxy.limits.limit import Limits
-from proxy.limits.rules import Place, Rule
-from proxy.limits.store import LimitStore
 from tests.dashboards.changes.bench import ANN, PEPPER, Bench
 
 LATER = datetime.now(UTC) + timedelta(days=30)

@@ -13,7 +13,7 @@ from accounts.audit.log import AuditLog, Scope
 from accounts.keys import KEY_CHARS, Pepper
 from accounts.pepper_file import pepper_id
 from cost.budgets.store import BudgetStore
-from proxy.limits.store import LimitStore
+from proxy.admit.limits.store import LimitStore
 from tests.in_turn import in_turn
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.signed_in import Answer, Browser, signed_in

@@ -20,15 +20,15 @@ from accounts.errors import AccountsError, UnknownKey
 from dashboards.limits.api import router
 from dashboards.live.workers import Workers
 from providers.catalog import Catalog
+from proxy.admin.worker_report import QueueReport, WorkerReport
+from proxy.admit.limits.book import LimitBook
+from proxy.admit.limits.limit import Limit, Limits, Remaining
+from proxy.admit.limits.limits_config import LimitsSection
+from proxy.admit.limits.rules import ANY_ID, Place, Rule
+from proxy.admit.limits.store import LimitStore
+from proxy.admit.queues.queue_item import QueueSnapshot, QueueState
 from proxy.errors import Refused, error_reply
-from proxy.limits.book import LimitBook
-from proxy.limits.limit import Limit, Limits, Remaining
-from proxy.limits.limits_config import LimitsSection
-from proxy.limits.rules import ANY_ID, Place, Rule
-from proxy.limits.store import LimitStore
-from proxy.policy import Policy
-from proxy.queues.work import QueueSnapshot, QueueState
-from proxy.worker_report import QueueReport, WorkerReport
+from proxy.plan.route_plan import Policy
 from tests.dashboards.live.workers import worker
 from tests.processes import until
 from tests.providers.calls import target

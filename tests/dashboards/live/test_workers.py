@@ -7,9 +7,9 @@ import pytest
 
 from dashboards.live.workers import Workers, WorkersNow
 from providers.breaker import FAULTS_KEPT, BreakerSnapshot, Fault
-from proxy.limits.limit import Limit, Remaining
-from proxy.queues.work import QueueSnapshot, QueueState
-from proxy.worker_report import QueueReport, RedisState, WorkerReport
+from proxy.admin.worker_report import QueueReport, RedisState, WorkerReport
+from proxy.admit.limits.limit import Limit, Remaining
+from proxy.admit.queues.queue_item import QueueSnapshot, QueueState
 from tests.dashboards.live.workers import worker
 
 LIMIT = Limit(key="team/a//requests", scope="team", kind="requests", rate=60, burst=60)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cost.ledger.journal import JournalState
-from proxy.worker_report import WorkerReport
+from proxy.admin.worker_report import WorkerReport
 
 
 def worker(boot_id: str = "one", **fields: Any) -> WorkerReport:

@@ -13,9 +13,9 @@ from dashboards.live.workers import WorkersNow
 from dashboards.operations import stores
 from dashboards.webhooks.outbox import Outbox
 from gateway.database import make_engine
-from proxy.redis.redis_config import RedisSection
-from proxy.redis.redis_link import RedisLink
-from proxy.worker_report import WorkerReport, redis_state
+from proxy.admin.worker_report import WorkerReport, redis_state
+from proxy.shared.redis.redis_config import RedisSection
+from proxy.shared.redis.redis_link import RedisLink
 
 
 async def test_a_database_that_answers(engine: AsyncEngine) -> None:

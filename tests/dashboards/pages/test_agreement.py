@@ -34,8 +34,8 @@ from gateway.database import make_engine
 from gateway.demo.company import TEAMS
 from gateway.demo.history import write_history
 from gateway.demo.sample_config import Addresses, write_sample_config
-from proxy.refusals.counting import RefusalsTold, Refused, RefusedCount, RefusedRequest
-from proxy.refusals.store import RefusalStore
+from proxy.settle.refusals.counting import RefusalsTold, Refused, RefusedCount, RefusedRequest
+from proxy.settle.refusals.store import RefusalStore
 from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import booked, idle
 from tests.postgres import newest_database

@@ -28,10 +28,10 @@ from cost.times import wall_us
 from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import COOKIE
 from gateway.configuration.settings import Environment, load, peppers
-from gateway.web import web_app
-from proxy.limits.limit import Limits
-from proxy.limits.rules import Place, Rule
-from proxy.limits.store import LimitStore
+from gateway.wiring.web_app import web_app
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import Place, Rule
+from proxy.admit.limits.store import LimitStore
 from tests.dashboards.pages.routes_table import OTHER_ROUTES, RIGHTS, Who
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 

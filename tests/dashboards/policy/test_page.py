@@ -21,10 +21,10 @@ from dashboards.policy.anchored import AnchoredPreview
 from dashboards.policy.page import STOPS, fingerprint, floor_options, outlook
 from dashboards.ui.formats import money
 from dashboards.web.gateway import READS_AT_ONCE
-from proxy.tolerance import Preview, Tolerances
+from proxy.plan.quality_tolerance import Preview, Tolerances
 from tests.dashboards.pages.teams import asked, keep, month, running_teams
 from tests.in_turn import in_turn
-from tests.proxy.test_tolerance import classifier, tolerances
+from tests.proxy.plan.test_quality_tolerance import classifier, tolerances
 from tests.running_gateway import TRAINED, Running
 from tests.signed_in import Answer, Browser, signed_in
 

@@ -8,10 +8,10 @@ import pytest
 from cost.reports.usage import UsageSums
 from dashboards.policy.preview import MAX_FLOORS, floors_from, preview_as_json
 from dashboards.policy.traffic import AutoTraffic, TargetSpend
-from proxy.tolerance import FLOORS
+from proxy.plan.quality_tolerance import FLOORS
 from tests.proxy.made_up_classifier import made_up_sample
-from tests.proxy.test_policy import price, target
-from tests.proxy.test_tolerance import BIG, MIDDLE, OWN_POLICY, SMALL, classifier, tolerances
+from tests.proxy.plan.test_quality_tolerance import BIG, MIDDLE, OWN_POLICY, SMALL, classifier, tolerances
+from tests.proxy.plan.test_route_plan import price, target
 
 
 def test_floors_are_read_as_people_write_them() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import aiohttp
 
 from gateway.database import make_engine
-from proxy.refusals.counting import SHOWN
-from proxy.refusals.refused_requests import RefusedQuery, RefusedRequestStore
-from proxy.refusals.store import RefusalStore
+from proxy.settle.refusals.counting import SHOWN
+from proxy.settle.refusals.refused_requests import RefusedQuery, RefusedRequestStore
+from proxy.settle.refusals.store import RefusalStore
 from tests.dashboards.api.finance import SCRIPTED
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import signed_in

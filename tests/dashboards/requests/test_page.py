@@ -14,7 +14,7 @@ from classifier.learning.store import ClassifiedRequest, LearningStore
 from classifier.prediction import Prompt
 from cost.times import DAY_US, wall_us
 from dashboards.requests import page as requests
-from proxy.considered import Considered, ConsideredTarget
+from proxy.plan.decision_record import Considered, ConsideredTarget
 from tests.dashboards.pages.teams import asked, keep, running_teams
 from tests.running_gateway import Running
 from tests.signed_in import Answer, Browser, signed_in

@@ -2,8 +2,8 @@
 
 from cost.reports.recent import RecentPage, RecentRequest
 from dashboards.requests.refused import merged
-from proxy.refusals.counting import RefusedRequest
-from tests.proxy.refusals.test_refused_requests import NOW_US, refused
+from proxy.settle.refusals.counting import RefusedRequest
+from tests.proxy.settle.refusals.test_refused_requests import NOW_US, refused
 
 
 def answered(number: int) -> RecentRequest:

@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 from dashboards.policy.preview import preview_as_json
 from gateway.cli import app
 from gateway.commands.policy import _merged, _print
-from proxy.tolerance import FLOORS
-from tests.proxy.test_tolerance import BIG, SMALL, classifier, tolerances
+from proxy.plan.quality_tolerance import FLOORS
+from tests.proxy.plan.test_quality_tolerance import BIG, SMALL, classifier, tolerances
 
 CONFIG = """\
 classifier: {enabled: false}

@@ -25,7 +25,7 @@ from gateway.configuration.settings import (
 )
 from gateway.wiring.policy import build_policy
 from providers.secret_references import secrets_in
-from proxy.redis.redis_config import RedisSection
+from proxy.shared.redis.redis_config import RedisSection
 
 ROOT = Path(__file__).parents[3]
 PEPPER = "0123456789abcdef" * 2

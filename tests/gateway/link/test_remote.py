@@ -22,14 +22,14 @@ from cost.price_book.store import PriceStore
 from cost.prices import price_from_usd
 from gateway.link.answering import answer_from_database
 from gateway.link.codec import Vocabulary
-from gateway.link.errors import LinkDown
+from gateway.link.connection import LinkDown
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link, Synced
 from gateway.link.questions import QUESTIONS
 from gateway.link.remote import RemoteGrants, RemoteKeys, RemoteLearning, RemoteLimits, RemotePrices, RemoteTunings
-from proxy.limits.limit import Limits
-from proxy.limits.rules import Place, Rule
-from proxy.limits.store import LimitStore
+from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.rules import Place, Rule
+from proxy.admit.limits.store import LimitStore
 from tests.cost.budgets.crowd import NOON_US, budget
 
 VOCABULARY: Final = Vocabulary((Hello, Synced, *QUESTIONS))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from gateway.wiring.pool_queues import sized
-from proxy.queues.queues_config import QueueConfig
+from proxy.admit.queues.queues_config import QueueConfig
 
 _OWN = QueueConfig(targets=("llama",))
 _SET = QueueConfig(targets=("mistral",), tokens_in_flight=500)

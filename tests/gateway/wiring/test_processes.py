@@ -12,7 +12,7 @@ from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link
 from gateway.link.reports import VOCABULARY
 from gateway.wiring.processes import count_workers, told_processes
-from proxy.redis.live_processes import LiveProcesses, ToldProcesses
+from proxy.shared.redis.live_processes import LiveProcesses, ToldProcesses
 from tests.processes import until
 
 

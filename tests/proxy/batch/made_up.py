@@ -6,9 +6,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from proxy.batch.batch import Batch, ClaimedLine, LineResult, NewBatch, NewLine
 from proxy.batch.blobs import LocalBlobs
-from proxy.batch.database_time import DatabaseTime
 from proxy.batch.files import FileStore, Owner
 from proxy.batch.store import BatchStore
+from proxy.shared.database_clock import DatabaseTime
 
 OWNER = Owner(organisation_id="default", team_id="team_a")
 HOLDER = "process-1"

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.batch.answering import Answered
 from proxy.batch.batch import ClaimedLine
-from proxy.batch.lines import Meaning, meaning_of, request_id, wait_s
+from proxy.batch.line_protocol import Answered
+from proxy.batch.lines import meaning_of, request_id, wait_s
+from proxy.shared.retryable import Meaning
 from tests.proxy.batch.made_up import Clock, a_batch, stores
 
 

@@ -8,10 +8,10 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from accounts.caller import Caller
-from proxy.batch.answering import Answered, Asked
 from proxy.batch.batch import Batch, NewBatch
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.files import FileStore
+from proxy.batch.line_protocol import Answered, Asked
 from proxy.batch.observers import Event
 from proxy.batch.runner import BatchRunner
 from proxy.batch.store import BatchStore

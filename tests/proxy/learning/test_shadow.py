@@ -23,11 +23,11 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.retry_budget import RetryBudgets
-from providers.scripted import Script, ScriptedUpstream, completion
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, Event, decode_event
-from proxy.dispatch import Dispatcher
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.dispatch.outcome import RequestOutcome
 from proxy.learning.shadow import (
     MAX_ANSWER_CHARS,
     MAX_WAITING,
@@ -38,9 +38,10 @@ from proxy.learning.shadow import (
     question_of,
     sampled,
 )
-from proxy.outcome import RequestOutcome
-from proxy.request import RequestHeaders, parse_chat
-from tests.proxy.test_policy import price, target
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
+from testing.scripted.upstream import Script, ScriptedUpstream, completion
+from tests.proxy.plan.test_route_plan import price, target
 
 DAY_US = 86_400_000_000
 CALLER = Caller(

@@ -19,7 +19,7 @@ from gateway.database import make_engine
 from providers.catalog import Catalog
 from proxy.learning.tunings import AS_TRAINED, TuningRefused, TuningWatch, accept, propose, roll_back
 from tests.classifier.learning.simulated import LOADS, ability, verdicts
-from tests.proxy.test_policy import target
+from tests.proxy.plan.test_route_plan import target
 
 CATALOG = Catalog(targets={name: target(name) for name in ("cheap", "dear")})
 

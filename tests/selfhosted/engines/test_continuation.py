@@ -7,12 +7,12 @@ import pytest
 
 from providers.target import Deployment, DeploymentKind
 from providers.wire import upstream_body
-from proxy.request import RequestHeaders
-from proxy.wires.chat.dialect import CHAT
-from proxy.wires.completions.wire import COMPLETIONS
-from proxy.wires.messages.wire import MESSAGES
-from proxy.wires.responses.wire import RESPONSES
-from proxy.wires.wire import Wire
+from proxy.parse.headers import RequestHeaders
+from proxy.parse.wires.chat.dialect import CHAT
+from proxy.parse.wires.completions.wire import COMPLETIONS
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.wire import RESPONSES
+from proxy.parse.wires.wire import Wire
 from selfhosted.engines.continuation import can_be_continued, continued, goes_on, stops_of
 
 TURN = [{"role": "user", "content": "hi"}]

@@ -1,0 +1,88 @@
+"""Whether a worker should get traffic, and what that hangs on."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from cost.ledger.journal import JournalState
+from cost.ledger.segments import Waiting
+from cost.times import wall_us
+from proxy.pipeline import RequestPipeline
+
+HTTP_OK: Final = 200
+HTTP_UNAVAILABLE: Final = 503
+_JOURNAL_OLD_S: Final = 60.0
+
+
+class Journals(msgspec.Struct, frozen=True, kw_only=True):
+    """What this host's processes, dead ones included, booked and the database does not have yet."""
+
+    processes: int
+    """Processes of which anything waits."""
+    waiting: int
+    """Entries that wait."""
+    oldest_s: float
+    """How long the oldest has waited; 0 if none waits."""
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Readiness for traffic, the checks behind it, what waits in the journal, and the classifier in use."""
+
+    status: str
+    checks: dict[str, bool]
+    journals: Journals
+    classifier: dict[str, str | None]
+
+    @property
+    def http_status(self) -> int:
+        """503 while the worker should get no traffic."""
+        return HTTP_OK if self.status == "ready" else HTTP_UNAVAILABLE
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's readiness is read from."""
+
+    line: RequestPipeline
+    journal: Callable[[], JournalState]
+    backlog: Callable[[], Awaitable[list[Waiting]]]
+    """What waits in the journals of this host."""
+    control_plane: Callable[[], bool]
+    """True while the control plane is there."""
+    database: Callable[[], Awaitable[bool]]
+    """True when the database answers."""
+    fallback_reason: Callable[[], str | None]
+    """Why the heuristic classifies; None while the trained model does."""
+    now_us: Callable[[], int] = wall_us
+
+    async def look(self) -> Readiness:
+        """The readiness now. 503 while the process drains or its journal accepts no entries.
+
+        Neither the database nor the control plane is a reason to leave: known keys are served with what is known, and
+        the journal holds the books. Nor is the heuristic: it serves, with less accuracy.
+        """
+        journals = _sum(await self.backlog(), self.now_us())
+        checks = {
+            "accepting": not self.line.draining,
+            "ledger": self.journal().accepting,
+            "journals": journals.oldest_s < _JOURNAL_OLD_S,
+            "database": await self.database(),
+            "control_plane": self.control_plane(),
+        }
+        reason = self.fallback_reason()
+        return Readiness(
+            status="ready" if checks["accepting"] and checks["ledger"] else "not ready",
+            checks=checks,
+            journals=journals,
+            classifier={"in_use": "onnx" if reason is None else "heuristic", "fallback_reason": reason},
+        )
+
+
+def _sum(found: Sequence[Waiting], now_us: int) -> Journals:
+    behind = [each for each in found if each.entries]
+    oldest_us = min((each.oldest_at_us for each in behind if each.oldest_at_us is not None), default=None)
+    return Journals(
+        processes=len(behind),
+        waiting=sum(each.entries for each in behind),
+        oldest_s=0.0 if oldest_us is None else round(max(0.0, (now_us - oldest_us) / 1_000_000), 3),
+    )

@@ -1,1 +1,0 @@
-"""Judgement of answers: truncated, refused, malformed, or of low confidence."""

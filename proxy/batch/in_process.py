@@ -1,0 +1,38 @@
+"""Requests that come from this gateway itself: a caller that is known, a body that is there, and a reply that is kept."""
+
+from typing import Final
+
+from proxy.batch.line_protocol import Answered, Asked
+from proxy.context import RequestContext
+from proxy.http.in_memory import InMemoryExchange
+
+_PRIORITIES: Final = {-1: b"low", 0: b"normal", 1: b"high"}
+_RETRY_AFTER: Final = b"retry-after-ms"
+OVERLOADED: Final = Answered(status=503, body=b"{}", code="overloaded", retry_after_s=1.0)
+"""The reply to what is not even begun, because callers outside need this process more."""
+
+
+def exchange_of(asked: Asked) -> InMemoryExchange:
+    """A request whose caller never hangs up."""
+    headers = [(b"x-tier", asked.tier.encode()), (b"x-priority", _PRIORITIES[asked.priority])]
+    return InMemoryExchange(asked.body, headers)
+
+
+def answered(context: RequestContext, exchange: InMemoryExchange) -> Answered:
+    """The reply, with what its attempts used and cost."""
+    answering = context.answering
+    usage = None if answering is None or answering.settled is None else answering.settled.usage
+    costs = [each.settled.cost_nanousd for each in context.attempts if each.settled is not None]
+    told = dict(exchange.reply_headers).get(_RETRY_AFTER, b"")
+    return Answered(
+        status=exchange.status,
+        body=b"".join(exchange.reply_pieces),
+        code=context.error_code or "",
+        retry_after_s=int(told) / 1000 if told.isdigit() else None,
+        input_tokens=0 if usage is None else usage.input_tokens,
+        cached_tokens=0 if usage is None else usage.cached_input_tokens,
+        output_tokens=0 if usage is None else usage.output_tokens,
+        reasoning_tokens=0 if usage is None else usage.reasoning_tokens or 0,
+        saved_nanousd=sum(each.settled.batch_saved_nanousd for each in context.attempts if each.settled is not None),
+        cost_nanousd=None if None in costs else sum(cost or 0 for cost in costs),
+    )

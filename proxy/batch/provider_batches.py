@@ -1,0 +1,631 @@
+"""Handing over: lines that a provider's batch API answers, from the decision to their answers. Any number of processes may do it.
+
+It observes what is in progress, decides by the cheapest way that still makes it, and hands lines over in groups; each group is
+then looked at until the provider has answered it, or until its lines are needed elsewhere. What is known of a group is in the
+database before the provider hears of it, so another process can go on with it whenever this one dies.
+"""
+
+import asyncio
+import logging
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounts.caller import Caller
+from cost.ledger.entries import HANDED, Entry, orphan_settlement, void_of
+from providers.batch_apis.batch_api import BatchApi, BatchCall, CallOutcome, HandedBatch
+from providers.errors import (
+    ConnectFailed,
+    RequestRejected,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+)
+from providers.target import Deployment
+from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
+from proxy.batch.batch_config import BatchSection
+from proxy.batch.execution_options import Times, Way, cheapest_way, needed_s, times
+from proxy.batch.line_protocol import Asked, HandedOver, Handing
+from proxy.batch.lines import request_id, result_of
+from proxy.batch.observers import HandingObserver
+from proxy.batch.provider_batch_store import NOTHING_OUT, HandedBatchRecord, HandedStore, Out
+from proxy.batch.scheduler import UNKNOWN, Laxity, left_s_of
+from proxy.batch.store import BatchStore
+from proxy.errors import Refused
+
+_log: Final = logging.getLogger("weighbridge.batch")
+_DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+
+MOST_LINES: Final = 5_000
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""The largest group, by its lines and by the bytes of its bodies."""
+_LOOKED_AT: Final = 2_000
+"""Lines of a batch that one round looks at."""
+_LOOK_AGAIN_S: Final = 300.0
+"""After so long, lines that another way was cheaper for are looked at again."""
+_REFUSED_S: Final = 600.0
+"""How long nothing is handed over to a deployment that refused a batch, unless it says how long it is to be left alone."""
+_CANCEL_S: Final = 600.0
+"""How long before its lines are taken back a batch is cancelled: a provider takes up to ten minutes to tell what it answered."""
+_TRIED_S: Final = 1_200.0
+"""What batches of a deployment are taken to need while none has come to its end: then a few lines are tried."""
+_SETTLED_S: Final = 60.0
+"""How long after it was begun a batch that cannot be found was never made."""
+_LOST_S: Final = 100_000.0
+"""How long after it was begun nothing more is to be heard of a batch: more than a day."""
+_FORGET_S: Final = 604_800.0
+"""How long a provider is asked to delete what it has of a batch: a week."""
+_FORGET_LATER: Final = 0.125
+"""The part of a batch's age after which it is asked again, so that it is asked ever more seldom."""
+_RESULTS_AT_A_TIME: Final = 200
+_ALL: Final = 2**31 - 1
+_OK: Final = 200
+
+
+def _refused_s(error: UpstreamError) -> float:
+    """Seconds for which nothing is handed over after this refusal."""
+    return _REFUSED_S if error.retry_after_s is None else min(error.retry_after_s, _REFUSED_S)
+
+
+class Allowed(Protocol):
+    """Money for what is handed over."""
+
+    async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
+        """Holds it under a name; False where a hard budget has too little."""
+        ...
+
+    async def free(self, name: str) -> None:
+        """Gives back what is held under a name."""
+        ...
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    line: ClaimedLine
+    handing: Handing
+
+
+class _Group(msgspec.Struct):
+    """Lines of one batch for one deployment."""
+
+    give_up_s: float | None
+    """Seconds until they are taken back; None without a deadline."""
+    most_lines: int
+    chosen: list[_Chosen] = []
+    size: int = 0
+
+    def has_room(self) -> bool:
+        return len(self.chosen) < self.most_lines and self.size < MOST_BYTES
+
+    def add(self, each: _Chosen) -> None:
+        self.chosen.append(each)
+        self.size += len(each.handing.body)
+
+
+class _Looked(msgspec.Struct):
+    """How far the lines of a batch were looked at, by their places."""
+
+    since: float
+    at: int = -1
+    """The last line of this time's look."""
+    decided: int = -1
+    """The last line of any look: up to it whatever waits goes another way."""
+
+
+class Handover:
+    """One process's part in it."""
+
+    def __init__(
+        self,
+        *,
+        section: BatchSection,
+        batches: BatchStore,
+        store: HandedStore,
+        line: HandedOver,
+        apis: Mapping[str, BatchApi],
+        deployments: Callable[[], Mapping[str, Deployment]],
+        caller_of: Callable[[str], Awaitable[Caller | None]],
+        body_of: Callable[[Batch, ClaimedLine], Awaitable[bytes]],
+        laxities: Callable[[], Mapping[str, Laxity]],
+        speed: Callable[[], float | None],
+        money: Allowed,
+        holder: str,
+        clock: Callable[[], float],
+        rest_s: Callable[[], float] = lambda: 0.0,
+        observer: HandingObserver | None = None,
+    ) -> None:
+        """`deployments` has those with a batch API, by id; `laxities` are those that the runner found last, by batch, `speed` its
+        tokens a second, and `rest_s` the seconds that it rests while there is nothing to do.
+        """
+        self._section = section
+        self._batches = batches
+        self._store = store
+        self._line = line
+        self._apis = apis
+        self._deployments = deployments
+        self._caller_of = caller_of
+        self._body_of = body_of
+        self._laxities = laxities
+        self._speed = speed
+        self._money = money
+        self._holder = holder
+        self._clock = clock
+        self._rest_s = rest_s
+        self._observer = observer or HandingObserver()
+        # Two processes that look at the same one at once do no harm.
+        self._lease_us = int(2 * section.lease_s * 1_000_000)
+        self._looked: dict[str, _Looked] = {}
+        self._refused_until: dict[str, float] = {}
+
+    async def run(self, is_draining: Callable[[], bool]) -> None:
+        """Works for ever."""
+        while True:
+            try:
+                await self.tend()
+                if not is_draining():
+                    await self.hand_over()
+            except _DATABASE_FAILS as error:
+                _log.warning("batch: the database does not answer: %s", type(error).__name__)
+            except Exception:  # noqa: BLE001 - the loop must outlive any one round
+                _log.exception("a round of handing over failed; the next one follows")
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Rests as long as the runner does; once that has work, it is soon noticed here."""
+        began, poll_s = self._clock(), self._section.poll_s
+        while True:
+            await asyncio.sleep(poll_s)
+            if self._clock() - began + poll_s > self._rest_s():
+                return
+
+    # Deciding.
+
+    async def hand_over(self) -> None:
+        """One round: of each batch, some lines that a provider's batch API is the cheapest way for."""
+        deployments = self._deployments()
+        if not deployments:
+            return
+        live = await self._batches.live()
+        self._looked = {each.batch_id: self._looked.get(each.batch_id, _Looked(self._clock())) for each in live}
+        turnarounds = {name: await self._store.turnaround_s(name) for name in deployments}
+        out = await self._store.out()
+        found = self._laxities()
+        for batch in live:
+            laxity = found.get(batch.batch_id)
+            if laxity is not None:
+                # Found by the runner, which looks at all batches first.
+                await self._look_through(batch, laxity, turnarounds, out.get(batch.batch_id, NOTHING_OUT))
+
+    def bound(self, batch: Batch) -> int | None:
+        """The last place whose line may go another way, for what is decided line by line; None for all lines.
+
+        Nothing waits here for a decision once time presses, nor in the second half of a window while no speed is known.
+        """
+        left_s, laxity = left_s_of(batch, self._batches.now_us()), self._laxities().get(batch.batch_id)
+        if not self._deployments():
+            return None
+        if left_s is not None and laxity is not None:
+            window_s = (WINDOW_US[batch.completion_window] or 0) / 1_000_000
+            if laxity.laxity_s is None and left_s < window_s / 2:
+                return None
+            if laxity.laxity_s is not None and not laxity.is_easy:
+                return None
+        looked = self._looked.get(batch.batch_id)
+        return -1 if looked is None else looked.decided
+
+    async def _look_through(
+        self, batch: Batch, laxity: Laxity, turnarounds: Mapping[str, float | None], out: Out
+    ) -> None:
+        left_s = left_s_of(batch, self._batches.now_us())
+        needed = needed_s(laxity, left_s)
+        handed_s = self._handed_s(batch, out)
+        by_name = {
+            name: times(left_s, needed, handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
+            for name, told in turnarounds.items()
+        }
+        looked = self._looked[batch.batch_id]
+        caller = await self._caller_of(batch.key_id)
+        late = left_s is not None and all(each.provider_s > left_s for each in by_name.values())
+        if caller is None or late:
+            looked.decided = _ALL
+            return
+        if self._clock() - looked.since > _LOOK_AGAIN_S:
+            looked.at, looked.since = -1, self._clock()
+        groups: dict[str, _Group] = {}
+        for line in await self._store.peek(batch.batch_id, looked.at, _LOOKED_AT):
+            handing = await self._chosen(batch, caller, line, by_name, left_s)
+            if handing is not None:
+                name = handing.deployment.deployment_id
+                group = groups.get(name)
+                if group is None:
+                    group = groups[name] = _group(batch, turnarounds[name], by_name[name], left_s, out)
+                if not group.has_room():
+                    # It waits for the next group, and those after it with it.
+                    break
+                group.add(_Chosen(line, handing))
+            looked.at = line.place
+        for group in groups.values():
+            if group.chosen:
+                await self._begin(batch, caller, group)
+        looked.decided = max(looked.decided, looked.at)
+
+    def _handed_s(self, batch: Batch, out: Out) -> float:
+        """Seconds that what is at providers of a batch, with the largest group that may follow, needs at the measured speed."""
+        speed = self._speed()
+        if not speed or not batch.total:
+            return 0.0
+        group = min(_LOOKED_AT, batch.left) * batch.tokens / batch.total
+        return (group + out.tokens) / speed
+
+    async def _chosen(
+        self,
+        batch: Batch,
+        caller: Caller,
+        line: ClaimedLine,
+        by_name: Mapping[str, Times],
+        left_s: float | None,
+    ) -> Handing | None:
+        """The line as a provider takes it, where that is the cheapest way that still makes it."""
+        # Planning is a millisecond of work, and many lines of it must not keep the loop from others.
+        await asyncio.sleep(0)
+        try:
+            asked = await self._asked(batch, caller, line, request_id(batch, line))
+            offers = await self._line.offers(asked, flex=self._section.flex)
+        except Refused:
+            # Asked as usual, it gets its refusal.
+            return None
+        handing = offers.handing
+        if handing is None or self._is_refused(handing.deployment):
+            return None
+        taken = by_name.get(handing.deployment.deployment_id)
+        if taken is None:
+            return None
+        takes_s = {"own": taken.own_s, "flex": taken.flex_s, "provider": taken.provider_s, "calls": taken.calls_s}
+        ways = [Way(name=name, cost_nanousd=cost, takes_s=takes_s[name]) for name, cost in offers.costs.items()]
+        return handing if cheapest_way(ways, left_s).name == "provider" else None
+
+    def _is_refused(self, deployment: Deployment) -> bool:
+        return self._clock() < self._refused_until.get(deployment.deployment_id, -math.inf)
+
+    # Acting.
+
+    async def _begin(self, batch: Batch, caller: Caller, group: _Group) -> None:
+        """Hands a group over: money first, then the database, then the provider."""
+        handed_id = f"{HANDED}{secrets.token_hex(12)}"
+        mosts = [each.handing.most_nanousd for each in group.chosen]
+        most = None if None in mosts else sum(each or 0 for each in mosts)
+        if not await self._money.hold(handed_id, caller, most):
+            return
+        handings = {each.line.number: each.handing for each in group.chosen}
+        first = group.chosen[0].handing
+        now_us = self._batches.now_us()
+        give_up_s = _LOST_S if group.give_up_s is None else min(_LOST_S, group.give_up_s)
+
+        def reserve_of(line: ClaimedLine) -> Entry:
+            named = request_id(batch, line)
+            return msgspec.structs.replace(handings[line.number].reserve, request_id=named, boot_id=handed_id)
+
+        lines = await self._store.hand_over(
+            {
+                "handed_id": handed_id,
+                "batch_id": batch.batch_id,
+                "target_id": first.target_id,
+                "deployment_id": first.deployment.deployment_id,
+                "give_up_us": now_us + int(give_up_s * 1_000_000),
+            },
+            list(handings),
+            reserve_of,
+            holder=self._holder,
+            lease_us=self._lease_us,
+        )
+        if not lines:
+            await self._money.free(handed_id)
+            return
+        self._observer.count_handed("handed", len(lines))
+        calls = [BatchCall(custom_id=custom_id(handed_id, line), body=handings[line.number].body) for line in lines]
+        await self._send(handed_id, batch, first, calls)
+
+    async def _send(self, handed_id: str, batch: Batch, first: Handing, calls: Sequence[BatchCall]) -> None:
+        deployment = first.deployment
+        api = self._apis[deployment.batch_api or ""]
+        keeping = asyncio.create_task(self._keep(handed_id))
+        try:
+            made = await api.create(deployment, handed_id, first.path, calls)
+        except (ConnectFailed, RequestRejected, UpstreamRefusedUs, UpstreamRateLimited) as error:
+            # Nothing was made of it.
+            _log.warning("batch: %s takes no batch: %s", deployment.deployment_id, error.detail or error.public)
+            self._refused_until[deployment.deployment_id] = self._clock() + _refused_s(error)
+            record = HandedBatchRecord(
+                handed_id=handed_id,
+                batch_id=batch.batch_id,
+                target_id=first.target_id,
+                deployment_id=deployment.deployment_id,
+                state="making",
+                upstream_id="",
+                lines=len(calls),
+                lines_left=len(calls),
+                answered=0,
+                created_us=0,
+                give_up_us=0,
+            )
+            # A file that was uploaded before may be there all the same.
+            await self._end(record, "refused", failed=False, leaves=api.names_batches)
+            return
+        except UpstreamError as error:
+            # Whether it was made shows when it is looked for.
+            _log.warning("batch: %s did not say whether it took a batch: %s", deployment.deployment_id, error.public)
+            await self._store.look_later(handed_id, self._next_look_us())
+            return
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        if not await self._store.made(handed_id, made, self._next_look_us()):
+            # This process stood still for so long that another one found no batch, and let its lines go other ways.
+            _log.error(
+                "batch: %s took a batch that nobody waits for any more; it is cancelled", deployment.deployment_id
+            )
+            await api.cancel(deployment, made)
+
+    async def _keep(self, handed_id: str) -> None:
+        """Keeps other processes from taking this one for dead while it hands over, however long the upload lasts."""
+        while True:
+            await asyncio.sleep(self._section.lease_s / 3)
+            try:
+                await self._store.hold(handed_id, self._holder, self._lease_us)
+            except _DATABASE_FAILS as error:
+                _log.warning("batch: a lease could not be renewed: %s", type(error).__name__)
+
+    # Seeing to what is handed over.
+
+    async def tend(self) -> None:
+        """Looks at everything that is due to be looked at by now."""
+        due_us = self._batches.now_us()
+        while True:
+            handed = await self._store.take_due(due_us, self._holder, self._lease_us)
+            if handed is None:
+                return
+            deployment = self._deployments().get(handed.deployment_id)
+            try:
+                if deployment is None:
+                    await self._wait_or_lose(handed)
+                elif handed.state == "making":
+                    await self._find(handed, deployment)
+                elif handed.state == "forgetting":
+                    await self._forget(handed, deployment)
+                else:
+                    await self._look(handed, deployment)
+            except UpstreamError as error:
+                _log.warning("batch: %s says nothing of a batch: %s", handed.deployment_id, error.public)
+                await self._wait_or_lose(handed)
+
+    async def _find(self, handed: HandedBatchRecord, deployment: Deployment) -> None:
+        """A batch of which nobody wrote down whether the provider took it."""
+        api = self._apis[deployment.batch_api or ""]
+        found = await api.find(deployment, handed.handed_id, handed.created_us / 1_000_000, handed.lines)
+        if not api.names_batches:
+            found = await self._ours_among(handed, deployment, api, found)
+        if found and found[0]:
+            await self._store.made(handed.handed_id, found[0], 0)
+        elif not found and self._age_s(handed) > _SETTLED_S:
+            # It was never made: nothing was paid for, and its lines are as they were.
+            await self._end(handed, "lost", failed=False)
+        else:
+            await self._wait_or_lose(handed)
+
+    async def _ours_among(
+        self, handed: HandedBatchRecord, deployment: Deployment, api: BatchApi, found: Sequence[str]
+    ) -> list[str]:
+        """The one of these that is ours. While one still runs that may be, it is an empty name."""
+        known = await self._store.known_ids(deployment.deployment_id)
+        open_ones = False
+        for batch_id in found:
+            if batch_id in known:
+                continue
+            batch = await api.look(deployment, batch_id)
+            if not batch.outcome:
+                open_ones = True
+                continue
+            async for outcome in api.results(deployment, batch):
+                if outcome.custom_id.startswith(f"{handed.handed_id}-"):
+                    return [batch_id]
+                break
+        return [""] if open_ones else []
+
+    async def _look(self, handed: HandedBatchRecord, deployment: Deployment) -> None:
+        api = self._apis[deployment.batch_api or ""]
+        found = await api.look(deployment, handed.upstream_id)
+        batch = await self._batches.get(handed.batch_id)
+        late_s = (self._batches.now_us() - handed.give_up_us) / 1_000_000
+        if found.outcome:
+            await self._collect(handed, batch, deployment, found)
+            return
+        if late_s > -_CANCEL_S or batch.status != "in_progress":
+            await api.cancel(deployment, handed.upstream_id)
+        await self._wait_or_lose(handed)
+
+    async def _forget(self, handed: HandedBatchRecord, deployment: Deployment) -> None:
+        """Has the provider delete what it has of a batch that has come to its end: prompts and answers belong to callers."""
+        api = self._apis[deployment.batch_api or ""]
+        upstream_id = handed.upstream_id
+        if not upstream_id:
+            # Looking for it removes what was uploaded for no batch.
+            made = await api.find(deployment, handed.handed_id, handed.created_us / 1_000_000, handed.lines)
+            upstream_id = made[0] if made else ""
+        try:
+            found = await api.look(deployment, upstream_id) if upstream_id else None
+        except UpstreamError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            found = None
+        if found is not None and not found.outcome:
+            await api.cancel(deployment, upstream_id)
+            await self._wait_or_lose(handed)
+            return
+        if found is not None:
+            await api.forget(deployment, found)
+        await self._store.forgotten(handed.handed_id)
+
+    async def _wait_to_forget(self, handed: HandedBatchRecord) -> None:
+        """Asks again later, ever more seldom; after a week somebody has to see to it."""
+        age_s = self._age_s(handed)
+        if age_s > _FORGET_S:
+            _log.error(
+                "batch: %s has not deleted batch %s and its files for a week; delete them there by hand",
+                handed.deployment_id,
+                handed.upstream_id or handed.handed_id,
+            )
+            await self._store.forgotten(handed.handed_id)
+            return
+        later_us = int(age_s * _FORGET_LATER * 1_000_000)
+        await self._store.look_later(handed.handed_id, max(self._next_look_us(), self._batches.now_us() + later_us))
+
+    async def _wait_or_lose(self, handed: HandedBatchRecord) -> None:
+        """Looks again later. Lines that are needed go other ways meanwhile, and what is never heard of again is booked."""
+        if handed.state == "forgetting":
+            await self._wait_to_forget(handed)
+            return
+        if self._batches.now_us() >= handed.give_up_us and handed.lines_left:
+            self._observer.count_handed("returned", await self._store.take_back(handed))
+        if self._age_s(handed) > _LOST_S:
+            await self._end(handed, "lost", failed=True, unknown=handed.lines)
+            return
+        await self._store.look_later(handed.handed_id, self._next_look_us())
+
+    async def _collect(
+        self, handed: HandedBatchRecord, batch: Batch, deployment: Deployment, found: HandedBatch
+    ) -> None:
+        api = self._apis[deployment.batch_api or ""]
+        reserves = await self._store.open_reserves(handed.handed_id)
+        caller = await self._caller_of(batch.key_id)
+        read = 0
+        some: list[CallOutcome] = []
+        async for outcome in api.results(deployment, found):
+            if outcome.status == _OK:
+                read += 1
+                some.append(outcome)
+            if len(some) >= _RESULTS_AT_A_TIME:
+                await self._write(handed, batch, caller, reserves, some)
+                some = []
+        await self._write(handed, batch, caller, reserves, some)
+        ended: str = found.outcome
+        if found.outcome in {"cancelled", "expired"} and batch.status == "in_progress":
+            ended = "late"
+        elif found.outcome == "failed":
+            self._refused_until[deployment.deployment_id] = self._clock() + _REFUSED_S
+        # What it says that it answered and did not give was paid for as well.
+        await self._end(handed, ended, failed=True, unknown=max(0, found.answered - read))
+
+    async def _write(
+        self,
+        handed: HandedBatchRecord,
+        batch: Batch,
+        caller: Caller | None,
+        reserves: Mapping[str, Entry],
+        some: Sequence[CallOutcome],
+    ) -> None:
+        """Writes some answers with their bookings. What nothing can be made of is booked at the most that it may cost."""
+        numbers = {each.custom_id: parsed for each in some if (parsed := number_of(handed.handed_id, each.custom_id))}
+        lines = await self._store.lines_of(handed.batch_id, {number for number, _ in numbers.values()})
+        results: list[LineResult] = []
+        entries: list[Entry] = []
+        estimated = 0
+        for each in some:
+            number, generation = numbers.get(each.custom_id, (0, 0))
+            line = lines.get(number)
+            if line is None:
+                continue
+            line = msgspec.structs.replace(line, generation=generation)
+            reserve = reserves.get(request_id(batch, line))
+            if reserve is None:
+                # It is booked already.
+                continue
+            result, entry = await self._result(batch, caller, line, reserve, each)
+            entries.append(entry)
+            if result is None:
+                estimated += 1
+            else:
+                results.append(result)
+        collected = await self._store.collect(handed, results, entries, estimated)
+        self._observer.count_handed("answered", collected.answered)
+        self._observer.count_handed("unneeded", collected.unneeded)
+        self._observer.count_handed("estimated", estimated)
+        await self._store.hold(handed.handed_id, self._holder, self._lease_us)
+
+    async def _result(
+        self, batch: Batch, caller: Caller | None, line: ClaimedLine, reserve: Entry, outcome: CallOutcome
+    ) -> tuple[LineResult | None, Entry]:
+        await asyncio.sleep(0)
+        if caller is None:
+            return None, orphan_settlement(reserve)
+        try:
+            asked = await self._asked(batch, caller, line, reserve.request_id)
+            answered, entry = await self._line.answered(asked, reserve, outcome.body)
+        except (Refused, UpstreamError) as error:
+            _log.warning("batch %s: a provider's answer is of no use: %s", batch.batch_id, type(error).__name__)
+            return None, orphan_settlement(reserve)
+        return result_of(line, reserve.request_id, answered), entry
+
+    async def _asked(self, batch: Batch, caller: Caller, line: ClaimedLine, named: str) -> Asked:
+        """The line as the request line is asked about it. Raises Refused."""
+        return Asked(
+            request_id=named,
+            caller=caller,
+            endpoint=batch.endpoint,
+            body=await self._body_of(batch, line),
+            priority=batch.priority,
+        )
+
+    async def _end(
+        self, handed: HandedBatchRecord, outcome: str, *, failed: bool, unknown: int = 0, leaves: bool | None = None
+    ) -> None:
+        """Closes it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made. With
+        `leaves` something of it is at the provider; None: where it was made there.
+        """
+        reserves = list((await self._store.open_reserves(handed.handed_id)).values())
+        estimated = min(unknown, len(reserves))
+        entries = [orphan_settlement(each) for each in reserves[:estimated]]
+        entries += [void_of(each) for each in reserves[estimated:]]
+        leaves = handed.upstream_id != "" if leaves is None else leaves
+        released = await self._store.end(handed, outcome, entries, estimated=estimated, failed=failed, leaves=leaves)
+        await self._money.free(handed.handed_id)
+        self._observer.count_handed("returned", released)
+        self._observer.count_handed("estimated", estimated)
+        if estimated:
+            _log.error(
+                "batch: %d calls at %s may have been charged for without an answer; they are booked at the most that they may "
+                "have cost",
+                estimated,
+                handed.deployment_id,
+            )
+
+    def _age_s(self, handed: HandedBatchRecord) -> float:
+        return (self._batches.now_us() - handed.created_us) / 1_000_000
+
+    def _next_look_us(self) -> int:
+        return self._batches.now_us() + int(self._section.provider_poll_s * 1_000_000)
+
+
+def _group(batch: Batch, told: float | None, taken: Times, left_s: float | None, out: Out) -> _Group:
+    """An empty group for a deployment. One that was never measured gets a few lines, and no more before they are back."""
+    give_up_s = None if left_s is None else max(0.0, left_s - taken.turn_back_s)
+    if told is not None or left_s is None:
+        return _Group(give_up_s, MOST_LINES)
+    return _Group(give_up_s, 0 if out.lines else min(MOST_LINES, math.ceil(batch.total * UNKNOWN)))
+
+
+def custom_id(handed_id: str, line: ClaimedLine) -> str:
+    """The name of a line at a provider: letters, digits, `_` and `-`, at most 64 of them."""
+    return f"{handed_id}-{line.number}-{line.generation}"
+
+
+def number_of(handed_id: str, name: str) -> tuple[int, int] | None:
+    """The line's number and generation of such a name; None for one that is not ours."""
+    prefix, _, rest = name.partition("-")
+    number, _, generation = rest.partition("-")
+    if prefix != handed_id or not number.isdecimal() or not generation.isdecimal():
+        return None
+    return int(number), int(generation)

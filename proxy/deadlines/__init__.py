@@ -1,1 +1,0 @@
-"""Deadlines: the configuration section, and one value from queue to upstream."""

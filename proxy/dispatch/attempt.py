@@ -1,0 +1,582 @@
+"""One attempt at one deployment, from its reservation to its single settlement."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from cost.claim.comparators import NO_BASELINES
+from cost.ledger.entries import Entry, EntryKind
+from cost.ledger.ledger import Books
+from cost.usage import CONTINUED, Usage
+from providers.breaker import Permit
+from providers.errors import (
+    AnswerLate,
+    CannotCarry,
+    ConnectFailed,
+    FirstTokenTimeout,
+    ReplicaSilent,
+    RequestRejected,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from providers.target import Deployment
+from providers.upstream_faults import without_echo, without_repeated_words
+from providers.wire import Event, UsedUnits, WireUsage, untaken
+from proxy.admit.queues.queue_item import Slot
+from proxy.dispatch.attempt_cost import NO_METERS, NOTHING, Money, flagged, money_of, usage_of, whole_usage
+from proxy.dispatch.attempt_result import Ending, Unused, flags_of, result_of
+from proxy.dispatch.outcome import AttemptOutcome
+from proxy.dispatch.retained_answer import RetainedAnswer
+from proxy.dispatch.upstream_fields import dropped_fields
+from proxy.errors import DeadlineExceeded
+from proxy.plan.decision_record import written
+from proxy.plan.route_plan import Candidate, most_nanousd
+from proxy.plan.routed_request import RoutedRequest
+
+# When one of these comes before any token, the upstream did no work, so nothing can have been charged.
+_NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, UpstreamRefusedUs, RequestRejected)
+
+_CAUSED_BY_NOBODY: Final = (ConnectFailed, ReplicaSilent)
+"""Failures that no request can have caused."""
+
+_SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
+
+_TIMER_SLACK_S: Final = 0.001
+"""Tolerance for a timer that fires slightly before its time."""
+
+
+class Lease(Protocol):
+    """An attempt's share of a replica's load, counted from `take` until `end`."""
+
+    when_lost: Callable[[], None] | None
+    """A callback for the moment the replica is found dead before its first token."""
+
+    @property
+    def version(self) -> str:
+        """The model's version that the replica runs; empty when it is not known."""
+        ...
+
+    @property
+    def other_version(self) -> bool:
+        """True when a rollout meant another version for the conversation, which no replica could serve."""
+        ...
+
+    @property
+    def lost(self) -> bool: ...
+
+    def first_token(self) -> None:
+        """Marks the prompt as computed, and cached, on the replica."""
+        ...
+
+    def put_off(self) -> None:
+        """The replica is asked later, so until then its silence says nothing of it."""
+        ...
+
+    def asked(self) -> None:
+        """The replica that was put off is asked now."""
+        ...
+
+    def watch(self, when_down: Callable[[], None]) -> None:
+        """Has `when_down` called if the replica is found dead before the lease ends."""
+        ...
+
+    def end(
+        self,
+        *,
+        failed: bool | None,
+        silent: bool = False,
+        cached_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
+        """Ends the lease; called once. `failed` is whether the replica failed, None when that is unknown; `silent`
+        marks a failure that was only a missing answer. The token counts are the engine's own, None when it reported
+        none.
+        """
+        ...
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """A closed attempt: its outcome, usage and money in nano-dollars. Money is None without a price."""
+
+    outcome: AttemptOutcome
+    usage: Usage
+    cost_nanousd: int | None
+    baseline_nanousd: int | None
+    batch_saved_nanousd: int = 0
+
+
+_VOID: Final[tuple[EntryKind, Money]] = ("void", NOTHING)
+
+
+class Attempt:
+    """One call of one deployment, updated while its stream flows. `close` writes its ledger entry exactly once."""
+
+    __slots__ = (
+        "_books",
+        "_clock",
+        "_counted",
+        "_now_us",
+        "_permit",
+        "_reserve",
+        "_stale",
+        "began_us",
+        "cached_before",
+        "candidate",
+        "chars",
+        "deployment",
+        "dropped",
+        "finished",
+        "first_token_at",
+        "last_token_at",
+        "lease",
+        "number",
+        "reached",
+        "retained",
+        "routed",
+        "sent",
+        "service_tier",
+        "settled",
+        "slot",
+        "started_at",
+        "token_events",
+        "units",
+        "unused",
+        "wire_usage",
+    )
+
+    def __init__(
+        self,
+        routed: RoutedRequest,
+        number: int,
+        candidate: Candidate,
+        deployment: Deployment,
+        permit: Permit,
+        books: Books,
+        clock: Callable[[], float],
+        now_us: Callable[[], int],
+    ) -> None:
+        self.routed = routed
+        self.number = number
+        self.candidate = candidate
+        self.deployment = deployment
+        self.dropped: list[str] = [*dropped_fields(candidate.target, routed), *untaken(routed.request, deployment)]
+        """The caller's parameters that are left out for this target."""
+        self.service_tier: str | None = None
+        """The provider's service tier that served it, where the upstream says so."""
+        self._permit = permit
+        self._books = books
+        self._clock = clock
+        self._now_us = now_us
+        self.started_at = clock()
+        self.began_us = now_us()
+        """When it began, in microseconds since 1970."""
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.token_events = 0
+        self.chars = 0
+        self.wire_usage: WireUsage | None = None
+        self.cached_before: int | None = None
+        """Tokens of the prompt that were cached before it was read ahead for this attempt; None where it was not."""
+        self.units: UsedUnits | None = None
+        """What the upstream said that it used beside tokens."""
+        self._counted: Money | None = None
+        self.finished = False
+        self._reserve: Entry | None = None
+        """The entry that is to be closed; None before it is booked."""
+        self._stale = False
+        self.sent = False
+        """True once the call was handed to the upstream client; before that nothing can have been charged."""
+        self.reached = True
+        """False while the call still waits for a connection, so that the upstream cannot have seen it."""
+        self.settled: Settled | None = None
+        before = () if routed.before is None else routed.before.kept
+        self.retained = RetainedAnswer(routed.keep_bytes, before) if routed.keep_bytes else None
+        """What is judged after the reply; None when nothing is."""
+        self.unused: Unused | None = None
+        self.slot: Slot | None = None
+        """The attempt's place among the target's work in flight, released when it settles."""
+        self.lease: Lease | None = None
+
+    @property
+    def now_us(self) -> int:
+        """The wall clock now, in microseconds since 1970."""
+        return self._now_us()
+
+    async def reserve(self) -> None:
+        """Books the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
+        BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.
+        """
+        # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
+        most = most_nanousd(self.candidate.target, self.routed.facts) if self._books.holds_money else None
+        entry = self._reserve_entry()
+        await self._books.reserve(entry, most)
+        self._reserve = entry
+
+    def observe(self, events: list[Event]) -> None:
+        """Counts tokens, characters and usage from a batch of events."""
+        self._counted = None
+        if self.retained is not None:
+            self.retained.add(events)
+        for event in events:
+            if event.token:
+                self.token_events += 1 if event.run is None else event.run.tokens
+                self.chars += event.text_chars
+                # What was reported before no longer tells the whole.
+                self._stale = True
+            if event.usage is not None:
+                self.wire_usage = event.usage
+                request = self.routed.request
+                # Beside content it counts that event's choice alone, so it is the whole only where there is one.
+                self._stale = not (request.n == 1 or event.choices == 0 or not request.stream)
+            if event.units is not None:
+                self.units = event.units
+            if event.finished:
+                self.finished = True
+            if event.service_tier is not None:
+                self.service_tier = event.service_tier
+        if self.token_events:
+            self.last_token_at = self._clock()
+            if self.first_token_at is None:
+                self.first_token_at = self.last_token_at
+
+    @property
+    def kept(self) -> list[bytes]:
+        """The payloads that were retained; empty when none were wanted, or they exceeded `routed.keep_bytes`."""
+        return [] if self.retained is None else self.retained.payloads()
+
+    @property
+    def may_have_cost(self) -> bool:
+        """True for an attempt that was sent and is still open, has no price, or cost more than 0."""
+        return self.sent and (self.settled is None or self.settled.cost_nanousd != 0)
+
+    def reaches(self, reached: bool) -> None:
+        """Records whether a connection exists; called by the upstream client."""
+        self.reached = reached
+
+    def healthy(self) -> None:
+        """Reports the deployment healthy to its breaker at the first token. A later cut counts as a failure of its own."""
+        self._permit.success()
+        if self.lease is not None:
+            self.lease.first_token()
+
+    def close(
+        self, ending: Ending, error: BaseException | None = None, *, status: int, unused: Unused | None = None
+    ) -> Settled:
+        """Settles the attempt and returns the result. Only the first call has an effect; each returns the same.
+
+        `unused` is set for an answer that was not given to the caller: it has a cost but no baseline, as it saved nothing.
+        """
+        if self.settled is not None:
+            return self.settled
+        if error is not None:
+            error = self.without_echo(error)
+        self.unused = unused
+        failed = self._report_health(ending, error)
+        kind, money = self._ended(ending, error)
+        usage, lasted_s = money.usage, self._clock() - self.started_at
+        if self._reserve is not None:
+            served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
+            self._books.settle(self._closing_entry(self._reserve, kind, money, lasted_s, status=status, served=served))
+        if self.slot is not None:
+            self.slot.release(usage.input_tokens + usage.output_tokens)
+        if self.lease is not None:
+            # An estimate of ours says nothing of the engine's cache.
+            counted = self.wire_usage is not None and usage.source == "upstream"
+            self.lease.end(
+                failed=failed,
+                silent=isinstance(error, _SILENT),
+                cached_tokens=usage.cached_input_tokens if counted else None,
+                output_tokens=usage.output_tokens if counted else None,
+            )
+        outcome = AttemptOutcome(
+            target_id=self.deployment.target_id,
+            deployment_id=self.deployment.deployment_id,
+            provider=self.candidate.target.provider,
+            result=result_of(ending, error),
+            duration_s=lasted_s,
+            error=None if error is None else type(error).__name__,
+            status=error.status if isinstance(error, UpstreamError) else None,
+            detail="" if error is None else self._told(error),
+            pool=self.candidate.target.pool or "",
+            version="" if self.lease is None else self.lease.version,
+            waited_s=self.candidate.waited_s,
+            ttft_s=self.ttft_s if self.routed.request.stream else None,
+            tpot_s=self._tpot_s(usage.output_tokens),
+            continues=self.routed.before is not None,
+        )
+        self.settled = Settled(
+            outcome=outcome,
+            usage=usage,
+            cost_nanousd=money.cost_nanousd,
+            baseline_nanousd=money.baselines.reference_nanousd,
+            batch_saved_nanousd=money.batch_saved_nanousd,
+        )
+        return self.settled
+
+    def without_echo(self, error: BaseException) -> BaseException:
+        """The error, or what is left of an upstream's without the request's own words."""
+        if not isinstance(error, UpstreamError) or error.without_words is None:
+            return error
+        request = self.routed.request
+        written = request.as_written or (None if request.in_messages is None else request.in_messages())
+        fields = request.fields if written is None else {**request.fields, **written.fields}
+        return without_repeated_words(error, {name: bytes(value) for name, value in fields.items()})
+
+    def _ended(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
+        """Returns the closing entry's kind and its money, with the usage flagged by how the attempt ended."""
+        if not self.sent or not self.reached or (not self.token_events and isinstance(error, _NEVER_STARTED)):
+            kind, money = _VOID
+        else:
+            kind, money = "settle", self._money()
+        flags = flags_of(ending, error) if self.unused is None else (self.unused,)
+        # Where nobody received the answer, it saved nothing.
+        baselines = NO_BASELINES if flags else money.baselines
+        if self.routed.before is not None and self.token_events:
+            flags = (*flags, CONTINUED)
+        if not flags:
+            return kind, money
+        usage = flagged(money.usage, flags)
+        return kind, replace(money, usage=usage, baselines=baselines)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from its beginning to its first token; None without one."""
+        return None if self.first_token_at is None else self.first_token_at - self.started_at
+
+    def _tpot_s(self, output_tokens: int) -> float | None:
+        """Mean seconds an output token after the first; None with fewer than two tokens, and for what came in one piece."""
+        if self.first_token_at is None or self.last_token_at is None:
+            return None
+        took_s = self.last_token_at - self.first_token_at
+        return took_s / (output_tokens - 1) if output_tokens > 1 and took_s > 0 else None
+
+    def preview(self) -> tuple[Usage, int | None, int | None]:
+        """Returns usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or
+        event. Of an answer that this attempt goes on with, they are those of the whole.
+        """
+        money, before = self._money(), self.routed.before
+        cost = money.cost_nanousd
+        if before is not None and cost is not None:
+            cost += before.cost_nanousd or 0
+        return self.of_answer(money.usage), cost, money.baselines.reference_nanousd
+
+    def of_answer(self, usage: Usage) -> Usage:
+        """The usage of the whole answer, where this attempt's `usage` is that of its last part."""
+        before = self.routed.before
+        return usage if before is None else whole_usage(before.usage, usage)
+
+    @property
+    def was_patient(self) -> bool:
+        """True when the gateway waited a full first-token time-out, or a good part of the tier's time, for this
+        attempt.
+        """
+        waited_s = self._clock() - self.started_at + _TIMER_SLACK_S
+        routed = self.routed
+        return waited_s >= routed.timeouts.first_token_s(routed.facts.tier) or routed.deadline.is_good_part(waited_s)
+
+    def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
+        """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
+        late = isinstance(error, DeadlineExceeded | AnswerLate)
+        if late and self.sent and not self.token_events and self.was_patient:
+            self._permit.record_fault(type(error).__name__, None, counted=True)
+            self._permit.silent()
+            return True
+        if isinstance(error, UpstreamError) and error.owner != "request":
+            return self._report_fault(error)
+        if (
+            ending == "hedge_lost"
+            and self.sent
+            and not self.token_events
+            and self.candidate.reason not in {"hedge", "agreement"}
+        ):
+            # Late once is no fault. Who is overtaken again and again while it answers nobody hangs.
+            self._permit.silent()
+            return None
+        if isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):
+            self._permit.abandon()
+            return None
+        self._permit.success()
+        return False
+
+    def _report_fault(self, error: UpstreamError) -> bool | None:
+        """Reports a failure that is not the request's, by whose it is."""
+        permit = self._permit
+        counted = error.gateway_failure or error.key_refused
+        permit.record_fault(type(error).__name__, error.status, counted=counted, detail=self._told(error))
+        if error.key_refused:
+            permit.refused(error.reason)
+        elif error.gateway_failure:
+            permit.failure(of_everyone=isinstance(error, _CAUSED_BY_NOBODY))
+        elif error.owner == "pace":
+            permit.paced(error.retry_after_s, error.reason)
+        else:
+            permit.abandon()
+        return True if counted else None
+
+    def _told(self, error: BaseException | None) -> str:
+        """What the upstream said of a failure, as operators may read it."""
+        if not isinstance(error, UpstreamError) or not error.detail:
+            return ""
+        return without_echo(error.detail, map(bytes, self.routed.request.fields.values()))
+
+    def _money(self) -> Money:
+        """The money of the usage counted so far, cached until the next batch of events."""
+        if self._counted is None:
+            target = self.candidate.target
+            usage = usage_of(
+                self.routed,
+                target,
+                self.wire_usage,
+                token_events=self.token_events,
+                chars=self.chars,
+                stale=self._stale,
+                units=self.units,
+            )
+            if self.cached_before is not None:
+                usage = replace(usage, cached_input_tokens=min(usage.cached_input_tokens, self.cached_before))
+            self._counted = money_of(self.routed, target, usage, self.service_tier)
+        return self._counted
+
+    def _reserve_entry(self) -> Entry:
+        """The entry that books what the attempt is likely to cost at most."""
+        routed, candidate, lease = self.routed, self.candidate, self.lease
+        target, caller = candidate.target, routed.caller
+        entry = replace(
+            _UNSAID,
+            request_id=routed.request_id,
+            organisation_id=caller.organisation_id,
+            team_id=caller.team_id,
+            key_id=caller.key_id,
+            tier=routed.facts.tier,
+            alias=routed.alias,
+            input_tokens=routed.facts.input_tokens,
+            stream=routed.request.stream,
+            complexity=None if routed.prediction is None else routed.prediction.complexity,
+            tag=routed.request.tag,
+            pool=routed.pools.get(target.target_id, ""),
+            origin=routed.origin,
+            arm=routed.arm,
+        )
+        entry = replace(
+            entry,
+            attempt=self.number,
+            at_us=self.began_us,
+            boot_id=self._books.boot_id,
+            target_id=target.target_id,
+            deployment_id=self.deployment.deployment_id,
+            provider=target.provider,
+            price_version="" if target.price is None else target.price.version,
+            cost_nanousd=candidate.bound_nanousd,
+            reason=candidate.reason,
+            margin_nanousd=candidate.margin_nanousd,
+            margin_why=candidate.margin_why,
+        )
+        return entry if lease is None else replace(entry, flags=_other_version(lease), version=lease.version)
+
+    def _closing_entry(
+        self, reserve: Entry, kind: EntryKind, money: Money, lasted_s: float, *, status: int, served: bool
+    ) -> Entry:
+        """The entry that closes the reserve: the same, but for what is known only now."""
+        usage, baselines, lease, routed = money.usage, money.baselines, self.lease, self.routed
+        meters = money.costs_nanousd or NO_METERS
+        entry = replace(
+            reserve,
+            entry=kind,
+            at_us=self._now_us(),
+            status=status,
+            served=served,
+            ttft_us=None if self.first_token_at is None else _us(self.first_token_at - self.started_at),
+            duration_us=_us(lasted_s),
+            considered=written(routed.plan) if self.number == 1 and _was_chosen(routed) else "",
+            baseline_nanousd=baselines.reference_nanousd,
+            baseline_price=baselines.reference_price,
+            cheapest_nanousd=baselines.cheapest_nanousd,
+            cheapest_price=baselines.cheapest_price,
+            hosted_nanousd=baselines.hosted_nanousd,
+            hosted_price=baselines.hosted_price,
+        )
+        entry = replace(
+            entry,
+            input_tokens=usage.input_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            usage_source=usage.source,
+            flags=usage.flags,
+            cost_nanousd=money.cost_nanousd,
+            input_nanousd=meters[0],
+            cached_input_nanousd=meters[1],
+            output_nanousd=meters[4],
+            reasoning_nanousd=meters[5],
+        )
+        if usage.cache_write_tokens or usage.unit or meters[6] or money.batch_saved_nanousd:
+            # A reserve has none of these, and few answers do.
+            entry = replace(
+                entry,
+                cache_write_tokens=usage.cache_write_tokens,
+                cache_write_1h_tokens=usage.cache_write_1h_tokens,
+                cache_write_nanousd=meters[2],
+                cache_write_1h_nanousd=meters[3],
+                unit=usage.unit,
+                quantity_milli=usage.quantity_milli,
+                request_nanousd=meters[6],
+                batch_saved_nanousd=money.batch_saved_nanousd,
+            )
+        if lease is None:
+            return entry
+        return replace(entry, flags=usage.flags + _other_version(lease), version=lease.version)
+
+
+_UNSAID: Final = Entry(
+    request_id="",
+    attempt=1,
+    entry="reserve",
+    at_us=0,
+    boot_id="",
+    organisation_id="",
+    team_id="",
+    key_id="",
+    tier="",
+    alias="",
+    target_id="",
+    deployment_id="",
+    provider="",
+    price_version="",
+    input_tokens=0,
+    cached_input_tokens=0,
+    cache_write_tokens=0,
+    output_tokens=0,
+    reasoning_tokens=0,
+    cost_nanousd=None,
+    baseline_nanousd=None,
+    usage_source="estimated",
+    flags=(),
+    status=0,
+    stream=False,
+    complexity=None,
+    reason="",
+    ttft_us=None,
+    duration_us=None,
+)
+"""A reserve that says nothing yet. Entries are changed in steps: Python builds a call of more than 14 of these names from a
+dict, which takes longer than three such calls.
+"""
+
+
+def _other_version(lease: Lease) -> tuple[str, ...]:
+    """The flag of an attempt that another version of the model answers than the conversation was to have."""
+    return ("other_version",) if lease.other_version else ()
+
+
+def _was_chosen(routed: RoutedRequest) -> bool:
+    """True where the gateway chose for a caller, so that somebody may ask why."""
+    return routed.prediction is not None and routed.origin == "caller"
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1_000_000)

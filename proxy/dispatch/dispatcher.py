@@ -1,0 +1,584 @@
+"""Dispatch: tries the plan's candidates until the first token arrives, at which point the reply is committed.
+
+Retries stay within one target (another deployment of it where there is one), fallbacks go on to the next candidate. Going
+on to what is not known to fail is free; asking again what fails draws on its target's retry budget, so that a total outage
+is not multiplied.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
+from cost.ledger.ledger import Books
+from providers.breaker import Breakers
+from providers.config import HedgingConfig, RetryConfig
+from providers.errors import (
+    MalformedReply,
+    RequestRejected,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamTimeout,
+)
+from providers.retry_budget import RetryBudgets
+from providers.target import Deployment, Target
+from providers.upstream import Upstream, UpstreamCall, UpstreamStream
+from providers.wire import Event, speaks_anthropic
+from proxy.admit.queues.queue_item import Slot
+from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.attempt_result import CALLER_GONE
+from proxy.dispatch.attempt_timeout import Patience, PatienceTimer, hold_within, impatience, no_time_left
+from proxy.dispatch.buffered_reply import hold
+from proxy.dispatch.chunked_prefill import read_ahead
+from proxy.dispatch.disaggregated_prefill import read_apart
+from proxy.dispatch.hedging import Hedging, first_to_succeed, places
+from proxy.dispatch.load_balancer import DeploymentChoice, ReplicaDoor
+from proxy.dispatch.loop_batching import InStep
+from proxy.dispatch.retry_policy import retrying, worth_another
+from proxy.dispatch.target_capacity import QueueDoor, TargetRoom, TryLimit
+from proxy.dispatch.upstream_fields import call_fields, call_headers, left_out_fields
+from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
+from proxy.parse.chat_request import AUTO
+from proxy.plan.cache_control import pays
+from proxy.plan.route_plan import Candidate, is_own
+from proxy.plan.routed_request import RoutedRequest
+from proxy.shared.target_latency import LatencyTracker
+
+_CLOSING_S: Final = 1.0
+"""How long the attempt that lost a race is waited for to close its connection; it is settled by then."""
+_MAY_BE_OF_A_NAME: Final = frozenset({"permission", "quota"})
+"""Refusals of ours that a provider gives for one of its models as well as for all of them."""
+_NOT_HELD: Final = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
+"""Errors of the reservation: nothing was booked and nothing was sent."""
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """An attempt whose first token has arrived (or, when held, its end): the open stream and the events read so far."""
+
+    attempt: Attempt
+    stream: UpstreamStream
+    events: list[Event]
+    whole: bool = False
+    """True when the reply was held and `events` is all of it."""
+
+
+class Dispatcher:
+    """Runs attempts with retries and fallbacks; holds the upstream client, breakers, retry budgets and books they share."""
+
+    def __init__(
+        self,
+        *,
+        upstream: Upstream,
+        breakers: Breakers,
+        budgets: RetryBudgets,
+        books: Books,
+        clock: Callable[[], float],
+        now_us: Callable[[], int],
+        rng: random.Random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        queues: QueueDoor | None = None,
+        latency: LatencyTracker | None = None,
+        replicas: ReplicaDoor | None = None,
+        hedging: Hedging | None = None,
+        in_step: InStep | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._budgets = budgets
+        self._books = books
+        self._clock = clock
+        self._now_us = now_us
+        self._sleep = sleep
+        self._replicas = replicas
+        self._hedging = hedging
+        self._patience = PatienceTimer()
+        self.in_step = in_step or InStep()
+        self._deployments = deployments = DeploymentChoice(breakers, rng, replicas)
+        self.room = TargetRoom(
+            queues=queues,
+            replicas=replicas,
+            latency=latency,
+            clock=clock,
+            healthy=lambda target, caller: deployments.has_healthy(target, caller, ()),
+        )
+
+    def configure(self, retry: RetryConfig, hedging: HedgingConfig) -> None:
+        """Adopts a reloaded configuration."""
+        self._budgets.configure(retry)
+        if self._hedging is not None:
+            self._hedging.configure(hedging.budget_share, retry.budget_window_s)
+
+    async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        """Tries the candidates in order and returns the first that commits; every attempt is appended to `attempts`.
+
+        A target that has no room, or cannot answer in time, is passed over: the request spills over to the next one.
+        Raises the last UpstreamError when none answered, at once when the request itself is at fault; NoRoom or
+        DeadlineExceeded when there was no place for it.
+        """
+        failure: UpstreamError | None = None
+        short: Refused | None = None
+        for planned in routed.plan.candidates:
+            candidate = planned if short is None else _as_spill_over(planned, routed)
+            if candidate is None:
+                continue
+            try:
+                slot = await self.room.take(candidate, routed, waits=routed.origin == "caller")
+            except (QueueRefusal, DeadlineExceeded) as error:
+                # The first that was short is told: it is where the request would have gone.
+                short = short or error
+                self.room.record_overflow(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
+                continue
+            if not self._may_ask(candidate, routed, failure):
+                _release(slot)
+                continue
+            if slot is not None and slot.waited_s:
+                candidate = msgspec.structs.replace(candidate, waited_s=slot.waited_s)
+            asking = self._retrying(candidate, routed, attempts)
+            try:
+                return await (asking if slot is None else _hand_over_slot(slot, asking))
+            except UpstreamError as error:
+                if not error.fall_back:
+                    # The request is at fault, and would be so elsewhere.
+                    raise
+                failure = _telling(failure, error)
+            except _NOT_HELD:
+                # There is no money for where it would spill over to, but it may be served for less once there is room.
+                if not isinstance(short, QueueRefusal) and not _holds_less_later(planned, routed):
+                    raise
+        raise _error_to_report(failure, short, routed.plan.paced_s)
+
+    async def escalate(self, routed: RoutedRequest, candidate: Candidate, attempts: list[Attempt]) -> Committed:
+        """Makes one attempt at one better target, without retries or queueing, as an answer exists already.
+
+        Raises what the attempt raises.
+        """
+        slot = await self.room.take(candidate, routed, waits=False)
+        return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
+
+    def _may_ask(self, candidate: Candidate, routed: RoutedRequest, failure: UpstreamError | None) -> bool:
+        """True when a candidate may be asked, after the `failure` of one before it. Only to go on from one that fails to another
+        one that is known to fail draws on a budget: nothing else multiplies the load of an outage.
+        """
+        budget = self._budgets.of(candidate.target.entry)
+        is_outage = failure is not None and failure.owner == "health"
+        if is_outage and not self._deployments.has_healthy(candidate.target, routed.caller, ()):
+            return budget.try_spend()
+        budget.request()
+        return True
+
+    async def _retrying(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        """Makes attempts at a candidate, with a second one beside the first when that is late and it is wanted."""
+        try:
+            late_s = None if self._hedging is None else self._hedging.after_s(candidate.target, routed)
+            if late_s is None:
+                begun = await self._begin(candidate, routed, attempts)
+            else:
+                begun = await self._hedged(candidate, routed, attempts, late_s)
+            return begun if routed.hold is None else await self._held_back(begun, attempts)
+        except UpstreamError as error:
+            failed = [error]
+        # A request that does not fail pays for nothing of this.
+        return await self._again(failed, candidate, routed, attempts)
+
+    async def _again(
+        self, failed: list[UpstreamError], candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
+    ) -> Committed:
+        """Makes further attempts at a candidate after the first, as far as that makes sense: `failed` has its error, which is
+        taken out. Raises the last one's error.
+        """
+        target = candidate.target
+
+        def is_time_up() -> bool:
+            return self.room.is_time_up(candidate, routed, _began_at(candidate, attempts))
+
+        def untried() -> bool:
+            return (
+                self._deployments.has_untried(target, routed.caller, _tried_deployments(attempts)) and not is_time_up()
+            )
+
+        if not worth_another(failed[0], untried):
+            raise failed.pop()
+
+        async def again() -> Committed:
+            # tenacity is told of the first failure here.
+            if failed:
+                raise failed.pop()
+            if routed.deadline.passed(self._clock()):
+                raise routed.deadline.exceeded()
+            if is_time_up():
+                raise no_time_left(target.target_id)
+            return await self._attempt(candidate, routed, attempts)
+
+        def healthy() -> bool:
+            return self._deployments.has_healthy(target, routed.caller, _tried_deployments(attempts))
+
+        budget = self._budgets.of(target.entry)
+        return await retrying(budget, untried, healthy=healthy, attempts=routed.retry.attempts, sleep=self._sleep)(
+            again
+        )
+
+    async def _attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        begun = await self._begin(candidate, routed, attempts)
+        return begun if routed.hold is None else await self._held_back(begun, attempts)
+
+    async def _hedged(
+        self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt], late_s: float
+    ) -> Committed:
+        """Begins an attempt, and one more when it has said nothing after `late_s`. The first to begin its answer is returned;
+        the other one is cancelled, and booked as what it used.
+
+        Raises the first one's error when both fail.
+        """
+        earlier = len(attempts)
+        racing = [asyncio.ensure_future(self._begin(candidate, routed, attempts))]
+        won: Committed | None = None
+        try:
+            await asyncio.wait(racing, timeout=late_s)
+            hedge = None if racing[0].done() else await self._hedge(candidate, routed, attempts)
+            if hedge is not None:
+                racing.append(asyncio.ensure_future(hedge))
+            won = await first_to_succeed(racing)
+        finally:
+            for each in attempts[earlier:]:
+                if won is not None and each is not won.attempt and each.settled is None:
+                    each.unused = "hedge_lost"
+            await end_race(racing, won)
+        return won
+
+    async def _hedge(
+        self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
+    ) -> Coroutine[Any, Any, Committed] | None:
+        """Returns a second attempt to run beside the latest; None where nobody else has room, or the budget is used up.
+
+        A request has one such attempt, and only once its first was sent: before that it waits for us.
+        """
+        if self._hedging is None or not attempts[-1].sent or any(each.candidate.reason == "hedge" for each in attempts):
+            return None
+        sibling = self._deployments.has_untried(candidate.target, routed.caller, _tried_deployments(attempts))
+        for place in places(candidate, routed, sibling=sibling):
+            try:
+                slot = await self.room.take(place, routed, waits=False)
+            except (QueueRefusal, DeadlineExceeded):
+                continue
+            if self._hedging.try_spend():
+                return _hand_over_slot(slot, self._begin(place, routed, attempts), hedge=True)
+            _release(slot)
+            break
+        return None
+
+    async def _begin(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        """Makes one attempt, until the first token of its answer."""
+        attempt, streams = self._new_attempt(candidate, routed, attempts), routed.request.stream
+        stream: UpstreamStream | None = None
+        patience: Patience | None = None
+        try:
+            await attempt.reserve()
+            with self._patience.within(
+                self._patience_s(attempt, attempts), lambda: self._longer_s(attempt, attempts)
+            ) as patience:
+                if attempt.lease is not None:
+                    attempt.lease.when_lost = patience.expire
+                if attempt.deployment.adapter is not None and self._replicas is not None:
+                    await self._replicas.prepare(candidate.target, attempt.deployment)
+                call = self._call(attempt)
+                await self.in_step.step(stream=streams)
+                attempt.sent = True
+                if attempt.lease is not None:
+                    call = await self._prepared_call(attempt, call)
+                stream = await self._upstream.open(call)
+                self.in_step.came(stream=streams)
+                await self.in_step.step(stream=streams)
+                events = await first_token(stream, attempt)
+            attempt.healthy()
+            await self.in_step.step(stream=streams)
+        except BaseException as error:
+            cause = self._cause_of(attempt, error, patience)
+            await _close_failed(attempt, error if cause is None else cause, stream, attempts)
+            if cause is None:
+                raise
+            raise cause from error
+        return Committed(attempt, stream, events)
+
+    async def _held_back(self, begun: Committed, attempts: list[Attempt]) -> Committed:
+        """Reads an answer that is to be judged to its end or its bounds; any other is returned as it is.
+
+        A failure here is one like any other before commit: the next candidate may answer.
+        """
+        attempt, routed = begun.attempt, begun.attempt.routed
+        if routed.hold is None:
+            return begun
+        try:
+            held = await hold(begun.stream, attempt, begun.events, hold_within(routed, routed.hold, self._clock()))
+        except BaseException as error:
+            cause = self._cause_of(attempt, error, None)
+            await _close_failed(attempt, error if cause is None else cause, begun.stream, attempts)
+            if cause is None:
+                raise
+            raise cause from error
+        return Committed(attempt, held, begun.events, held.whole)
+
+    def _patience_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
+        """How long the attempt is waited for at least; whoever may answer then is asked of `_longer_s`."""
+        if len(attempts) == 1:
+            # Nearly all requests are answered by their first attempt long before it may be late.
+            return self.room.first_look_s(attempt.routed)
+        return self._left_of(attempt, attempts, self.room.soonest_s)
+
+    def _longer_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
+        """How much longer the attempt is waited for, now that it has had that."""
+        return self._left_of(attempt, attempts, self.room.patience_s)
+
+    def _left_of(self, attempt: Attempt, attempts: list[Attempt], limit_of: TryLimit) -> float | None:
+        began_at, again = _began_at(attempt.candidate, attempts), self._others_may_answer(attempt, attempts)
+        limit_s = limit_of(attempt.candidate, attempt.routed, began_at, attempt.started_at, again)
+        return None if limit_s is None else limit_s - (self._clock() - attempt.started_at)
+
+    def _others_may_answer(self, attempt: Attempt, attempts: list[Attempt]) -> bool:
+        """True where another deployment of the target may be tried after the attempt, or an answer is there already."""
+        routed, target = attempt.routed, attempt.candidate.target
+        if routed.before is not None or _is_beside(attempt.candidate, routed):
+            # A caller who has the first part of an answer is told soon when the rest does not come; and of a weak answer, when
+            # no better one does.
+            return True
+        # The last try that it has here is waited for, too.
+        tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
+        return tries < routed.retry.attempts and self._deployments.has_untried(
+            target, routed.caller, _tried_deployments(attempts)
+        )
+
+    def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
+        """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
+        deployment, permit, lease = self._deployments.take(candidate, routed, _tried_deployments(attempts))
+        # Not their count: two that run beside each other may be given up in any order.
+        number = attempts[-1].number + 1 if attempts else 1
+        attempt = Attempt(routed, number, candidate, deployment, permit, self._books, self._clock, self._now_us)
+        attempt.lease = lease
+        attempts.append(attempt)
+        return attempt
+
+    def _cause_of(self, attempt: Attempt, error: BaseException, patience: Patience | None) -> BaseException | None:
+        """Returns the failure to report in place of `error`, or None to keep it: an expired time-out becomes the fault
+        of the deadline, the replica or the upstream.
+        """
+        deployment, deadline = attempt.deployment, attempt.routed.deadline
+        heard = attempt.without_echo(error)
+        if heard is not error:
+            return heard
+        if isinstance(error, TimeoutError) and patience is not None and patience.expired:
+            return impatience(attempt, self._clock())
+        if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:
+            self._adapter_missing(attempt.candidate.target, deployment, error)
+        elif isinstance(error, UpstreamTimeout) and deadline.passed(self._clock()):
+            return deadline.exceeded()
+        elif isinstance(error, UpstreamError) and attempt.candidate.target.pattern:
+            return _of_a_name(error, attempt)
+        return None
+
+    def _adapter_missing(self, target: Target, deployment: Deployment, error: UpstreamError) -> None:
+        """Marks the adapter as evicted from the engine, so that a retry on the same deployment loads it again."""
+        error.retry_same = True
+        if self._replicas is not None:
+            self._replicas.missing(target, deployment)
+
+    async def _prepared_call(self, attempt: Attempt, call: UpstreamCall) -> UpstreamCall:
+        """The call of a replica of ours, after its prompt was read: by another one where the pool keeps prefill and decode apart,
+        or in pieces.
+        """
+        if self._replicas is None:
+            return call
+        if await read_ahead(self._upstream, self._replicas, attempt, call):
+            # Anew, as time has passed.
+            return self._call(attempt)
+        handed = await read_apart(self._upstream, self._replicas, attempt, call)
+        if not handed:
+            return call
+        call = self._call(attempt)
+        return msgspec.structs.replace(call, engine_fields={**call.engine_fields, **handed})
+
+    def _call(self, attempt: Attempt) -> UpstreamCall:
+        routed, target, deployment, now = attempt.routed, attempt.candidate.target, attempt.deployment, self._clock()
+        request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
+        marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
+        return UpstreamCall(
+            deployment=deployment,
+            request=request,
+            request_id=routed.request_id,
+            connect_timeout_s=timeouts.connect_s,
+            idle_timeout_s=timeouts.idle_s,
+            total_timeout_s=routed.deadline.total_timeout_s(now, timeouts.total_s, stream=request.stream),
+            headers=call_headers(target, routed, now),
+            engine_fields=call_fields(target, deployment, routed),
+            marks_cache=marks,
+            dropped=left_out_fields(target, routed),
+            reaches=attempt.reaches,
+            drops=attempt.dropped.append,
+        )
+
+
+def _of_a_name(error: UpstreamError, attempt: Attempt) -> UpstreamError | None:
+    """The error in place of one that a wildcard's provider told, None where it stands: the caller chose the name, so what may be said
+    of it alone takes no other name's deployment away.
+    """
+    if error.status == HTTPStatus.NOT_FOUND or (error.owner == "operator" and error.reason == "model"):
+        return _unknown_there(attempt)
+    if error.key_refused and error.reason in _MAY_BE_OF_A_NAME:
+        error.key_refused = False
+        error.gateway_failure = True
+    return None
+
+
+def _unknown_there(attempt: Attempt) -> RequestRejected:
+    """The error for a name that a wildcard passed on and its provider does not know, or does not let us have."""
+    target_id = attempt.candidate.target.target_id
+    return RequestRejected(
+        f"The model `{target_id}` does not exist at its provider. Send `auto` or a name from GET /v1/models.",
+        deployment_id=attempt.deployment.deployment_id,
+        status=HTTPStatus.NOT_FOUND,
+        param="model",
+        code="model_not_found",
+    )
+
+
+async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed], *, hedge: bool = False) -> Committed:
+    """Moves the slot to the attempt that commits, which releases it when it settles; otherwise releases it here. A `hedge`
+    has a slot of its own.
+    """
+    try:
+        committed = await asking
+    except BaseException:
+        _release(slot)
+        raise
+    if hedge or committed.attempt.candidate.reason != "hedge":
+        committed.attempt.slot = slot
+    else:
+        _release(slot)
+    return committed
+
+
+async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | None) -> None:
+    """Cancels all attempts but the one that won, and sees to it that each is settled. None won when the caller is gone."""
+    running = [each for each in racing if not each.done()]
+    for each in running:
+        each.cancel()
+    if running:
+        # Each settles as soon as it is cancelled; closing its connection may take longer, and is not waited for.
+        await asyncio.wait(running, timeout=_CLOSING_S)
+    for each in racing:
+        if not each.done() or each.cancelled() or each.exception() is not None:
+            continue
+        begun = each.result()
+        if begun is not won:
+            # Both began in the same moment.
+            _close_cancelled(begun.attempt, begun.stream)
+            await close_quietly(begun.stream)
+
+
+def _began_at(candidate: Candidate, attempts: list[Attempt]) -> float:
+    """When the first attempt at the candidate's target began."""
+    target_id = candidate.target.target_id
+    return next((each.started_at for each in attempts if each.candidate.target.target_id == target_id), math.inf)
+
+
+def _is_beside(candidate: Candidate, routed: RoutedRequest) -> bool:
+    """True for a candidate that the plan does not have: it is asked for a better answer than one that is there."""
+    return all(each.target.target_id != candidate.target.target_id for each in routed.plan.candidates)
+
+
+def _release(slot: Slot | None) -> None:
+    if slot is not None:
+        slot.release()
+
+
+async def _close_failed(
+    attempt: Attempt, failure: BaseException, stream: UpstreamStream | None, attempts: list[Attempt]
+) -> None:
+    """Settles an attempt that gave no answer, and closes its stream."""
+    # Settled first: closing the stream may wait or fail, and nothing of this attempt may stay open.
+    if isinstance(failure, asyncio.CancelledError):
+        _close_cancelled(attempt, stream)
+    else:
+        attempt.close("failed", failure, status=error_reply(failure).status)
+    if isinstance(failure, _NOT_HELD):
+        # Nothing was booked, so it was no attempt: the next one, should there be one, takes its number.
+        attempts.remove(attempt)
+    await close_quietly(stream)
+
+
+def _close_cancelled(attempt: Attempt, stream: UpstreamStream | None) -> None:
+    """Settles an attempt whose caller is gone, or that another one has overtaken. What arrived of it was made, and costs."""
+    attempt.observe([] if stream is None else stream.unread())
+    if attempt.unused is not None:
+        attempt.close("hedge_lost", status=HTTPStatus.OK, unused=attempt.unused)
+    else:
+        attempt.close("caller_gone", asyncio.CancelledError(), status=CALLER_GONE)
+
+
+def _as_spill_over(candidate: Candidate, routed: RoutedRequest) -> Candidate | None:
+    """The candidate marked as spill-over; None where the team does not let its requests go to paid targets."""
+    if routed.caller.settings.spill_over or is_own(candidate.target, routed.pools):
+        return msgspec.structs.replace(candidate, reason="spill-over")
+    return None
+
+
+def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
+    """True when a later target of `auto` holds less money: targets come in the order of their margins, and what budgets
+    hold is the price.
+    """
+    if routed.facts.alias != AUTO or planned.bound_nanousd is None:
+        return False
+    candidates = routed.plan.candidates
+    later = candidates[candidates.index(planned) + 1 :]
+    return any(each.bound_nanousd is not None and each.bound_nanousd < planned.bound_nanousd for each in later)
+
+
+def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamError:
+    """The failure that tells more: the latest, but what one target cannot take says little where another one failed that could."""
+    return error if earlier is None or error.owner != "request" else earlier
+
+
+def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced_s: float | None) -> Exception:
+    """The error to report: a full queue first, because it passes by itself, else the upstream's failure. What is the request's own
+    fault only where it was asked passes by itself, too, where another target could take it that its provider's pace keeps away.
+    """
+    if failure is not None and not isinstance(short, QueueRefusal):
+        if failure.owner == "request" and paced_s is not None:
+            return UpstreamRateLimited(
+                "The provider's rate limit is reached.", deployment_id=failure.deployment_id, retry_after_s=paced_s
+            )
+        return failure
+    assert short is not None  # noqa: S101  # A plan has at least one candidate.
+    return short
+
+
+def _tried_deployments(attempts: list[Attempt]) -> Collection[str]:
+    return {attempt.deployment.deployment_id for attempt in attempts} if attempts else ()
+
+
+async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
+    """Reads until the first token or the end of the reply; a chunk with only a role counts as neither. Raises
+    MalformedReply when the stream ends without any choice.
+    """
+    events: list[Event] = []
+    while not (attempt.token_events or attempt.finished):
+        batch = await stream.read()
+        if batch is None:
+            if not any(event.choices for event in events):
+                raise MalformedReply("The upstream answered nothing.", deployment_id=attempt.deployment.deployment_id)
+            break
+        attempt.observe(batch)
+        events += batch
+    return events
+
+
+async def close_quietly(stream: UpstreamStream | None) -> None:
+    """Closes the stream, ignoring errors."""
+    if stream is None:
+        return
+    try:  # noqa: SIM105  Each request closes one.
+        await stream.aclose()
+    except Exception:  # noqa: BLE001, S110  Nobody waits for it any more.
+        pass

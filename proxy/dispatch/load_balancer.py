@@ -1,0 +1,163 @@
+"""Deployment choice: picks one of a target's deployments for an attempt and acquires its breaker permit."""
+
+import random
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from accounts.caller import Caller
+from providers.breaker import Absence, Breakers, Permit, name_of
+from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
+from providers.target import Deployment, Target
+from providers.wire import ChatRequest
+from proxy.dispatch.attempt import Lease
+from proxy.plan.route_plan import Candidate
+from proxy.plan.routed_request import RoutedRequest
+from selfhosted.engines.continuation import goes_on
+from selfhosted.fleet import ReadResult
+from selfhosted.pool import Reader, ReadingAhead
+from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
+
+
+class ReplicaDoor(Protocol):
+    """The replicas of our own pools, as the dispatcher sees them. A replica is a deployment of the targets it serves."""
+
+    def crowd(self, target: Target) -> PoolFullness | None:
+        """Returns the pool's fullness when no replica of the target takes more work, else None."""
+        ...
+
+    def free(self, target: Target, tokens: int) -> PoolRoom | None:
+        """Returns the pool's room for one more request with a prompt of so many tokens; None when it is not known."""
+        ...
+
+    def starts_in_s(self, target: Target) -> float | None:
+        """Returns after how many seconds a replica may be there, where none takes requests; None where that is not known."""
+        ...
+
+    def ask(
+        self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
+    ) -> ReplicaRequest: ...
+
+    def pick(
+        self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
+    ) -> tuple[Deployment, ReplicaChoice] | None:
+        """Returns the best of these deployments for the request, or None without a reason to prefer one. Reserves
+        nothing.
+        """
+        ...
+
+    def take(
+        self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
+    ) -> Lease:
+        """Counts the request as load of the chosen replica until the returned lease ends."""
+        ...
+
+    def reader(self, target: Target, lease: Lease, tried: Collection[str]) -> Reader | None:
+        """Returns a replica that reads the prompt for the one of the lease, none of those tried before (by their names), counted
+        as load there; None where that one should read it itself.
+        """
+        ...
+
+    def ahead(self, target: Target, lease: Lease) -> ReadingAhead | None:
+        """Returns how the prompt of the lease's request is read in pieces before it is asked for; None where it is read as one."""
+        ...
+
+    def read(self, target: Target, result: ReadResult) -> None:
+        """Counts what became of asking such a replica."""
+        ...
+
+    def turned_away(self, target: Target, tokens: int) -> None:
+        """Reports demand of `tokens` that found no room, for the autoscaler."""
+        ...
+
+    def missing(self, target: Target, deployment: Deployment) -> None:
+        """Records that the deployment's LoRA adapter is not loaded, against earlier knowledge."""
+        ...
+
+    async def prepare(self, target: Target, deployment: Deployment) -> None:
+        """Loads the deployment's LoRA adapter if it is missing. Raises an UpstreamError."""
+        ...
+
+
+class DeploymentChoice:
+    """Chooses by replica load in our own pools, and by weighted random choice elsewhere."""
+
+    def __init__(self, breakers: Breakers, rng: random.Random, replicas: ReplicaDoor | None) -> None:
+        self._breakers = breakers
+        self._rng = rng
+        self._replicas = replicas
+
+    def has_untried(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
+        """Returns True when the target has a deployment that may be called now, and that this request has not tried."""
+        return any(each.deployment_id not in tried for each in self._breakers.available(target, caller.scope))
+
+    def has_healthy(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
+        """Returns True when one of those is not known to fail."""
+        scope = caller.scope
+        return any(
+            each.deployment_id not in tried and not self._breakers.is_failing(each.deployment_id, scope)
+            for each in self._breakers.available(target, scope)
+        )
+
+    def take(
+        self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]
+    ) -> tuple[Deployment, Permit, Lease | None]:
+        """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a lease
+        where it is a replica chosen by load. Raises UpstreamRateLimited or UpstreamUnavailable when none may be called.
+        """
+        target, scope = candidate.target, routed.caller.scope
+        pool: Sequence[Deployment] = self._breakers.available(target, scope)
+        if routed.before is not None:
+            pool = [each for each in pool if goes_on(each.kind, routed.request)]
+        if tried:
+            pool = [each for each in pool if each.deployment_id not in tried] or pool
+        name = name_of(target)
+        ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
+        while pool:
+            deployment, choice = self._pick(target, pool, ask)
+            permit = self._breakers.try_acquire(deployment.deployment_id, scope, tried=tried, name=name)
+            if permit is not None:
+                if self._replicas is None or ask is None or choice is None:
+                    return deployment, permit, None
+                return deployment, permit, self._replicas.take(target, choice, ask, routed.request, routed.caller)
+            # A half-open breaker lets one probe through, and another request is that.
+            pool = [each for each in pool if each is not deployment]
+        raise _none_left(target, self._breakers.absence(target, scope))
+
+    def _replica_request(self, candidate: Candidate, routed: RoutedRequest) -> ReplicaRequest | None:
+        if self._replicas is None:
+            return None
+        ask = self._replicas.ask(
+            candidate.target,
+            routed.request,
+            input_tokens=routed.facts.input_tokens,
+            output_tokens=candidate.output_tokens,
+            caller=routed.caller,
+        )
+        if routed.before is None and not candidate.waited_s:
+            return ask
+        version = "" if routed.before is None else routed.before.version
+        return msgspec.structs.replace(ask, version=version, waited_s=candidate.waited_s)
+
+    def _pick(
+        self, target: Target, pool: Sequence[Deployment], ask: ReplicaRequest | None
+    ) -> tuple[Deployment, ReplicaChoice | None]:
+        if len(pool) == 1 and ask is None:
+            return pool[0], None
+        if ask is not None and self._replicas is not None:
+            found = self._replicas.pick(target, pool, ask)
+            if found is not None:
+                return found
+        return self._rng.choices(pool, [deployment.weight for deployment in pool])[0], None
+
+
+def _none_left(target: Target, absence: Absence | None) -> UpstreamError:
+    """The error of a target that nothing of may be called any more since the request was planned."""
+    if absence is not None and absence.owner == "pace":
+        return UpstreamRateLimited(
+            "The provider's rate limit is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
+        )
+    ejected = UpstreamUnavailable(f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id)
+    ejected.retry_same = False
+    return ejected

@@ -1,0 +1,137 @@
+"""The outcome of a request: the one record that metrics, logs, traces and learning are made from.
+
+It holds no completion and no key. It refers to the prompt for the observers that learn from it, and its `repr`
+shows neither the prompt nor anything else that a caller wrote.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from accounts.caller import Caller, TeamSettings
+from classifier.prediction import Prediction, Prompt
+from providers.wire import ChatRequest, Operation
+from proxy.plan.tool_loop import Struggle
+
+AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "hedge_lost", "rejected"]
+
+
+Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "malformed-tool-arguments", "low-logprob"]
+"""The fault for which an answer counts as weak."""
+
+Agreement = Literal["agreed", "disagreed", "unconfirmed"]
+"""What became of two cheap answers: they said the same and one was given; they did not, and a better target was asked; that one could not
+answer, or only the plan's own choice had answered in time, and that answer was given.
+"""
+
+
+class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one attempt. Durations are seconds."""
+
+    target_id: str
+    deployment_id: str
+    provider: str
+    result: AttemptResult
+    duration_s: float
+    error: str | None = None
+    """The class of the error that ended it; None for an answer."""
+    status: int | None = None
+    """The HTTP status that the upstream refused it with, where it did."""
+    detail: str = ""
+    """The upstream's own words on its failure: one line, bounded, without keys and without what they repeat of the
+    request.
+    """
+    pool: str = ""
+    """The pool of our own that it was made at; empty elsewhere."""
+    version: str = ""
+    """The model's version there; empty or `-` when it is not known."""
+    waited_s: float = 0.0
+    """How long the request had waited in the queue before the target, before its first attempt there."""
+    ttft_s: float | None = None
+    """Of a stream: seconds from its beginning to its first token."""
+    tpot_s: float | None = None
+    """Mean seconds an output token after the first; None with fewer than two, and for what came in one piece."""
+    continues: bool = False
+    """True for one that went on with an answer that had broken off at another replica."""
+
+
+class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The final record of one request. `status` is what the caller saw (499: the caller hung up).
+
+    A request that was refused early has only what was known by then; the rest is as it is without it.
+    """
+
+    request_id: str
+    status: int
+    duration_s: float
+    told_after_s: float = 0.0
+    """How long ago it ended when it is told of."""
+    organisation_id: str = ""
+    team_id: str = ""
+    key_id: str = ""
+    tier: str = "interactive"
+    alias: str = ""
+    stream: bool = False
+    error_code: str | None = None
+    """The code that the caller saw; None for an answer."""
+    target_id: str | None = None
+    """The target that answered, or None when none did."""
+    reason: str = ""
+    complexity: float | None = None
+    classifier: str | None = None
+    """`onnx`, `heuristic`, or None when the caller named the model."""
+    classify_s: float | None = None
+    attempts: tuple[AttemptOutcome, ...] = ()
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_nanousd: int | None = 0
+    baseline_nanousd: int | None = None
+    ttft_s: float | None = None
+    """Seconds until the caller's first token; of a held answer, until its release."""
+    tpot_s: float | None = None
+    """Mean seconds per output token after the first."""
+    operation: Operation = "chat"
+    asked_model: str = ""
+    """The model that the caller named, where the configuration knows it."""
+    error_message: str | None = None
+    """What the caller was told, where the gateway itself refused."""
+    escalated_from: str | None = None
+    """The target whose weak answer was replaced by that of `target_id`."""
+    weakness: Weakness | None = None
+    """The weakness of the answer of `escalated_from` when that is set, else of the given answer."""
+    agreement: Agreement | None = None
+    """What became of two cheap answers; None where two were not asked."""
+    loop_steps: int = 0
+    """Answers of this user turn that had called tools by then; 0 where the loop was not read."""
+    struggle: Struggle | None = None
+    """How the tool loop of this turn, or of the one before, struggled."""
+    prediction: Prediction | None = None
+    settings: TeamSettings | None = None
+    """The team's settings when the request came."""
+    # For teams that let us learn from their requests, and for those alone:
+    prompt: Prompt | None = None
+    conversation: Hashable = None
+    """The conversation's key within its team and this process."""
+    request_digest: int | None = None
+    """A hash of the messages in this process, to recognise repeated requests."""
+
+    def __repr__(self) -> str:
+        return f"RequestOutcome({self.request_id!r}, status={self.status}, target_id={self.target_id!r})"
+
+
+class ShadowSampler(Protocol):
+    """Compares some answers with those of other targets, after their reply."""
+
+    def wants(self, caller: Caller, alias: str, request_id: str) -> bool:
+        """Return True when this request's answer is to be retained for a comparison."""
+
+    def offer(self, request: ChatRequest, caller: Caller, outcome: RequestOutcome, payloads: Sequence[bytes]) -> None:
+        """Take an answer that its caller has. Never blocks and never raises."""
+
+
+class Observer(Protocol):
+    """Receives the outcome of each request once. Must not raise or block."""
+
+    def finished(self, outcome: RequestOutcome) -> None: ...

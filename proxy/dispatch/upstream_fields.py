@@ -1,0 +1,125 @@
+"""Headers that the gateway adds, body fields that it sets in place of the caller's, and those that a target cannot take.
+
+For engines of our own: the team, the time that is left, scheduling priority, and the salt that separates prefix caches. For all: the longest answer, and
+the provider's service tier.
+"""
+
+import math
+from collections.abc import Mapping
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Final
+
+from accounts.caller import Caller
+from providers.parameters import MINOR, is_said
+from providers.target import Deployment, Target
+from proxy.plan.route_plan import longest_answer
+from proxy.plan.routed_request import RoutedRequest
+from proxy.shared.deadline import MOST_TIMEOUT_MS, TIMEOUT_HEADER
+
+FAIRNESS_HEADER: Final = "x-llm-d-inference-fairness-id"
+TTFT_HEADER: Final = "x-llm-d-slo-ttft-ms"
+_NOTHING: Final[Mapping[str, int | str]] = MappingProxyType({})
+_BATCH: Final = 10
+_NOBODY_WAITS: Final = 20
+"""The priority of work that no caller waits for: shadow requests and judging."""
+
+
+def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:
+    """Returns the extra body fields that vLLM reads; empty for an engine not configured for them."""
+    if not deployment.priority_scheduling and deployment.cache_isolation == "none":
+        return _NOTHING
+    fields: dict[str, int | str] = {}
+    if deployment.priority_scheduling:
+        fields["priority"] = engine_priority(routed)
+    if salt := cache_salt(deployment, routed.caller):
+        fields["cache_salt"] = salt
+    return fields
+
+
+def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:
+    """Returns all fields to set for a call: those of an engine, the longest answer where it is not the caller's own, and
+    the service tier where the target's provider sells it.
+    """
+    fields = engine_fields(deployment, routed)
+    facts = routed.facts
+    tier = facts.service_tier if facts.service_tier in target.service_tiers else None
+    longest = longest_answer(target, facts)
+    if longest is None and deployment.speaks_messages:
+        # Anthropic wants to be told, and has room for the longest that there is.
+        longest = target.max_output_tokens
+    elif longest == facts.max_output_tokens and not (_OLD in target.lacks and _OLD in routed.request.fields):
+        longest = None
+    if tier is None and longest is None:
+        return fields
+    found = dict(fields)
+    if tier is not None:
+        found["service_tier"] = tier
+    if longest is not None:
+        said = [name for name in (_OLD, _NEW) if name in routed.request.fields and name not in target.lacks]
+        found.update(dict.fromkeys(said or [_longest_field(target, deployment)], longest))
+    return found
+
+
+def call_headers(target: Target, routed: RoutedRequest, now: float) -> dict[str, str]:
+    """Returns the gateway's own headers for a call. Engines of our own, and what stands before them, are told the team
+    and how long there is, by the names that llm-d's scheduler and this gateway read: nobody else is.
+    """
+    if target.pool is None:
+        return routed.upstream_headers
+    headers = {**routed.upstream_headers, FAIRNESS_HEADER: routed.caller.team_id}
+    deadline = routed.deadline
+    if routed.request.stream and deadline.first_token_at < math.inf:
+        headers[TTFT_HEADER] = _ms(deadline.first_token_at - now)
+    # Of a stream the usual limit bounds its beginning alone, and would cut it where it is taken for the whole.
+    if deadline.answer_at < math.inf and (deadline.own or not routed.request.stream):
+        headers[TIMEOUT_HEADER] = _ms(deadline.remaining_s(now))
+    return headers
+
+
+def _ms(left_s: float) -> str:
+    return str(min(MOST_TIMEOUT_MS, max(1, int(left_s * 1_000))))
+
+
+_OLD: Final[str] = "max_tokens"
+_NEW: Final[str] = "max_completion_tokens"
+
+
+def _longest_field(target: Target, deployment: Deployment) -> str:
+    """OpenAI's newer models know the newer name alone, most other hosts the older one."""
+    openai = deployment.kind == "azure" or "api.openai.com" in deployment.base_url
+    return _NEW if openai or _OLD in target.lacks else _OLD
+
+
+def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
+    """Returns the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
+    fields = routed.request.fields
+    if target.lacks.isdisjoint(fields):
+        return ()
+    return tuple(sorted(name for name in target.lacks & MINOR & fields.keys() if is_said(name, fields[name])))
+
+
+def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
+    """Returns all of the caller's parameters that are left out: also what asks for nothing, and what another name says."""
+    fields = routed.request.fields
+    return () if target.lacks.isdisjoint(fields) else tuple(target.lacks & fields.keys())
+
+
+def engine_priority(routed: RoutedRequest) -> int:
+    """Returns vLLM's scheduling priority, lower first: interactive, then batch, then background work, each ordered by
+    the request's own priority.
+    """
+    if routed.origin != "caller":
+        return _NOBODY_WAITS
+    return (_BATCH if routed.facts.tier == "batch" else 0) - routed.request.priority
+
+
+def cache_salt(deployment: Deployment, caller: Caller) -> str:
+    """Returns vLLM's `cache_salt`: requests with the same salt share cached prefixes. Empty where all may share.
+
+    It is a hash, so that engine logs do not name customers; callers cannot send one themselves.
+    """
+    if deployment.cache_isolation == "none":
+        return ""
+    whose = caller.team_id if deployment.cache_isolation == "team" else caller.organisation_id
+    return blake2b(f"{deployment.cache_isolation}:{whose}".encode(), digest_size=16).hexdigest()

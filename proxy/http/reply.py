@@ -1,0 +1,102 @@
+"""The line's side of one reply: what is sent, what is recorded of it, and how far it has come."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from providers.wire import EVENTS_TYPE
+from proxy.errors import ErrorReply
+from proxy.http.exchange import COMMENT, Exchange
+from proxy.http.reply_head import fields_of
+
+Header = tuple[bytes, bytes]
+
+_JSON = b"content-type: application/json\r\n"
+# Reverse proxies buffer by default, which would hold tokens back.
+_AS_IT_COMES = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+_SSE = b"content-type: text/event-stream; charset=utf-8\r\n" + _AS_IT_COMES
+
+
+class Recorder(Protocol):
+    """Sees all of a reply before it is sent, even when the caller is gone."""
+
+    def began(self, status: int, headers: Iterable[Header]) -> None: ...
+
+    async def wrote(self, data: bytes, *, last: bool) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Reply:
+    """Writes one reply. `started`: the status line is out. `done`: the end is being sent. `aborted`: the connection was cut."""
+
+    __slots__ = ("_clock", "_exchange", "aborted", "done", "lines", "recording", "started", "status")
+
+    def __init__(self, exchange: Exchange, clock: Callable[[], float]) -> None:
+        self._exchange = exchange
+        self._clock = clock
+        self.lines = b""
+        """Fields of whatever is replied, as lines of the head."""
+        self.started = False
+        self.done = False
+        self.aborted = False
+        self.status = 0
+        self.recording: Recorder | None = None
+
+    @property
+    def now(self) -> float:
+        return self._clock()
+
+    async def whole(self, status: int, body: bytes, headers: Sequence[Header] = (), lines: bytes = b"") -> None:
+        """Sends a complete JSON reply. `lines` are further fields, as lines of the head."""
+        lines = self._start(status, headers, _JSON + self.lines + lines)
+        self.done = True
+        if self.recording is not None:
+            await self.recording.wrote(body, last=True)
+        self._exchange.respond(status, headers, body, lines)
+
+    async def taken(self) -> None:
+        """Waits while the caller has not taken nearly all of what was sent: until then it is held for him."""
+        if self._exchange.blocked_since is not None:
+            await self._exchange.drained()
+
+    async def error(self, error: ErrorReply) -> None:
+        await self.whole(error.status, error.body, error.headers)
+
+    def begin_events(self, headers: Sequence[Header] = (), lines: bytes = b"", *, waits: bool = False) -> None:
+        """Begins a stream. `waits`: its head goes out with the first events, which have to follow at once."""
+        lines = self._start(200, headers, _SSE + self.lines + lines)
+        self._exchange.start(200, headers, lines, probe=COMMENT, waits=waits)
+
+    def begin_pieces(self, media_type: str, lines: bytes = b"") -> None:
+        """Begins a reply of another type than JSON, whose pieces `events` sends."""
+        if media_type.startswith(EVENTS_TYPE):
+            self.begin_events(lines=lines)
+            return
+        headers = ((b"content-type", media_type.encode()),)
+        self._exchange.start(200, headers, self._start(200, headers, _AS_IT_COMES + self.lines + lines))
+
+    async def events(self, data: bytes) -> None:
+        """Sends whole events, or any piece of another reply, and waits while the caller does not take what it was sent."""
+        if self.recording is not None:
+            await self.recording.wrote(data, last=False)
+        self._exchange.write(data)
+        if self._exchange.blocked_since is not None:
+            await self._exchange.drained()
+
+    async def end(self, data: bytes = b"") -> None:
+        self.done = True
+        if self.recording is not None:
+            await self.recording.wrote(data, last=True)
+        self._exchange.end(data)
+
+    def abort(self) -> None:
+        """Cuts the connection of a caller that must not take what it has for whole."""
+        self.done = self.aborted = True
+        self._exchange.abort()
+
+    def _start(self, status: int, headers: Sequence[Header], lines: bytes) -> bytes:
+        self.started = True
+        self.status = status
+        if self.recording is not None:
+            self.recording.began(status, [*headers, *fields_of(lines)])
+        return lines

@@ -1,0 +1,34 @@
+"""What the wires have in common that pass a request on as its caller wrote it. Pure."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from proxy.errors import BadRequest
+from proxy.parse.chat_request import refuse_steering
+
+_decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def fields_as_written(body: bytes, without: Collection[str]) -> dict[str, msgspec.Raw]:
+    """The body's fields, each as it came. The body was read before. Raises BadRequest."""
+    try:
+        # Fields that are passed on unread are not looked at by the decoder: no upstream gets broken text.
+        body.decode()
+        fields = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest("The request body is not valid JSON; send one JSON object.") from error
+    refuse_steering(fields)
+    return {name: value for name, value in fields.items() if name not in without}
+
+
+def event_as_written(kind: str, payload: bytes) -> bytes:
+    """One server-sent event with an upstream's payload, which is on one line."""
+    return b"event: " + kind.encode() + b"\ndata: " + payload + b"\n\n" if kind.isprintable() else b""
+
+
+def with_fields(payload: bytes, fields: Mapping[str, Any]) -> bytes:
+    """A JSON object with these fields in it as well; the rest of it stays as it came."""
+    found: dict[str, Any] = {**_decode(payload), **fields}
+    return msgspec.json.encode(found)

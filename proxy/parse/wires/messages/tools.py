@@ -1,0 +1,54 @@
+"""Anthropic's tools and tool choice in chat's shape. Pure."""
+
+from typing import Any, Final
+
+from proxy.parse.wires.reading import an_object, objects, text, wrong
+from proxy.parse.wires.tool_names import short_name
+
+_MARK: Final = "cache_control"
+
+
+def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
+    """Function tools, of those with a schema. Raises BadRequest."""
+    found = []
+    for index, tool in enumerate(objects(tools, "tools")):
+        where = f"tools.{index}"
+        name = text(tool.get("name"), f"{where}.name")
+        function: dict[str, Any] = {
+            "name": name if marked else short_name(name),
+            "parameters": an_object(tool.get("input_schema"), f"{where}.input_schema"),
+        }
+        if tool.get("description") is not None:
+            function["description"] = text(tool["description"], f"{where}.description")
+        if tool.get("strict") is not None:
+            function["strict"] = bool(tool["strict"])
+        made: dict[str, Any] = {"type": "function", "function": function}
+        if marked and tool.get(_MARK) is not None:
+            made[_MARK] = tool[_MARK]
+        found.append(made)
+    return found
+
+
+def given_names(tools: Any) -> dict[str, str]:
+    """The names that were cut, by what they were cut to. `tools` was read before."""
+    names = [tool["name"] for tool in tools or ()]
+    return {short_name(name): name for name in names if short_name(name) != name}
+
+
+def chat_tool_choice(choice: Any) -> dict[str, Any]:
+    """The fields `tool_choice` and `parallel_tool_calls`, as far as they were said. Raises BadRequest."""
+    choice = an_object(choice, "tool_choice")
+    fields: dict[str, Any] = {}
+    match choice.get("type"):
+        case "auto" | "none":
+            fields["tool_choice"] = choice["type"]
+        case "any":
+            fields["tool_choice"] = "required"
+        case "tool":
+            name = text(choice.get("name"), "tool_choice.name")
+            fields["tool_choice"] = {"type": "function", "function": {"name": short_name(name)}}
+        case _:
+            raise wrong("tool_choice.type", "`auto`, `any`, `tool` or `none`")
+    if choice.get("disable_parallel_tool_use"):
+        fields["parallel_tool_calls"] = False
+    return fields

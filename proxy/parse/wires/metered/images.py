@@ -1,0 +1,80 @@
+"""The wire of POST /v1/images/generations: pictures of a prompt, in OpenAI's shape."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from classifier.tokens import estimate_tokens
+from providers.wire import ChatRequest
+from proxy.errors import BadRequest
+from proxy.parse.chat_request import MAX_CHOICES, OwnFields, decoded, request_without_messages
+from proxy.parse.headers import RequestHeaders
+from proxy.parse.wires.chat.dialect import ChatDialect
+from proxy.parse.wires.openai_errors import as_told, error_event
+from proxy.parse.wires.wire import IsModel, Understood, Wire
+
+_MILLI: Final = 1_000
+_KIND: Final = re.compile(r"[A-Za-z0-9._-]{1,24}", re.ASCII)
+_DEFAULT_QUALITY: Final = "standard"
+_DEFAULT_SIZE: Final = "1024x1024"
+
+
+class _Body(OwnFields, frozen=True, kw_only=True):
+    """The body, as far as the gateway reads it."""
+
+    model: str
+    prompt: str
+    n: int | None = None
+    quality: str | None = None
+    size: str | None = None
+    stream: bool | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Body)
+
+
+def read_image(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
+    """Parses the body. Raises BadRequest."""
+    del is_model
+    fields, typed = decoded(body, _decoder)
+    if not typed.prompt:
+        raise BadRequest("`prompt` is empty; say what the picture shows.", param="prompt")
+    count = 1 if typed.n is None else typed.n
+    if not 1 <= count <= MAX_CHOICES:
+        raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
+    tokens = estimate_tokens(typed.prompt)
+    request = ChatRequest(
+        operation="images",
+        fields={},
+        model=typed.model,
+        messages=[],
+        given_texts_tokens=tokens,
+        longest_tokens=max(1, tokens),
+        n=count,
+        stream=bool(typed.stream),
+        unit="/".join(("image", _kind(typed.quality, _DEFAULT_QUALITY), _kind(typed.size, _DEFAULT_SIZE))),
+        units_milli=count * _MILLI,
+        most_units_milli=count * _MILLI,
+    )
+    request = request_without_messages(fields, headers, typed, request)
+    return Understood(request, ChatDialect(request))
+
+
+def _kind(said: str | None, otherwise: str) -> str:
+    """A quality or a size as a part of the unit's name. Raises BadRequest."""
+    if said is None:
+        return otherwise
+    if _KIND.fullmatch(said) is None:
+        raise BadRequest(f"{said[:40]!r} is no quality and no size, such as `high` or `1024x1024`.", param="size")
+    return said
+
+
+IMAGES: Final = Wire(
+    name="images",
+    path="/v1/images/generations",
+    operation="images",
+    read=read_image,
+    error=as_told,
+    error_event=error_event,
+)

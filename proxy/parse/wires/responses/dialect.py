@@ -1,0 +1,500 @@
+"""Chat completions as responses: whole, and as the published sequence of numbered events.
+
+A whole answer is put together by the same writer as a stream, which tells no events then.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from cost.usage import Usage
+from providers.wire import Event
+from proxy.errors import ErrorReply
+from proxy.parse.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
+from proxy.parse.wires.own_fields import own_fields
+from proxy.parse.wires.reading import said
+from proxy.parse.wires.responses.continuing import conversation_of
+from proxy.parse.wires.responses.conversation import with_turn
+from proxy.parse.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
+from proxy.parse.wires.responses.tools import INPUT, Tool, Toolbox
+from proxy.parse.wires.responses.usage import usage_of
+from proxy.parse.wires.wire import Change, EventWriter, Kept, Served
+
+_INCOMPLETE: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_ECHOED: Final[Mapping[str, Any]] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "temperature": 1.0,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "user": None,
+}
+"""What a response repeats of its request, and what it says where the request said nothing."""
+_RESHAPED: Final = frozenset({"background", "reasoning", "text"})
+"""What it repeats in another form."""
+_BLANK: Final[Mapping[str, Any]] = {
+    "id": "",
+    "object": "response",
+    "created_at": 0,
+    "completed_at": None,
+    "status": "",
+    "background": False,
+    "conversation": None,
+    "error": None,
+    "incomplete_details": None,
+    **_ECHOED,
+    "model": "",
+    "output": [],
+    "reasoning": {"effort": None, "summary": None},
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "service_tier": "default",
+    "store": True,
+    "truncation": "disabled",
+    "usage": None,
+}
+"""A response before anything is known of it. It has all names, so that none needs room in a copy."""
+_LOGPROBS: Final = ("token", "logprob", "bytes", "top_logprobs")
+_Part = Literal["output_text", "refusal", "reasoning_text"]
+
+
+class ResponsesDialect:
+    """`fields` is the request's body, of which what is only repeated need not be decoded; `items` gives its input with all
+    earlier turns.
+
+    One that is made later has its number, by which its ids are known, and perhaps its first events.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        items: Callable[[], list[Item]],
+        box: Toolbox,
+        *,
+        number: str | None = None,
+        events: int = 0,
+    ) -> None:
+        self._number = number
+        self._events = events
+        self._fields = fields
+        self._items = items
+        self._box = box
+        self._writer: weakref.ref[_EventWriter] | None = None
+        """Whoever writes with it holds it. It holds this, so both would be left to the collector."""
+        self._made: dict[str, Any] | None = None
+        """The whole response, once it was made to be kept."""
+        self._conversation = conversation_of(fields)
+        self._stores = fields.get("store") is not False
+        self.keeps = self._stores or self._conversation is not None
+        """False once it turned out that nothing can be kept, and the response has to say so."""
+
+    def whole(self, payload: bytes, served: Served) -> bytes:
+        made = self._made
+        if made is None:
+            made = self._written(payload, served)
+        elif not self.keeps:
+            made |= {"conversation": None, "store": False}
+        return to_json(made)
+
+    def events(self, served: Served) -> EventWriter:
+        writer = _EventWriter(self, served, self._box, self._events)
+        self._writer = weakref.ref(writer)
+        return writer
+
+    def to_keep(self, payload: bytes | None, served: Served) -> Kept:
+        """What is to be kept, or remembered, of a whole answer, or of the stream that was written."""
+        if payload is not None:
+            response = self._made = self._written(payload, served)
+        else:
+            writer = None if self._writer is None else self._writer()
+            assert writer is not None  # noqa: S101  # A stream was written.
+            writer.settle()
+            response = writer.finished()
+        return self._kept(response)
+
+    def queued(self, request_id: str, created_at: int) -> Kept:
+        """What is kept of a response before anybody has begun it."""
+        number = request_id.removeprefix("req_")
+        response = self._object(number, created_at, "queued", [], model=self._fields["model"])
+        return msgspec.structs.replace(self._kept(response), told=to_json(response))
+
+    def warmed(self, request_id: str, created_at: int) -> Kept:
+        """What is remembered of a request that nobody is to answer yet. `told` are the events that say so."""
+        number = request_id.removeprefix("req_")
+        usage = usage_of(Usage())
+        begun = self._object(number, created_at, "in_progress", [], model=self._fields["model"])
+        whole = {**begun, "status": "completed", "completed_at": created_at, "usage": usage}
+        told = b"".join(
+            sse(kind.encode(), {"type": kind, "sequence_number": index, "response": response})
+            for index, (kind, response) in enumerate(
+                (("response.created", begun), ("response.in_progress", begun), ("response.completed", whole))
+            )
+        )
+        return msgspec.structs.replace(self._kept(whole), told=told)
+
+    def response(self, served: Served, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
+        """A response object at this point of its life."""
+        told = {"model": served.target_id, **more}
+        return self._object(self.number(served), served.created_at, status, output, **told)
+
+    def number(self, served: Served) -> str:
+        """What the ids of the response and its items have in common."""
+        return self._number or served.request_id.removeprefix("req_")
+
+    def _kept(self, response: dict[str, Any]) -> Kept:
+        items = with_ids(self._items(), response["id"].removeprefix("resp_"))
+        turn = None
+        if self._conversation is not None:
+            turn = Change(self._conversation, lambda record: with_turn(record, [*items, *response["output"]]))
+        record = to_json({"response": response, "items": items})
+        return Kept(response["id"], record, is_stored=self._stores, turn=turn)
+
+    def _object(self, number: str, created_at: int, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
+        conversation = self._conversation if self.keeps else None
+        return {
+            **_BLANK,
+            **self._echoed(),
+            "id": f"resp_{number}",
+            "created_at": created_at,
+            "status": status,
+            "conversation": None if conversation is None else {"id": conversation},
+            "output": output,
+            "store": self.keeps and self._stores,
+            **more,
+        }
+
+    def _echoed(self) -> dict[str, Any]:
+        """What a response repeats of its request."""
+        fields = self._fields
+        echoed = said(fields, _ECHOED)
+        if _RESHAPED.isdisjoint(fields):
+            return echoed
+        if fields.get("background") is True:
+            echoed["background"] = True
+        if text := fields.get("text"):
+            echoed["text"] = {**_BLANK["text"], **text}
+        if reasoning := fields.get("reasoning"):
+            echoed["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
+        return echoed
+
+    def ended(self, served: Served, output: list[Item], *, model: str, tier: str, finish: str) -> dict[str, Any]:
+        """The response at its end."""
+        tally, reason = served.tally(), _INCOMPLETE.get(finish)
+        conversation = self._conversation if self.keeps else None
+        return {
+            **_BLANK,
+            **self._echoed(),
+            "id": f"resp_{self.number(served)}",
+            "created_at": served.created_at,
+            "completed_at": served.now_s() if reason is None else None,
+            "status": "completed" if reason is None else "incomplete",
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "conversation": None if conversation is None else {"id": conversation},
+            "model": model,
+            "output": output,
+            "service_tier": tier,
+            "store": self.keeps and self._stores,
+            "usage": usage_of(tally.usage),
+            **own_fields(served, tally),
+        }
+
+    def _written(self, payload: bytes, served: Served) -> dict[str, Any]:
+        completion = completion_of(payload)
+        choice = completion.first
+        message = None if choice is None or choice.logprobs is not None else choice.message
+        words = "" if message is None else message.only_text
+        if not words or choice is None:
+            writer = _EventWriter(self, served, self._box, tells=False)
+            writer.say(payload, [])
+            writer.settle()
+            return writer.finished()
+        # Most answers are one message of one text.
+        finish, model, tier = choice.finish or "", completion.model, completion.service_tier
+        item = {
+            "id": f"msg_{self.number(served)}_0",
+            "type": "message",
+            "status": "incomplete" if finish in _INCOMPLETE else "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": words, "annotations": [], "logprobs": []}],
+        }
+        model = model if type(model) is str else served.target_id
+        return self.ended(served, [item], model=model, tier=tier if type(tier) is str else "default", finish=finish)
+
+
+class _EventWriter:
+    """One item is open at a time, and in a message or a reasoning one part at a time. `tells`: somebody sees the events."""
+
+    def __init__(
+        self, dialect: ResponsesDialect, served: Served, box: Toolbox, events: int = 0, *, tells: bool = True
+    ) -> None:
+        self._dialect = dialect
+        self._served = served
+        self._box = box
+        self._number = events
+        """The next event's."""
+        self._tells = tells
+        self._begun = not tells
+        self._model = served.target_id
+        self._tier = "default"
+        self._output: list[Item] = []
+        """All items so far, the open one last."""
+        self._is_open = False
+        self._part: _Part | None = None
+        self._said: list[str] = []
+        """The pieces of the open part, or of the open call's arguments."""
+        self._logprobs: list[Any] = []
+        self._delta_head = b""
+        self._signed: list[Any] = []
+        self._call: Call | None = None
+        self._tool = Tool("")
+        self._finish = ""
+        self._last: list[bytes] = []
+
+    def render(self, events: Iterable[Event]) -> bytes:
+        parts: list[bytes] = []
+        for event in events:
+            if event.words and self._part == "output_text":
+                self._write_text(event.words, parts)
+            elif event.choices:
+                self.say(event.payload, parts)
+        return b"".join(parts)
+
+    def last_words(self) -> bytes:
+        self.settle()
+        response = self.finished()
+        self._tell(f"response.{response['status']}", self._last, response=response)
+        return b"".join(self._last)
+
+    def failed(self, told: ErrorReply) -> bytes:
+        """An `error` event, and the response as it failed."""
+        parts: list[bytes] = []
+        self._begin(parts)
+        self._tell("error", parts, code=told.code, message=told.message, param=told.param)
+        error = {"code": "server_error", "message": told.message}
+        self._tell("response.failed", parts, response=self._response("failed", error=error))
+        return b"".join(parts)
+
+    def settle(self) -> None:
+        """Closes what is open; its events come with the last words."""
+        self._begin(self._last)
+        self._close(self._last)
+
+    def finished(self) -> dict[str, Any]:
+        """The response, once it is settled."""
+        return self._dialect.ended(self._served, self._output, model=self._model, tier=self._tier, finish=self._finish)
+
+    def say(self, payload: bytes, parts: list[bytes]) -> None:
+        """Takes in a chunk or a whole completion."""
+        completion = completion_of(payload)
+        if isinstance(completion.model, str):
+            self._model = completion.model
+        if isinstance(completion.service_tier, str):
+            self._tier = completion.service_tier
+        self._begin(parts)
+        # One answer: this wire has no others.
+        choice = completion.first
+        if choice is None:
+            return
+        said = choice.delta or choice.message or Said()
+        if self._part == "output_text" and choice.logprobs is None and (words := said.only_text):
+            self._write_text(words, parts)
+        else:
+            self._speak(said, choice, parts)
+        if choice.finish is not None:
+            self._finish = choice.finish
+
+    def _close(self, parts: list[bytes]) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        item = self._output[-1]
+        self._close_part(item, parts)
+        if item["type"] in {"function_call", "custom_tool_call"}:
+            self._close_call(item, parts)
+        if self._signed:
+            item["encrypted_content"] = sealed_thinking(self._signed)
+            self._signed = []
+        item["status"] = "incomplete" if self._finish in _INCOMPLETE else "completed"
+        self._tell("response.output_item.done", parts, output_index=len(self._output) - 1, item=item)
+
+    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        told = {"model": self._model, "service_tier": self._tier, **more}
+        return self._dialect.response(self._served, status, self._output, **told)
+
+    def _begin(self, parts: list[bytes]) -> None:
+        if not self._begun:
+            self._begun = True
+            started = {**self._response("in_progress"), "model_used": self._served.target_id}
+            self._tell("response.created", parts, response=started)
+            self._tell("response.in_progress", parts, response=started)
+
+    def _speak(self, said: Said, choice: Choice, parts: list[bytes]) -> None:
+        if said.thought:
+            self._write("reasoning", "reasoning_text", said.thought, parts)
+        for block in said.thinking_blocks if isinstance(said.thinking_blocks, list) else ():
+            if isinstance(block, dict) and (block.get("signature") or block.get("data")):
+                self._sign(block, parts)
+        if said.text:
+            self._write("message", "output_text", said.text, parts, _logprobs_of(choice.logprobs))
+        if said.declined:
+            self._write("message", "refusal", said.declined, parts)
+        for call in said.tool_calls or ():
+            self._call_tool(call, parts)
+
+    def _sign(self, block: Item, parts: list[bytes]) -> None:
+        """Keeps what a Claude signed, so that its thinking can go back to it. Its text came in pieces before."""
+        if not (self._is_open and self._output[-1]["type"] == "reasoning"):
+            self._open("reasoning", parts, summary=[], content=[])
+        if block.get("type") == "thinking" and not block.get("thinking"):
+            block = {**block, "thinking": "".join(self._said)}
+        self._signed.append(block)
+
+    def _write(self, kind: str, part: _Part, words: str, parts: list[bytes], logprobs: list[Any] | None = None) -> None:
+        if not (self._is_open and self._output[-1]["type"] == kind):
+            if kind == "message":
+                self._open(kind, parts, role="assistant", content=[])
+            else:
+                self._open(kind, parts, summary=[], content=[])
+        item = self._output[-1]
+        if self._part != part:
+            self._close_part(item, parts)
+            self._part = part
+            if self._tells:
+                where = self._where(item)
+                self._tell("response.content_part.added", parts, **where, part=_part(part, "", []))
+                self._delta_head = _delta_head(part, where)
+        if part == "output_text" and not logprobs:
+            self._write_text(words, parts)
+            return
+        self._said.append(words)
+        told: dict[str, Any] = {**self._where(item), "delta": words}
+        if part == "output_text":
+            self._logprobs += logprobs or []
+            told["logprobs"] = logprobs or []
+        self._tell(f"response.{part}.delta", parts, **told)
+
+    def _write_text(self, words: str, parts: list[bytes]) -> None:
+        self._said.append(words)
+        if not self._tells:
+            return
+        # Most of a stream is this event, so its beginning is not made anew each time.
+        parts += (self._delta_head, b"%d" % self._number, b',"logprobs":[],"delta":', to_json(words), b"}\n\n")
+        self._number += 1
+
+    def _close_part(self, item: Item, parts: list[bytes]) -> None:
+        if self._part is None:
+            return
+        kind, words = self._part, "".join(self._said)
+        made = _part(kind, words, self._logprobs)
+        if self._tells:
+            where = self._where(item)
+            told: dict[str, Any] = {**where, ("refusal" if kind == "refusal" else "text"): words}
+            if kind == "output_text":
+                told["logprobs"] = self._logprobs
+            self._tell(f"response.{kind}.done", parts, **told)
+            self._tell("response.content_part.done", parts, **where, part=made)
+        item["content"].append(made)
+        self._part, self._said, self._logprobs = None, [], []
+
+    def _call_tool(self, call: Call, parts: list[bytes]) -> None:
+        if not self._continues(call):
+            named = call.function.name if call.function is not None else None
+            tool = self._box.called(named if isinstance(named, str) else "")
+            kind = "custom_tool_call" if tool.custom else "function_call"
+            call_id = call.id if isinstance(call.id, str) and call.id else f"call_{len(self._output)}"
+            begun: Item = {"call_id": call_id, "name": tool.name, ("input" if tool.custom else "arguments"): ""}
+            if tool.namespace is not None:
+                begun["namespace"] = tool.namespace
+            self._open(kind, parts, **begun)
+            self._call, self._tool = call, tool
+        arguments = call.function.arguments if call.function is not None else None
+        if not isinstance(arguments, str) or not arguments:
+            return
+        self._said.append(arguments)
+        # A custom tool's text stands in JSON, which is read once it is whole.
+        if not self._tool.custom:
+            self._tell("response.function_call_arguments.delta", parts, **self._at(), delta=arguments)
+
+    def _continues(self, call: Call) -> bool:
+        """True for a piece of the open call. Some hosts number none of their calls."""
+        before = self._call
+        if before is None or not self._is_open or self._output[-1].get("call_id") is None:
+            return False
+        return call.index == before.index and call.id in (None, "", before.id)
+
+    def _close_call(self, item: Item, parts: list[bytes]) -> None:
+        arguments, self._said, self._call = "".join(self._said), [], None
+        if not self._tool.custom:
+            item["arguments"] = arguments
+            told = {**self._at(), "name": item["name"], "arguments": arguments}
+            self._tell("response.function_call_arguments.done", parts, **told)
+            return
+        item["input"] = _custom_input(arguments)
+        self._tell("response.custom_tool_call_input.delta", parts, **self._at(), delta=item["input"])
+        self._tell("response.custom_tool_call_input.done", parts, **self._at(), input=item["input"])
+
+    def _open(self, kind: str, parts: list[bytes], **fields: Any) -> None:
+        self._close(parts)
+        number = self._dialect.number(self._served)
+        item: Item = {"id": f"{PREFIX[kind]}_{number}_{len(self._output)}", "type": kind, "status": "in_progress"}
+        self._output.append(item | fields)
+        self._is_open, self._part, self._said = True, None, []
+        index = len(self._output) - 1
+        self._tell("response.output_item.added", parts, output_index=index, item=self._output[-1])
+
+    def _at(self) -> dict[str, Any]:
+        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
+
+    def _where(self, item: Item) -> dict[str, Any]:
+        return {**self._at(), "content_index": len(item["content"])}
+
+    def _tell(self, kind: str, parts: list[bytes], **fields: Any) -> None:
+        if not self._tells:
+            return
+        parts.append(sse(kind.encode(), {"type": kind, "sequence_number": self._number, **fields}))
+        self._number += 1
+
+
+def _delta_head(part: _Part, where: Mapping[str, Any]) -> bytes:
+    """The beginning of a delta's event, up to its number."""
+    kind = f"response.{part}.delta"
+    return f"event: {kind}\ndata: ".encode() + to_json({"type": kind, **where})[:-1] + b',"sequence_number":'
+
+
+def _part(kind: _Part, words: str, logprobs: list[Any]) -> Item:
+    match kind:
+        case "output_text":
+            return {"type": kind, "text": words, "annotations": [], "logprobs": logprobs}
+        case "refusal":
+            return {"type": kind, "refusal": words}
+        case "reasoning_text":
+            return {"type": kind, "text": words}
+
+
+def _logprobs_of(told: Any) -> list[Any]:
+    content = told.get("content") if isinstance(told, dict) else None
+    found = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+    return [
+        {"bytes": [], "top_logprobs": []} | {name: each[name] for name in _LOGPROBS if name in each} for each in found
+    ]
+
+
+def _custom_input(arguments: str) -> str:
+    """The text within the function's arguments; those of a model that wrote something else, as they are."""
+    try:
+        found = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return arguments
+    given = found.get(INPUT) if isinstance(found, dict) else None
+    return given if isinstance(given, str) else arguments

@@ -1,0 +1,58 @@
+"""The wire of POST /v1/responses, and that of its token count, for which no model answers."""
+
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from proxy.errors import ErrorReply
+from proxy.parse.wires.completions_of_chat import sse
+from proxy.parse.wires.openai_errors import as_told
+from proxy.parse.wires.responses.compaction import read_compaction
+from proxy.parse.wires.responses.continuing import continued, names_in
+from proxy.parse.wires.responses.parser import read_again, read_for_counting, read_response
+from proxy.parse.wires.wire import Continuing, Wire
+
+_CONTINUING: Final = Continuing(names=names_in, continued=continued)
+
+
+def _count(tokens: int) -> bytes:
+    return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+def error_event(told: ErrorReply, _request_id: str) -> bytes:
+    """An error in a stream of which nothing else is known."""
+    error = {"type": "error", "sequence_number": 0, "code": told.code, "message": told.message, "param": told.param}
+    return sse(b"error", error)
+
+
+RESPONSES: Final = Wire(
+    name="responses",
+    path="/v1/responses",
+    read=read_response,
+    error=as_told,
+    error_event=error_event,
+    continuing=_CONTINUING,
+)
+COMPACT: Final = Wire(
+    name="responses",
+    path="/v1/responses/compact",
+    read=read_compaction,
+    error=as_told,
+    error_event=error_event,
+    continuing=_CONTINUING,
+)
+INPUT_TOKENS: Final = Wire(
+    name="responses",
+    path="/v1/responses/input_tokens",
+    read=read_for_counting,
+    error=as_told,
+    error_event=error_event,
+    continuing=_CONTINUING,
+    count=_count,
+)
+
+
+def put_off(response_id: str, events: int) -> Wire:
+    """The wire of one response that was put off, when it is answered: its body has all earlier turns."""
+    return msgspec.structs.replace(RESPONSES, read=partial(read_again, response_id, events), continuing=None)

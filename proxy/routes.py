@@ -1,0 +1,58 @@
+"""The routes of the data plane: each wire's path, served by the line itself. Every other path is somebody else's."""
+
+from functools import partial
+from typing import Final
+
+from proxy.http.exchange import Exchange
+from proxy.http.server import Route, Routes
+from proxy.parse.wires.azure import wire_at
+from proxy.parse.wires.chat.dialect import CHAT, EMBEDDINGS
+from proxy.parse.wires.completions.wire import COMPLETIONS
+from proxy.parse.wires.messages.wire import COUNT_TOKENS, MESSAGES
+from proxy.parse.wires.metered.audio import TRANSCRIPTIONS, TRANSLATIONS
+from proxy.parse.wires.metered.images import IMAGES
+from proxy.parse.wires.metered.moderations import MODERATIONS
+from proxy.parse.wires.metered.rerank import RERANK
+from proxy.parse.wires.metered.speech import SPEECH
+from proxy.parse.wires.responses.wire import COMPACT, INPUT_TOKENS, RESPONSES
+from proxy.pipeline import RequestPipeline
+from proxy.responses_socket import ResponsesSocket
+
+WIRES: Final = (
+    CHAT,
+    EMBEDDINGS,
+    COMPLETIONS,
+    MESSAGES,
+    COUNT_TOKENS,
+    RESPONSES,
+    INPUT_TOKENS,
+    COMPACT,
+    MODERATIONS,
+    RERANK,
+    IMAGES,
+    SPEECH,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
+)
+
+
+def hot_routes(line: RequestPipeline) -> Routes:
+    """Each wire's POST, and the socket of responses."""
+    routes: dict[str, dict[str, Route]] = {
+        path: {"POST": partial(line.serve, wire)} for wire in WIRES for path in (wire.path, *wire.other_paths)
+    }
+    routes[RESPONSES.path]["GET"] = ResponsesSocket(line).serve
+    return routes
+
+
+def elsewhere(line: RequestPipeline, otherwise: Route) -> Route:
+    """Answers what is not at a wire's own path: Azure's paths, which have the model in them, and all else by `otherwise`."""
+
+    async def answer(exchange: Exchange) -> None:
+        wire = wire_at(exchange.path, _BY_PATH) if exchange.method == "POST" else None
+        await (otherwise(exchange) if wire is None else line.serve(wire, exchange))
+
+    return answer
+
+
+_BY_PATH: Final = {wire.path: wire for wire in WIRES}

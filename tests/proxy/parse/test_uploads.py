@@ -1,0 +1,116 @@
+"""Uploads: taken from the caller and sent on in pieces, within limits, and never whole in memory."""
+
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from providers.errors import UpstreamUnavailable
+from providers.http_client import HttpUpstream
+from providers.upload import Upload
+from providers.wire import ChatRequest
+from proxy.errors import BadRequest, BodyTooLarge
+from proxy.http.in_memory import InMemoryExchange
+from proxy.parse.uploads import Uploads
+from testing.scripted.metered import add_metered_routes
+from tests.providers.calls import deployment, read_all, upstream_call
+from tests.providers.test_http_client import listening
+
+_BOUNDARY: Final = "edge"
+_HEADERS: Final = [(b"content-type", b"multipart/form-data; boundary=edge")]
+_PIECE: Final = bytes(64 * 1024)
+_LARGE: Final = 32 * 1024 * 1024
+_MOST_HELD: Final = 4 * 1024 * 1024
+
+
+def part(name: str, value: bytes = b"", more: str = "", end: bytes = b"\r\n") -> bytes:
+    head = f'--{_BOUNDARY}\r\ncontent-disposition: form-data; name="{name}"{more}\r\n\r\n'
+    return head.encode() + value + end
+
+
+def file_part(value: bytes = b"", end: bytes = b"\r\n") -> bytes:
+    return part("file", value, '; filename="a/talk.wav"\r\ncontent-type: audio/wav', end)
+
+
+_END: Final = f"--{_BOUNDARY}--\r\n".encode()
+
+
+class Arriving(InMemoryExchange):
+    """A body that arrives piece by piece."""
+
+    def __init__(self, *pieces: bytes, zeros: int = 0) -> None:
+        super().__init__(b"", _HEADERS, "/v1/audio/transcriptions")
+        self._all = self._arriving(pieces, zeros)
+
+    async def _arriving(self, pieces: tuple[bytes, ...], zeros: int) -> AsyncIterator[bytes]:
+        first, *rest = pieces
+        yield first
+        for _ in range(zeros // len(_PIECE)):
+            yield _PIECE
+        for piece in rest:
+            yield piece
+
+    async def read(self) -> bytes:
+        return await anext(self._all, b"")
+
+
+async def test_a_large_file_is_never_whole_in_memory() -> None:
+    """From the caller to the upstream, though each of two attempts is sent all of it; afterwards nothing is held."""
+    app = web.Application()
+    add_metered_routes(app.router)
+    uploads, upstream = Uploads(), HttpUpstream()
+    async with listening(app) as url:
+        tracemalloc.start()
+        try:
+            # The file comes first, as with OpenAI's client for Node.js.
+            arriving = Arriving(file_part(end=b""), b"\r\n" + part("model", b"writer") + _END, zeros=_LARGE)
+            body, upload = await uploads.take(arriving, _LARGE)
+            fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            told = [await answer(upstream, url, name, fields, upload) for name in ("error-503", "ok")]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    await upstream.aclose()
+    assert told == ["refused", f"heard {_LARGE} bytes of talk.wav"]
+    assert json.loads(body)["model"] == "writer"
+    assert uploads.held_bytes == _LARGE
+    upload.close()
+    assert (uploads.held_bytes, peak < _MOST_HELD) == (0, True), peak
+
+
+async def answer(upstream: HttpUpstream, url: str, model: str, fields: dict[str, msgspec.Raw], upload: Upload) -> str:
+    request = ChatRequest(operation="transcriptions", fields=fields, model="t", messages=[], upload=upload)
+    call = upstream_call(deployment(base_url=url, upstream_model=model), request)
+    try:
+        stream = await upstream.open(call)
+    except UpstreamUnavailable:
+        return "refused"
+    (event,) = await read_all(stream)
+    await stream.aclose()
+    assert event.units is not None
+    text: str = json.loads(event.payload)["text"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("pieces", "error"),
+    [
+        ((part("model", b"writer") + _END,), BadRequest),
+        ((file_part(b"x") + file_part(b"y") + _END,), BadRequest),
+        ((file_part(b"x"),), BadRequest),
+        ((part("prompt", bytes(20_000)) + file_part(b"x") + _END,), BadRequest),
+        ((file_part(bytes(1_001)) + _END,), BodyTooLarge),
+        ((b"{}",), BadRequest),
+    ],
+    ids=["no file", "two files", "broken off", "a long field", "a large file", "no form"],
+)
+async def test_what_is_no_sound_upload_is_refused(pieces: tuple[bytes, ...], error: Any) -> None:
+    """With nothing of it kept."""
+    uploads = Uploads()
+    with pytest.raises(error):
+        await uploads.take(Arriving(*pieces), 1_000)
+    assert uploads.held_bytes == 0
