@@ -215,7 +215,9 @@ def test_of_a_long_message_head_and_tail_are_looked_up() -> None:
 def test_a_words_meaning_is_where_it_is_looked_up(text: str) -> None:
     """What training calls a word has the bucket by meaning that serving finds."""
     assert words_of(text) == slow_words(text)
-    assert [int(at) for word in words_of(text) for at in meaning_of(word)] == extract(Prompt(text=text)).words.tolist()
+    # Of a short text not all is read: its last lines may be a signature.
+    read = words_of(read_text(Prompt(text=text)).decode())
+    assert [int(at) for word in read for at in meaning_of(word)] == extract(Prompt(text=text)).words.tolist()
 
 
 def test_facts_count_what_they_say() -> None:
