@@ -92,7 +92,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * sum(ours.saturated for ours, *_ in self.repeats) > len(self.repeats)
 
     def misses(self) -> list[Against]:
-        """The bars that are missed."""
+        """Return the bars that are missed."""
         late = [self.against("mean", "mean_s"), self.against("p99", "p99_s")]
         found = [each for each in late if each.median > 1]
         done = self.against("throughput", "tokens_per_s", most=True)
@@ -100,7 +100,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """How the gateways stand to each other."""
+    """The gateways' relation to each other."""
 
     apart: bool = False
     """Each is on a host of its own."""
@@ -130,7 +130,7 @@ def cell_of(machine: Machine, traces: Sequence[Trace], place: tuple[int, float, 
 
 
 def parts(trace: Trace, count: int) -> list[Trace]:
-    """A trace cut into so many, one after the other."""
+    """Cut a trace into so many, one after the other."""
     size = len(trace.requests) // count
     found = []
     for first in range(0, size * count, size):
@@ -163,7 +163,7 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
 
 
 def row(cell: Cell) -> str:
-    """A line of the table, in Markdown: medians of mean, p99 and tokens a second."""
+    """Return a line of the table, in Markdown: medians of mean, p99 and tokens a second."""
     told = []
     for runs in zip(*cell.repeats, strict=True):
         mean_s, p99_s, tokens = (
@@ -175,7 +175,7 @@ def row(cell: Cell) -> str:
 
 
 def heading() -> str:
-    """The table's first two lines."""
+    """Return the table's first two lines."""
     names = ("replicas", "load", "gateways", OURS, *OTHERS, "misses")
     return f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
 

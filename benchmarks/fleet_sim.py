@@ -86,7 +86,7 @@ def _conversations(options: argparse.Namespace, machine: Machine, limit: int) ->
 
 
 def _gateways(machine: Machine, trace: Trace, replicas: int) -> list[dict[str, Any]]:
-    """What several gateways lose that do not know of one another, and what KV events give back."""
+    """Return the loss of several gateways that do not know of one another, and the part of it that KV events give back."""
     reports = [
         _run(
             FleetSpec(
@@ -158,7 +158,7 @@ def _show(title: str, reports: list[Report]) -> None:
 
 
 def _beside(reports: list[Report]) -> None:
-    """How far each mean first token is from the oracle's, and whether ours is ahead of all others."""
+    """Note the distance of each mean first token from the oracle's, and the lead of ours over all others."""
     means = {report.policy: report.ttft_s.mean or math.inf for report in reports}
     best = means["oracle"]
     print(

@@ -37,7 +37,7 @@ _QUICK: Final = msgspec.structs.replace(_FULL, rounds=1, load_s=2.0, latency_s=1
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """The figures of each, by name."""
+    """Return the figures of each, by name."""
     cores = choose_cores()
     size = _QUICK if stage.quick else _FULL
     bench = Bench(stage.folder, cores, size)

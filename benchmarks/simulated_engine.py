@@ -39,13 +39,13 @@ class Done(msgspec.Struct):
 
 
 def text_of(number: int, prompt: int, answer: int) -> str:
-    """A message of about so many tokens that begins like no other, and says how long its answer is."""
+    """Return a message of about so many tokens that begins like no other, and says how long its answer is."""
     head = f"[{number}: {prompt} in, {answer} out]"
     return head + " ton" * max(0, prompt - len(head) // _BYTES_PER_TOKEN)
 
 
 def paced_machine(slower: float = 1.0) -> Machine:
-    """The machine of the simulated day, with steps that take so many times as long."""
+    """Return the machine of the simulated day, with steps that take so many times as long."""
     machine = machine_of(max_num_seqs=64, max_num_batched_tokens=2_048)
     spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, shared_tokens=_KEPT_TOKENS)
     return msgspec.structs.replace(machine, engine=spec, steps=machine.steps.slower(slower))
@@ -60,7 +60,7 @@ class Paced:
         self._waiting: dict[Job, tuple[asyncio.Event, asyncio.Event]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pieces: set[Job] = set()
-        """What only reads a part of a prompt."""
+        """Requests of which a step only reads a part of the prompt."""
         self.done = Done()
 
     def app(self) -> web.Application:
@@ -86,7 +86,7 @@ class Paced:
                 self.done.interactive += 1
 
     def _go_on(self) -> None:
-        """Simulates what is over by now, and looks again when the step that runs is."""
+        """Simulate what is over by now, and look again when the step that runs is."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -37,7 +37,7 @@ def cell(rules: Rules, rates: tuple[float, float]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     rows = [
         [f"{first:g} and {second:g}", *(cell(rules, (first, second)) for rules in _RULES.values())]
         for first, second in _RATES

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from classifier.asking import SEARCHED_BYTES, resolve, to_search, with_plain_marks
+from classifier.asking.normalization import with_plain_marks
+from classifier.asking.resolution import SEARCHED_BYTES, resolve, to_search
 from classifier.features import COMPILED, texts_of
 from classifier.prediction import Prompt
 

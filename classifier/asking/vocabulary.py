@@ -1,4 +1,4 @@
-"""The words by which classifier/asking.py tells a request from what stands around it, as data.
+"""The words by which classifier/asking tells a request from what stands around it, as data.
 
 Collected from the default templates of public frameworks (LlamaIndex, LangChain and its hub, Haystack, DSPy, CrewAI, AutoGen, Dify,
 Flowise, Alpaca, Ragas, Spring AI, Semantic Kernel, Cline, Codex, Claude Code), from mail programs, and from the languages of the tier set.
@@ -115,7 +115,7 @@ THINGS: Final = (
     "comment spreadsheet sheet columns query patch texto documento código contrato correo mensaje vertrag brief dokument "
     "anfrage nachricht protokoll texte contrat courriel"
 )
-"""What stands beside a request, as it is named after an article."""
+"""Names, after an article, of things beside a request."""
 OWN: Final = (
     "my our your it its they them their he his she her mein meine meinen meiner meinem unser unsere unseren unserem unserer "
     "es sie ihn ihr ihre mi mis nuestro nuestra nuestros nuestras lo su sus ma mon mes notre nos sa son ses"

@@ -9,10 +9,10 @@
 #include <string.h>
 
 /* SHA-256 of this file, by which a library is known that an earlier version left behind. */
-#ifndef WORDS_SOURCE
-#define WORDS_SOURCE ""
+#ifndef FEATURIZE_SOURCE
+#define FEATURIZE_SOURCE ""
 #endif
-const char weighbridge_source[65] = WORDS_SOURCE;
+const char weighbridge_source[65] = FEATURIZE_SOURCE;
 
 enum { MOST_BYTES = 37 * 64, CUE_GROUPS = 5, BUCKET_BITS = 17, BLOCK_BYTES = 64, IDEOGRAPH_BYTES = 3, MARK_BYTES = 5, LONG_CODE = 12, PLACE_SHIFT = 25 };
 /* More than there can be terms, which are words and pairs of them. */
@@ -41,7 +41,7 @@ struct tables {
     int32_t word_bits, head_words, tail_words, head_bytes, tail_bytes, sketch, searched, marks_known, long_quote, long_sentence;
 };
 
-/* How what is asked is told from what stands around it; see classifier/asking.py. */
+/* How what is asked is told from what stands around it; see classifier/asking. */
 struct asking {
     const int8_t *weights, *system_weights; /* by bucket and class, for messages and for system messages; behind all buckets what every score begins with */
     /* Hashes in slots, 0 for none, and what each stands for: a label's rank, a tag's, and how a word speaks of what stands beside it. */
@@ -600,7 +600,7 @@ static int32_t question_in(const struct tables *t, const uint8_t *ask, int32_t s
     return 0;
 }
 
-/* What classifier/asking.py does, in its order and to the byte. */
+/* What classifier/asking does, in its order and to the byte. */
 
 enum { REQUEST, MATERIAL, OF_RULES, BESIDE, CLASSES };
 enum { MOST_UNITS = 1024, MOST_LABELS = 256, MOST_SEARCHED = 2 * 16384 + 1, MOST_SYSTEM = 3 * 4096, LONGEST_LABEL = 40, DECORATED = 10 };
