@@ -43,8 +43,7 @@ from proxy.batch.batch_parts import BatchTier
 from proxy.batch.line_protocol import Answering
 from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
-from proxy.parse.authentication import caller_by_key
-from proxy.parse.chat_request import read_headers
+from proxy.parse.headers import caller_by_key, read_headers
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routing_config import PolicyConfig
 from proxy.responses.background.background_responses import BackgroundResponses
@@ -52,7 +51,7 @@ from proxy.responses.stored.stored_responses import StoredResponses
 from proxy.settle.observers.metrics import Metrics
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
-from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.deadline import DeadlinesSection
 from selfhosted.fleet_view import FleetView
 from selfhosted.registry.registry_metrics import RegistryMetrics
 

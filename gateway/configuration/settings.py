@@ -38,7 +38,7 @@ from proxy.admit.queues.queues_config import QueuesSection
 from proxy.batch.batch_config import BatchSection
 from proxy.plan.routing_config import PolicyConfig
 from proxy.responses.stored.stored_responses_config import ResponsesSection
-from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.redis.redis_config import RedisSection, address_problem
 from selfhosted.config import SelfhostedSection
 from settings.types import Finite, Reloadable, Section, is_reloadable

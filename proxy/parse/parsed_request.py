@@ -12,16 +12,10 @@ from providers.provider_tools import AsWritten
 from providers.upload import Upload
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, WrongTeam
-from proxy.parse.chat_request import (
-    AUTO,
-    RequestHeaders,
-    input_tokens,
-    prompt_of,
-    wants_escalation,
-)
+from proxy.parse.chat_request import AUTO, input_tokens, prompt_of
+from proxy.parse.headers import RequestHeaders, wants_escalation
 from proxy.parse.wires.wire import Later, Understood
-from proxy.shared.deadline import Deadline, client_timeout, deadline_of, own_timeout_s
-from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.deadline import Deadline, DeadlinesSection, client_timeout, deadline_of, own_timeout_s
 
 _MAX_TAGS: Final = 1_000
 """The most tags per team and process. Stops request ids that are sent as tags by mistake."""

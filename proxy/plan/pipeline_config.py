@@ -11,7 +11,7 @@ from proxy.plan.escalation_rules import EscalationRules
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy
 from proxy.plan.routing_config import CacheMarksConfig
-from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.deadline import DeadlinesSection
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):

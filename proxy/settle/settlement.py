@@ -5,8 +5,7 @@ from proxy.dispatch.outcome import ShadowSampler
 from proxy.parse.chat_request import is_replaceable
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import Affinity
-from proxy.settle.outcome_builder import answered_by, error_code_of, observe_latency
-from proxy.settle.outcome_reports import Reports
+from proxy.settle.outcome_reports import Reports, answered_by, error_code_of, observe_latency
 from proxy.shared.target_latency import LatencyTracker
 
 

@@ -15,7 +15,7 @@ from proxy.admit.queues.capacity import Capacity
 from proxy.admit.queues.queue_item import Work
 from proxy.admit.queues.queues import Queues
 from proxy.admit.queues.queues_config import QueueConfig
-from proxy.shared.deadlines_config import DeadlinesSection, TierDeadlines
+from proxy.shared.deadline import DeadlinesSection, TierDeadlines
 from proxy.shared.target_latency import LatencyTracker
 from tests.proxy.test_pipeline_money import TightBooks
 from tests.scenarios.test_rules import House, said

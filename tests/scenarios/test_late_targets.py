@@ -8,7 +8,7 @@ import pytest
 
 from accounts.caller import TeamSettings
 from providers.config import TimeoutsConfig
-from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.target_latency import LatencyTracker
 from tests.scenarios.test_rules import House, said
 

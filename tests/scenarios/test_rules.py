@@ -47,7 +47,7 @@ from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.route_plan import Policy
 from proxy.plan.session_affinity import Affinity
 from proxy.settle.observers.telemetry import Tracing
-from proxy.shared.deadlines_config import DeadlinesSection
+from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.target_latency import LatencyTracker
 from tests.proxy.exchanges import HeardExchange
 from tests.proxy.plan.test_route_plan import price, target

@@ -11,11 +11,11 @@ from proxy.errors import BadRequest, error_reply
 from proxy.shared.deadline import (
     TIMEOUT_HEADER,
     Deadline,
+    DeadlinesSection,
     client_timeout,
     deadline_of,
     own_timeout_s,
 )
-from proxy.shared.deadlines_config import DeadlinesSection
 from proxy.shared.target_latency import TargetLatency
 
 DEFAULTS = DeadlinesSection()
