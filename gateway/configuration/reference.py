@@ -123,10 +123,22 @@ def tables() -> str:
         for path, rows in _groups(section, f"{name}{suffix}", reloadable=is_reloadable(field)):
             # Groups with the same keys, such as the limits of teams and of keys, share a table.
             groups.setdefault("\n".join(rows), []).append(f"`{path}`")
+        earlier: list[tuple[str, list[str]]] = []
         for table, paths in groups.items():
             # A section's own keys stand under its heading.
             heading = [] if paths == [f"`{name}`"] else [f"#### {', '.join(paths)}", ""]
-            parts.append("\n".join([*heading, *_HEAD, table]))
+            rows = table.split("\n")
+            like, known = max(
+                ((path, [row for row in rows if row in others]) for path, others in earlier),
+                key=lambda found: len(found[1]),
+                default=("", []),
+            )
+            if len(known) >= _WORTH_A_REFERENCE:
+                names = ", ".join(row.split(" ", 2)[1] for row in known)
+                heading += [f"As in {like}: {names}.", ""]
+                rows = [row for row in rows if row not in known]
+            parts.append("\n".join([*heading, *((*_HEAD, *rows) if rows else ())]).rstrip())
+            earlier.append((paths[0], table.split("\n")))
     variables = [
         f"| `{_variable(name, field)}` | {_default(field)} | {field.description} |"
         for name, field in Environment.model_fields.items()
@@ -164,6 +176,8 @@ def _value(field: FieldInfo) -> str:
 
 
 _PLAIN: frozenset[str] = frozenset({"text", "integer", "number", "boolean", "path"})
+_WORTH_A_REFERENCE = 4
+"""Keys that another group of the section tells already, from which on it is referred to."""
 _HEAD = ("| key | value | meaning |", "|---|---|---|")
 
 
