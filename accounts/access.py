@@ -7,7 +7,8 @@ import msgspec
 
 from accounts.caller import Caller
 
-OrganisationRole = Literal["", "admin", "finance", "operator"]
+NamedRole = Literal["admin", "finance", "operator"]
+OrganisationRole = Literal["", NamedRole]
 """A person's role in the organisation: none, administrator, finance, or operator of the gateway."""
 TeamRole = Literal["member", "admin"]
 """A person's role in one team."""

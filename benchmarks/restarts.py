@@ -24,7 +24,7 @@ import msgspec
 from benchmarks import figures, load_test
 from benchmarks.clients import caller, chat, maybe_postgres, own_folder
 from benchmarks.load_test import Stage
-from providers.scripted_log import LogLine
+from testing.scripted.log import LogLine
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
 from tests.redis_server import quiet_port, running_redis

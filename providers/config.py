@@ -24,7 +24,7 @@ _MODEL_ENTRY = r"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?\*?$"
 
 
 def is_reference(value: str) -> bool:
-    """True when `value` refers to a secret, rather than being one."""
+    """Return True when `value` refers to a secret, rather than being one."""
     return _REFERENCE.fullmatch(value) is not None
 
 
@@ -230,7 +230,7 @@ def _first_repeated(names: Any) -> str | None:
 
 
 class BreakerConfig(Section):
-    """Ejection of failing deployments, after Envoy's outlier detection."""
+    """The ejection of failing deployments, after Envoy's outlier detection."""
 
     consecutive_failures: int = Field(default=5, ge=1, le=1_000, description="Gateway failures in a row that eject it.")
     base_ejection_s: float = Field(
@@ -243,7 +243,7 @@ class BreakerConfig(Section):
 
 
 class TimeoutsConfig(Section):
-    """Time limits of an upstream's reply."""
+    """The time limits of an upstream's reply."""
 
     connect_s: float = Field(default=5.0, gt=0, le=60, description="To get a connection.")
     first_token_interactive_s: float = Field(
@@ -256,12 +256,12 @@ class TimeoutsConfig(Section):
     total_s: float = Field(default=600.0, gt=0, le=86_400, description="A whole reply.")
 
     def first_token_s(self, tier: Tier) -> float:
-        """Seconds to the first token of a stream, by tier."""
+        """Return seconds to the first token of a stream, by tier."""
         return self.first_token_interactive_s if tier == "interactive" else self.first_token_batch_s
 
 
 class RetryConfig(Section):
-    """Attempts, and the retry budget of each model that keeps an outage from being multiplied."""
+    """The attempts, and the retry budget of each model that keeps an outage from being multiplied."""
 
     attempts: int = Field(default=2, ge=1, le=10, description="Attempts at one model before the next candidate.")
     budget_share: float = Field(
@@ -281,7 +281,7 @@ class RetryConfig(Section):
 
 
 class HedgingConfig(Section):
-    """Second attempts beside one whose first token is later than nearly all of its model's."""
+    """The second attempts beside one whose first token is later than nearly all of its model's."""
 
     tiers: frozenset[Tier] = Field(
         default=frozenset(),

@@ -71,7 +71,7 @@ class EntryStore(Protocol):
 
 
 class SpareTime(Protocol):
-    """A thread of low priority with an entry store of its own; `gateway.wiring.books` makes one of `gateway.spare_time`."""
+    """A thread of low priority with an entry store of its own; `gateway.wiring.books` makes one of `gateway.low_priority_thread`."""
 
     @property
     def has_time(self) -> bool:

@@ -101,7 +101,7 @@ class Settings(Protocol):
 
 
 class Gateway(NamedTuple):
-    """The parts of the control plane, wired once by `gateway.control_plane` and never replaced while it runs."""
+    """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
 
     rules: Callable[[], PipelineConfig]
     """Returns what requests are planned by now; a reload, a price or a tuning changes it."""

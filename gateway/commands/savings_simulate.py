@@ -119,7 +119,7 @@ def _watched(settings: "GatewayConfig", pool: "PoolSection") -> "PoolConfig | No
 
 def _catalog(settings: "GatewayConfig") -> "Catalog":
     from gateway.commands.savings_demand import with_capabilities
-    from gateway.explain import catalog_of, classifier_of
+    from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy
 
     return with_capabilities(

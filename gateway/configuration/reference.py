@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.configuration.problems import branches, models_in
-from gateway.configuration.settings import Environment, GatewayConfig
+from gateway.configuration.settings import Environment, GatewayConfig, variables_of
 from settings.types import is_reloadable
 
 _NAMES: dict[Any, str] = {
@@ -77,7 +77,7 @@ def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _unit(field: FieldInfo) -> str:
-    """The unit of a field's numbers where it declares one; else empty."""
+    """Return the unit of a field's numbers where it declares one; else empty."""
     extra = field.json_schema_extra
     return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
@@ -140,7 +140,7 @@ def tables() -> str:
             parts.append("\n".join([*heading, *((*_HEAD, *rows) if rows else ())]).rstrip())
             earlier.append((paths[0], table.split("\n")))
     variables = [
-        f"| `{_variable(name, field)}` | {_default(field)} | {field.description} |"
+        f"| `{variables_of(name)[0]}` | {_default(field)} | {field.description} |"
         for name, field in Environment.model_fields.items()
     ]
     head = ["| variable | default | meaning |", "|---|---|---|"]
@@ -179,11 +179,6 @@ _PLAIN: frozenset[str] = frozenset({"text", "integer", "number", "boolean", "pat
 _WORTH_A_REFERENCE = 4
 """Keys that another group of the section tells already, from which on it is referred to."""
 _HEAD = ("| key | value | meaning |", "|---|---|---|")
-
-
-def _variable(name: str, field: FieldInfo) -> str:
-    alias = field.validation_alias
-    return str(getattr(alias, "choices", [f"WEIGHBRIDGE_{name.upper()}"])[0])
 
 
 if __name__ == "__main__":

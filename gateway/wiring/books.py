@@ -28,7 +28,7 @@ from dashboards.webhooks.callbacks import CallbackDesk
 from dashboards.webhooks.outbox import Outbox
 from dashboards.webhooks.sender import Callbacks, Sender, destinations_of
 from gateway.configuration.settings import GatewayConfig, resolve_secret
-from gateway.spare_time import SpareTime
+from gateway.low_priority_thread import LowPriorityThread
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background, every
 
@@ -48,10 +48,10 @@ async def open_drain(
     metrics: AllMetrics,
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
-    spare: SpareTime | None = None,
+    spare: LowPriorityThread | None = None,
     boot_id: str | None = None,
 ) -> Drain:
-    """Opens the drain of this host's journals, and the watch over all budgets.
+    """Open the drain of this host's journals, and the watch over all budgets.
 
     What dead processes left behind is recovered before this returns, if no other process drains. `boot_id` is this
     process's own, if it has no journal.
@@ -84,7 +84,7 @@ async def open_drain(
 class _SpareEntries:
     """The ledger as it is written in spare time."""
 
-    def __init__(self, spare: SpareTime) -> None:
+    def __init__(self, spare: LowPriorityThread) -> None:
         self._spare = spare
         self._store = LedgerStore(spare.engine)
 
@@ -110,7 +110,7 @@ async def keep_rounds(
     desk: CallbackDesk | None,
     now_us: Callable[[], int],
 ) -> contextlib.AsyncExitStack:
-    """Starts the periodic rounds; closing the returned stack ends them. `live_config` returns the configuration in effect."""
+    """Start the periodic rounds; closing the returned stack ends them. `live_config` returns the configuration in effect."""
     config = live_config()
     stack = contextlib.AsyncExitStack()
     background(stack, every(_TRUE_UP_S, claims.rounds.run_due))

@@ -43,7 +43,7 @@ async def open_fleet(
     *,
     hears_engines: bool = True,
 ) -> Fleet:
-    """Opens a process's fleet, which knows of no replica yet: who opens it hands on what the prober tells. `changed` is
+    """Open a process's fleet, which knows of no replica yet: who opens it hands on what the prober tells. `changed` is
     called whenever the replicas or their states change. With `hears_engines` it follows the engines' KV events.
     """
     configs = config.selfhosted.pools
@@ -113,7 +113,7 @@ def _kv_events(config: PoolConfig, balancer: Balancer, tokenize: Tokenize, metri
 
 
 def at_gate(pool: PoolConfig, gate: Gate) -> AtGate:
-    """The requests of this process in the queues before the pool."""
+    """Return the requests of this process in the queues before the pool."""
     names = {gate.queues.queue_of(target) for target in pool.served}
     found = [gate.queues.snapshot(name) for name in names if name is not None]
     return AtGate(

@@ -6,7 +6,7 @@ from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
 from dashboards.webhooks.webhook_metrics import WebhookMetrics
-from gateway.wiring.host_metrics import HostMetrics
+from gateway.wiring.other_hosts import HostMetrics
 from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.admit.limits.limit_metrics import LimitMetrics
 from proxy.admit.overload_metrics import OverloadMetrics
@@ -54,7 +54,7 @@ class AllMetrics(NamedTuple):
 
 
 def all_metrics() -> AllMetrics:
-    """Creates the metrics of one process."""
+    """Create the metrics of one process."""
     requests = Metrics()
     page = requests.registry
     return AllMetrics(

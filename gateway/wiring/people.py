@@ -35,7 +35,7 @@ class PeopleParts(TypedDict):
 def open_people(
     engine: AsyncEngine, config: GatewayConfig, peppers: tuple[Pepper, ...], stack: contextlib.AsyncExitStack
 ) -> PeopleParts:
-    """Who may use the pages, and what is remembered of what they change."""
+    """Open the sign-in to the pages, and the log of changes made there."""
     section = config.sign_in
     providers = open_providers(section, resolve_secret, peppers[0], wall_us)
     stack.push_async_callback(providers.aclose)

@@ -12,7 +12,7 @@ _NOTICED: Final = 0.02
 def sized(
     queues: Mapping[str, QueueConfig], now: Mapping[str, QueueConfig], carried: Callable[[Sequence[str]], int]
 ) -> dict[str, QueueConfig]:
-    """Returns the queues with their sizes: `queues` as configured, `now` as in force; `carried` returns the tokens that
+    """Return the queues with their sizes: `queues` as configured, `now` as in force; `carried` returns the tokens that
     the pools of these targets can hold.
 
     A pool without a ready replica leaves room for one request.

@@ -14,7 +14,7 @@ EVERY_S: Final = 10.0
 
 
 def keep_rollouts(opened: OpenProber, operator: str, stack: contextlib.AsyncExitStack) -> None:
-    """Judges canaries while the control plane runs; of several hosts, where a pool's lease is held."""
+    """Judge canaries while the control plane runs; of several hosts, where a pool's lease is held."""
     lease = opened.lease
     if lease is None:
         return

@@ -383,7 +383,7 @@ class Attempt:
         """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
         late = isinstance(error, DeadlineExceeded | AnswerLate)
         if late and self.sent and not self.token_events and self.was_patient:
-            self._permit.went_wrong(type(error).__name__, None, counted=True)
+            self._permit.record_fault(type(error).__name__, None, counted=True)
             self._permit.silent()
             return True
         if isinstance(error, UpstreamError) and error.owner != "request":
@@ -407,7 +407,7 @@ class Attempt:
         """Reports a failure that is not the request's, by whose it is."""
         permit = self._permit
         counted = error.gateway_failure or error.key_refused
-        permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
+        permit.record_fault(type(error).__name__, error.status, counted=counted, detail=self._told(error))
         if error.key_refused:
             permit.refused(error.reason)
         elif error.gateway_failure:

@@ -10,7 +10,8 @@ from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
-from providers.breaker import Breakers, Scope
+from providers.breaker import Breakers
+from providers.failure_streak import Scope
 from providers.target import Deployment, Target
 from proxy.admit.queues.queue_item import Work
 from proxy.errors import Refused, TargetsUnavailable

@@ -9,8 +9,8 @@ import pytest
 
 from accounts.caller import Learning, TeamSettings
 from classifier.prediction import Prediction, Prompt, TargetPrediction
-from providers.scripted import ScriptedUpstream
 from proxy.dispatch.outcome import RequestOutcome
+from testing.scripted.upstream import ScriptedUpstream
 from tests.scenarios.test_rules import MINTED, House, said
 
 pytestmark = pytest.mark.usefixtures("leaping_time")

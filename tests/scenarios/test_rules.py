@@ -24,7 +24,6 @@ from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.errors import StreamCut
 from providers.retry_budget import RetryBudget, RetryBudgets
-from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
@@ -49,6 +48,7 @@ from proxy.plan.session_affinity import Affinity
 from proxy.settle.observers.telemetry import Tracing
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.target_latency import LatencyTracker
+from testing.scripted.upstream import ScriptedUpstream
 from tests.proxy.exchanges import HeardExchange
 from tests.proxy.plan.test_route_plan import price, target
 

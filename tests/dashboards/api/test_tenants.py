@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.web import web_app
+from gateway.wiring.web_app import web_app
 from tests.dashboards.api.finance import DAY_S, KEYS, Finance, Question, running_finance
 
 DAYS: Final = {"start_date": "2026-04-05", "end_date": "2026-04-06"}

@@ -12,7 +12,7 @@ from fastapi.openapi.models import OpenAPI
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from dashboards.api_docs.document import Described, api_routes
-from gateway.web import web_app
+from gateway.wiring.web_app import web_app
 from tests.dashboards.api.finance import DAY_S, Finance, running_finance
 
 _PATH: Final = {"target": "only", "budget_id": "b", "scope": "team", "scope_id": "team_x", "team_id": "team_x"}

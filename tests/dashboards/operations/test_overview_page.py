@@ -154,7 +154,7 @@ async def test_an_open_breaker_is_told_first(own: Running) -> None:
     for _ in range(5):
         permit = breakers.try_acquire("org/small/main")
         assert permit is not None
-        permit.went_wrong("UpstreamUnavailable", 503, counted=True)
+        permit.record_fault("UpstreamUnavailable", 503, counted=True)
         permit.failure()
     async with signed_in(own, role="operator") as browser:
         overview = (await browser.get(HOME)).text

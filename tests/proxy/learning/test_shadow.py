@@ -23,7 +23,6 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.retry_budget import RetryBudgets
-from providers.scripted import Script, ScriptedUpstream, completion
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, Event, decode_event
@@ -41,6 +40,7 @@ from proxy.learning.shadow import (
 )
 from proxy.parse.chat_request import parse_chat
 from proxy.parse.headers import RequestHeaders
+from testing.scripted.upstream import Script, ScriptedUpstream, completion
 from tests.proxy.plan.test_route_plan import price, target
 
 DAY_US = 86_400_000_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from providers.claude.request import claude_body
 from providers.errors import UpstreamError
-from providers.litellm_door import litellm_arguments
+from providers.litellm_client import litellm_arguments
 from providers.wire import decode_event, upstream_body
 from proxy.errors import BadRequest
 from proxy.parse.chat_request import input_tokens, prompt_of
