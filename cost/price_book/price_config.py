@@ -71,7 +71,7 @@ class MeterPrices(Section):
     )
     cache_write: Usd | None = Field(default=None, description="A million prompt tokens written to the cache.")
     cache_write_1h: Usd | None = Field(
-        default=None, description="A million written to be kept for an hour; what `cache_write` costs, if left out."
+        default=None, description="A million written for an hour; default `cache_write`."
     )
     reasoning: Usd | None = Field(
         default=None, description="A million reasoning tokens; what `output` costs, if left out."
@@ -117,8 +117,8 @@ class PricesConfig(MeterPrices):
 
     units: Annotated[dict[UnitName, UnitUsd], Field(max_length=MOST_UNIT_PRICES)] = Field(
         default_factory=dict,
-        description="US dollars for one `second` of audio, `character` to be spoken, `image` (also `image/QUALITY` and "
-        "`image/QUALITY/SIZE`) or `search` of a reranker. Beside them `input` and `output` may be left out together: a token's price is then unknown.",
+        description="Dollars for one `second` of audio, `character` of speech, `image` (also `image/QUALITY`, "
+        "`image/QUALITY/SIZE`) or `search`. `input` and `output` may then be left out together.",
     )
 
     request: Usd = Field(default=Decimal(0), description="One request, beside its tokens; in US dollars.")
@@ -140,12 +140,12 @@ class PricesConfig(MeterPrices):
     tool_calls: dict[ToolName, Usd] = Field(
         default_factory=dict,
         max_length=64,
-        description="A call of a tool that the provider runs, by its name, such as web_search; in US dollars.",
+        description="Dollars for a call of a provider's tool, by name.",
     )
     version: str = Field(
         default="",
         max_length=64,
-        description="Kept in every row that is booked at these prices; the date, if left out.",
+        description="Kept in every entry booked at these prices; default the date.",
     )
     effective_from: date | None = Field(default=None, description="The first day of these prices, in UTC.")
 

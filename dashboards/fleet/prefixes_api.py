@@ -12,7 +12,7 @@ from dashboards.web.gateway import FinanceReader, gateway_of, narrowed
 from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameters, text, whole
 from dashboards.web.reading import json_reply, reading
-from selfhosted.prefixes.report import prefixes_as_json, rates_of, stability
+from selfhosted.prefixes.prefix_report import prefixes_as_json, rates_of, stability
 from selfhosted.prefixes.store import KEPT_DAYS, PrefixStore
 
 router = APIRouter(tags=["fleet"])

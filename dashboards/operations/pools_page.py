@@ -20,7 +20,7 @@ from dashboards.web.patience import patience
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound, UsageUnavailable
-from selfhosted.fleet_view import FleetView, WatchedPool, told_pool
+from selfhosted.health.fleet_view import FleetView, WatchedPool, told_pool
 from selfhosted.registry.store import PoolFull
 
 router: Final = APIRouter(include_in_schema=False)

@@ -19,7 +19,7 @@ from dashboards.operations.targets import figures_snapshot, target_snapshots
 from dashboards.refusals.refused import refusals_snapshot
 from dashboards.web.gateway import Gateway, Settings
 from providers.target import Tier
-from selfhosted.fleet_view import fleet_as_json as told_fleet
+from selfhosted.health.fleet_view import fleet_as_json as told_fleet
 
 PATIENCE_S: Final = 2.0
 TIERS: Final[tuple[Tier, ...]] = ("interactive", "batch")

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Caller
-from classifier.asking import PLACES, resolve
+from classifier.asking.location import PLACES
+from classifier.asking.resolution import resolve
 from dashboards.requests.considered import deciding
 from dashboards.web.gateway import Gateway
 from proxy.errors import Refused

@@ -52,7 +52,7 @@ from proxy.settle.observers.metrics import Metrics
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
 from proxy.shared.deadline import DeadlinesSection
-from selfhosted.fleet_view import FleetView
+from selfhosted.health.fleet_view import FleetView
 from selfhosted.registry.registry_metrics import RegistryMetrics
 
 READS_AT_ONCE: Final = 4

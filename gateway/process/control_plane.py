@@ -59,11 +59,11 @@ from proxy.settle.traffic.store import TrafficStore
 from proxy.shared.background_tasks import background, every
 from proxy.shared.redis.live_processes import CountedProcesses, ToldProcesses
 from selfhosted.balance.sharing import PromptsSent
-from selfhosted.bulletin import Bulletin
-from selfhosted.fleet import Fleet
-from selfhosted.messages import FROM_PROCESS, FromProcess, ToHost
+from selfhosted.health.bulletin import Bulletin
+from selfhosted.health.host_messages import FROM_PROCESS, FromProcess, ToHost
+from selfhosted.pools.fleet import Fleet
 from selfhosted.prefixes.store import PrefixStore, keep_pruned
-from selfhosted.scale.reports import FleetReport
+from selfhosted.scale.process_reports import FleetReport
 
 _LOOK_S = 0.5
 _INCIDENTS_S = 30.0

@@ -14,7 +14,7 @@ from cost.ledger.journal import Awaiting, Journal
 from cost.ledger.ledger import Ledger
 from gateway.link.data_sources import DataSources
 from gateway.wiring.metrics import AllMetrics
-from selfhosted.fleet import Fleet
+from selfhosted.pools.fleet import Fleet
 
 
 class WorkerBooks(NamedTuple):

@@ -14,8 +14,8 @@ from providers.wire import ChatRequest
 from proxy.plan.route_plan import Candidate
 from proxy.plan.routed_request import RoutedRequest
 from selfhosted.engines.continuation import goes_on
-from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader, ReadingAhead
+from selfhosted.pools.fleet import ReadResult
+from selfhosted.pools.pool import Reader, ReadingAhead
 from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 

@@ -28,8 +28,8 @@ from providers.wire import ChatRequest, Event, WireUsage
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_timeout import AttemptTimeout
 from proxy.dispatch.load_balancer import LoadTracker, ReplicaPool
-from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader, ReadingAhead
+from selfhosted.pools.fleet import ReadResult
+from selfhosted.pools.pool import Reader, ReadingAhead
 
 _TRIES: Final = 2
 """Replicas that are asked to read one prompt. A prompt may be what makes them fail."""
