@@ -12,8 +12,7 @@ from providers.upload import Upload
 from providers.wire import Operation
 from proxy.admit.limits.limit import Admission
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.attempt_result import Ending
-from proxy.dispatch.outcome import Agreement, Weakness
+from proxy.dispatch.outcome import Agreement, Ending, Weakness
 from proxy.dispatch.request_trace import RequestTrace
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.reply import Reply

@@ -33,7 +33,7 @@ from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
 from proxy.plan.route_plan import Candidate, likely_most_nanousd, most_nanousd
 from proxy.plan.routed_request import RoutedRequest
-from proxy.relay.relay import relay_answer
+from proxy.relay.relay import EndedStream, relay_answer
 
 FLAG: Final = "provider_batch"
 """The ledger's flag of what a provider's batch API answered."""
@@ -101,7 +101,7 @@ class LineOffers:
         attempt.observe([event])
         context.routed, context.answering = routed, attempt
         context.attempts.append(attempt)
-        await relay_answer(context, Committed(attempt, _Over(), [event]), None)
+        await relay_answer(context, Committed(attempt, EndedStream(), [event]), None)
         return answered(context, exchange), _marked(books.entries[-1])
 
     async def _planned(self, asked: Asked) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
@@ -167,21 +167,6 @@ def _body(attempt: Attempt) -> bytes:
             dropped=dropped,
         )
     )
-
-
-class _Over:
-    """A reply of which everything was read."""
-
-    ended = True
-
-    async def read(self) -> list[Event] | None:
-        return None
-
-    def unread(self) -> list[Event]:
-        return []
-
-    async def aclose(self) -> None:
-        """Does nothing: there is no connection."""
 
 
 def _note(costs: dict[WayName, int | None], way: WayName, cost_nanousd: int | None) -> None:

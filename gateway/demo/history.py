@@ -50,7 +50,7 @@ from providers.errors import FirstTokenTimeout, StreamCut, UpstreamError, Upstre
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event, WireUsage
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.attempt_result import CALLER_GONE, Ending
+from proxy.dispatch.outcome import CALLER_GONE, Ending
 from proxy.parse.chat_request import AUTO
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Candidate, Facts, RoutePlan, held_out, plan

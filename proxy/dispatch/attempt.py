@@ -1,6 +1,6 @@
 """One attempt at one deployment, from its reservation to its single settlement."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from cost.claim.comparators import NO_BASELINES
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
-from cost.usage import CONTINUED, Usage
+from cost.usage import CONTINUED, UPSTREAM_STATUS, Usage
 from providers.breaker import Permit
 from providers.errors import (
     AnswerLate,
@@ -18,6 +18,7 @@ from providers.errors import (
     FirstTokenTimeout,
     ReplicaSilent,
     RequestRejected,
+    StreamCut,
     UpstreamError,
     UpstreamRateLimited,
     UpstreamRefusedUs,
@@ -29,10 +30,8 @@ from providers.upstream_faults import without_echo, without_repeated_words
 from providers.wire import Event, UsedUnits, WireUsage, untaken
 from proxy.admit.queues.queue_item import Slot
 from proxy.dispatch.attempt_cost import NO_METERS, NOTHING, Money, flagged, money_of, usage_of, whole_usage
-from proxy.dispatch.attempt_result import Ending, Unused, flags_of, result_of
 from proxy.dispatch.load_balancer import LoadTracker
-from proxy.dispatch.outcome import AttemptOutcome
-from proxy.dispatch.retained_answer import RetainedAnswer
+from proxy.dispatch.outcome import AttemptOutcome, AttemptResult, Ending, Unused
 from proxy.dispatch.upstream_fields import dropped_fields
 from proxy.errors import DeadlineExceeded
 from proxy.plan.decision_record import written
@@ -49,6 +48,55 @@ _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
 _TIMER_SLACK_S: Final = 0.001
 """Tolerance for a timer that fires slightly before its time."""
+
+
+_TEXT_PAYLOAD: Final = b'{"choices":[{"index":0,"delta":{"content":%b}}]}'
+
+
+class RetainedAnswer:
+    """The payloads of one answer, within a bound. A stream says a token in some 250 bytes; of those that say nothing else only
+    the text is held.
+    """
+
+    __slots__ = ("_left", "_payloads", "_text")
+
+    def __init__(self, most_bytes: int, before: Sequence[bytes] = ()) -> None:
+        """`before` are the payloads of the answer's first part, where this is the rest of it."""
+        self._payloads = [*before]
+        self._text = bytearray()
+        """The pieces of text since the last payload, in UTF-8."""
+        self._left = most_bytes - sum(map(len, before))
+
+    @property
+    def is_whole(self) -> bool:
+        """False once there was more than the bound: nothing is retained then, nor ever again."""
+        return self._left >= 0
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Retains these, too."""
+        if self._left < 0:
+            return
+        for event in events:
+            if event.words:
+                piece = event.words.encode()
+                self._left -= len(piece)
+                self._text += piece
+            else:
+                self._left -= len(event.payload)
+                self._end_text()
+                self._payloads.append(event.payload)
+        if self._left < 0:
+            self._payloads, self._text = [], bytearray()
+
+    def payloads(self) -> list[bytes]:
+        """The payloads so far, which say what those of the answer said; empty where they were too many."""
+        self._end_text()
+        return self._payloads
+
+    def _end_text(self) -> None:
+        if self._text:
+            self._payloads.append(_TEXT_PAYLOAD % msgspec.json.encode(self._text.decode()))
+            self._text.clear()
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -531,3 +579,40 @@ def _was_chosen(routed: RoutedRequest) -> bool:
 
 def _us(seconds: float) -> int:
     return round(seconds * 1_000_000)
+
+
+def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
+    """Returns the ledger's flags: the error's where there is one, else the ending's; empty for a success."""
+    match error:
+        case None:
+            pass
+        case FirstTokenTimeout():
+            return ("first_token_timeout",)
+        case UpstreamTimeout():
+            return ("upstream_timeout",)
+        case StreamCut():
+            return ("stream_cut",)
+        case DeadlineExceeded():
+            return ("deadline_exceeded",)
+        case UpstreamError():
+            # Callers got another status: whose fault it was is for operators to mend, and for the books to know.
+            return ("upstream_error", *([f"{UPSTREAM_STATUS}{error.status}"] if error.status is not None else []))
+    return () if ending == "ok" else (ending,)
+
+
+def result_of(ending: Ending, error: BaseException | None) -> AttemptResult:
+    """Returns the attempt's result for metrics and logs."""
+    match error:
+        case None:
+            pass
+        case FirstTokenTimeout() | UpstreamTimeout() | DeadlineExceeded():
+            return "timeout"
+        case UpstreamRateLimited():
+            return "rate_limited"
+        case RequestRejected():
+            return "rejected"
+        case StreamCut():
+            return "cut"
+        case UpstreamError():
+            return "error"
+    return ending if ending in {"ok", "hedge_lost"} else "cancelled"

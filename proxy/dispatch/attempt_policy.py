@@ -18,9 +18,8 @@ from providers.wire import METERED, Event
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_timeout import AttemptTimeout, AttemptTimeouts
 from proxy.dispatch.buffered_reply import HeldStream, hold
-from proxy.dispatch.load_balancer import LoadBalancer
+from proxy.dispatch.load_balancer import LoadBalancer, TargetRoom
 from proxy.dispatch.prefill import prefill
-from proxy.dispatch.target_capacity import TargetRoom
 from proxy.errors import Refused
 from proxy.plan.route_plan import Candidate, is_own
 from proxy.plan.routed_request import Hold, RoutedRequest

@@ -27,19 +27,17 @@ from providers.errors import (
 from providers.retry_budget import RetryBudget, RetryBudgets
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
-from providers.wire import Event, speaks_anthropic
+from providers.wire import Event
 from proxy.admit.queues.queue_item import Slot
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_policy import AttemptPolicy, first_to_succeed, no_time_left, tried_deployments
-from proxy.dispatch.attempt_result import CALLER_GONE
 from proxy.dispatch.attempt_timeout import AttemptTimeout
-from proxy.dispatch.load_balancer import LoadBalancer, ReplicaPool
+from proxy.dispatch.load_balancer import LoadBalancer, QueueClient, ReplicaPool, TargetRoom
+from proxy.dispatch.outcome import CALLER_GONE
 from proxy.dispatch.retry_policy import retrying, worth_another
-from proxy.dispatch.target_capacity import QueueClient, TargetRoom
-from proxy.dispatch.upstream_fields import call_fields, call_headers, left_out_fields
+from proxy.dispatch.upstream_fields import upstream_call
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.parse.chat_request import AUTO
-from proxy.plan.cache_control import pays
 from proxy.plan.route_plan import Candidate, is_own
 from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.target_latency import LatencyTracker
@@ -337,24 +335,14 @@ class Dispatcher:
             self._replicas.missing(target, deployment)
 
     def _call(self, attempt: Attempt, read: Mapping[str, Any] | None = None) -> UpstreamCall:
-        """Return the call of an attempt, with the fields that fetch its prompt where another replica has `read` it."""
-        routed, target, deployment, now = attempt.routed, attempt.candidate.target, attempt.deployment, self._clock()
-        request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
-        fields = call_fields(target, deployment, routed)
-        marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
-        return UpstreamCall(
-            deployment=deployment,
-            request=request,
-            request_id=routed.request_id,
-            connect_timeout_s=timeouts.connect_s,
-            idle_timeout_s=timeouts.idle_s,
-            total_timeout_s=routed.deadline.total_timeout_s(now, timeouts.total_s, stream=request.stream),
-            headers=call_headers(target, routed, now),
-            engine_fields={**fields, **read} if read else fields,
-            marks_cache=marks,
-            dropped=left_out_fields(target, routed),
+        return upstream_call(
+            attempt.candidate.target,
+            attempt.deployment,
+            attempt.routed,
+            self._clock(),
             reaches=attempt.reaches,
             drops=attempt.dropped.append,
+            read=read,
         )
 
 

@@ -5,7 +5,7 @@ shows neither the prompt nor anything else that a caller wrote.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -14,6 +14,16 @@ from classifier.prediction import Prediction, Prompt
 from providers.wire import ChatRequest, Operation
 from proxy.plan.tool_loop import Struggle
 
+CALLER_GONE: Final = 499
+"""The status of a request whose caller hung up before its end (nginx's convention)."""
+
+Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed", "hedge_lost"]
+"""How an attempt ended. `hedge_lost`: of two that ran beside each other the other one began to answer first."""
+Unused = Literal["escalated", "discarded", "hedge_lost", "confirmed", "disputed"]
+"""The reason that an answer was not given: `escalated`, a better target's replaced it; `discarded`, it was the better
+target's but the worse answer; `hedge_lost`, another attempt was quicker; `confirmed`, of two cheap answers that agreed the other
+was given; `disputed`, they did not agree, or it was too late for that.
+"""
 AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "hedge_lost", "rejected"]
 
 

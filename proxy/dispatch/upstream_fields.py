@@ -5,14 +5,17 @@ the provider's service tier.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from accounts.caller import Caller
 from providers.parameters import MINOR, is_said
 from providers.target import Deployment, Target
+from providers.upstream import UpstreamCall
+from providers.wire import speaks_anthropic
+from proxy.plan.cache_control import pays
 from proxy.plan.route_plan import longest_answer
 from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.deadline import MOST_TIMEOUT_MS, TIMEOUT_HEADER
@@ -23,6 +26,40 @@ _NOTHING: Final[Mapping[str, int | str]] = MappingProxyType({})
 _BATCH: Final = 10
 _NOBODY_WAITS: Final = 20
 """The priority of work that no caller waits for: shadow requests and judging."""
+
+
+def upstream_call(
+    target: Target,
+    deployment: Deployment,
+    routed: RoutedRequest,
+    now: float,
+    *,
+    reaches: Callable[[bool], None],
+    drops: Callable[[str], None],
+    read: Mapping[str, Any] | None = None,
+) -> UpstreamCall:
+    """Return the call of an attempt that is made at `now`.
+
+    The upstream client tells `reaches` whether there is a connection, and `drops` each parameter that it leaves out. `read` are
+    the fields that fetch the prompt where it was read before.
+    """
+    request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
+    marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
+    fields = call_fields(target, deployment, routed)
+    return UpstreamCall(
+        deployment=deployment,
+        request=request,
+        request_id=routed.request_id,
+        connect_timeout_s=timeouts.connect_s,
+        idle_timeout_s=timeouts.idle_s,
+        total_timeout_s=routed.deadline.total_timeout_s(now, timeouts.total_s, stream=request.stream),
+        headers=call_headers(target, routed, now),
+        engine_fields={**fields, **read} if read else fields,
+        marks_cache=marks,
+        dropped=left_out_fields(target, routed),
+        reaches=reaches,
+        drops=drops,
+    )
 
 
 def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:

@@ -8,9 +8,8 @@ import logging
 from typing import Final
 
 from proxy.context import RequestContext
-from proxy.dispatch.attempt_result import CALLER_GONE, Unused
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly
-from proxy.dispatch.outcome import Weakness
+from proxy.dispatch.outcome import CALLER_GONE, Unused, Weakness
 from proxy.judge.weak_answer import graver, judge
 from proxy.plan.escalation_rules import EscalationAllowance, EscalationRules, escalation_candidate
 

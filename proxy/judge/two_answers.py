@@ -14,8 +14,8 @@ import msgspec
 from classifier.answer_forms import NOTHING
 from proxy.context import RequestContext
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.attempt_result import CALLER_GONE
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly, end_race
+from proxy.dispatch.outcome import CALLER_GONE
 from proxy.judge.comparable import agree, said_by
 from proxy.plan.agreement import AgreementRates, Pair
 from proxy.plan.routed_request import Hold, RoutedRequest

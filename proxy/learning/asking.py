@@ -10,8 +10,8 @@ from providers.config import RetryConfig, TimeoutsConfig
 from providers.target import Tier
 from providers.wire import ChatRequest, Event
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.attempt_result import CALLER_GONE
 from proxy.dispatch.dispatcher import Dispatcher, close_quietly
+from proxy.dispatch.outcome import CALLER_GONE
 from proxy.errors import error_reply
 from proxy.parse.chat_request import input_tokens, most_input_tokens, needs, prompt_of
 from proxy.plan.route_plan import Facts, Fleet, Policy, plan

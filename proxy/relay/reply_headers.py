@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.attempt_result import Unused
-from proxy.dispatch.outcome import Agreement, Weakness
+from proxy.dispatch.outcome import Agreement, Unused, Weakness
 from proxy.http.reply import Header
 from proxy.http.reply_head import field_lines
 from proxy.parse.wires.own_fields import dollars

@@ -16,8 +16,7 @@ import msgspec
 from cost.usage import Usage
 from proxy.context import RequestContext
 from proxy.dispatch.attempt import Attempt, Settled
-from proxy.dispatch.attempt_result import CALLER_GONE
-from proxy.dispatch.outcome import Observer, RequestOutcome, ShadowSampler
+from proxy.dispatch.outcome import CALLER_GONE, Observer, RequestOutcome, ShadowSampler
 from proxy.judge.weak_answer import judge
 from proxy.parse.chat_request import messages_digest
 from proxy.plan.answer_retention import KEPT_BYTES, learns

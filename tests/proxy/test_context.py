@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from proxy.context import Cut, EndedBy
-from proxy.dispatch.attempt_result import Ending
+from proxy.dispatch.outcome import Ending
 from tests.proxy.contexts import a_context
 
 

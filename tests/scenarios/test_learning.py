@@ -15,7 +15,7 @@ from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from classifier.prediction import Prompt
 from dashboards.web.gateway import Gateway
-from proxy.dispatch.attempt_result import CALLER_GONE
+from proxy.dispatch.outcome import CALLER_GONE
 from proxy.learning.shadow import Shadow
 from proxy.learning.tunings import AS_TRAINED, propose, roll_back
 from tests.processes import Site, until

@@ -31,8 +31,8 @@ from proxy.admit.admission import AdmissionControl, BudgetGate
 from proxy.admit.limits.limit import Limit
 from proxy.admit.limits.limiter import BucketLimiter
 from proxy.dispatch.dispatcher import Dispatcher
+from proxy.dispatch.load_balancer import QueueClient
 from proxy.dispatch.outcome import RequestOutcome
-from proxy.dispatch.target_capacity import QueueClient
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES

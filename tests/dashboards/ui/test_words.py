@@ -10,7 +10,7 @@ from cost.reports.latency import CAUSES
 from cost.reports.recent import RecentRequest
 from cost.usage import ABSURD, MISSING, PARTIAL, REASONING_ADDED
 from dashboards.ui.words import because, cause_words, decision, ended, flag_words, money_words, outcome, reason_label
-from proxy.dispatch.attempt_result import Unused
+from proxy.dispatch.outcome import Unused
 from proxy.plan.route_plan import Reason
 from tests.cost.entries import reserve, settle
 

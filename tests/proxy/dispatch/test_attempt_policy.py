@@ -21,7 +21,7 @@ from proxy.dispatch.attempt_policy import (
     places,
     window_s,
 )
-from proxy.dispatch.target_capacity import TargetRoom
+from proxy.dispatch.load_balancer import TargetRoom
 from proxy.errors import DeadlineExceeded
 from proxy.plan.route_plan import RoutePlan
 from proxy.plan.routed_request import Hold, RoutedRequest

@@ -10,7 +10,7 @@ from classifier.prediction import Prompt
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig
-from proxy.dispatch.target_capacity import TargetRoom
+from proxy.dispatch.load_balancer import TargetRoom
 from proxy.errors import TargetsUnavailable
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.route_plan import OwnPool, Policy

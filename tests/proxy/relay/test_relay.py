@@ -13,7 +13,7 @@ from providers.wire import Event, decode_event
 from proxy.context import RequestContext
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.wire import Wire
-from proxy.relay.response_stream import RelayedAnswer
+from proxy.relay.relay import RelayedAnswer
 from tests.proxy.exchanges import HeardExchange
 from tests.scenarios.test_rules import MINTED, WIRES, House, said
 
