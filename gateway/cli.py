@@ -92,7 +92,7 @@ def _expected(error: Exception) -> str | None:
         "cost.budgets.budget_errors": "BudgetError",
         "cost.fleet.fleet_errors": "FleetError",
         "cost.reports.report_errors": "BadQuery",
-        "cost.reconcile.books": "TooManyRows",
+        "cost.reconcile.ledger_side": "TooManyRows",
         "cost.reconcile.posting": "TooManyEntries",
         "classifier.learning.recalibrate": "TooFewLabels",
         "classifier.learning.store": "LearningError",

@@ -10,12 +10,12 @@ from accounts.directory import FindKeys
 from accounts.store import AccountStore
 from classifier.learning.requests import OwnRequests, own_requests
 from classifier.learning.store import LearningStore, Verdict
-from cost.budgets.books import BudgetedBooks
+from cost.budgets.budget_reservations import Holds
+from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import Grants, GrantStore
-from cost.budgets.holds import Holds
 from cost.ledger.ledger import Ledger
+from cost.price_book.price_updates import PriceSource
 from cost.price_book.store import PriceStore
-from cost.price_book.watch import PriceSource
 from gateway.link.link import Link
 from gateway.link.remote import (
     RemoteGrants,

@@ -71,7 +71,7 @@ class EntryStore(Protocol):
 
 
 class SpareTime(Protocol):
-    """A thread of low priority with an entry store of its own; `gateway.wiring.books` makes one of `gateway.spare_time`."""
+    """A thread of low priority with an entry store of its own; `gateway.wiring.ledger_rounds` makes one of `gateway.spare_time`."""
 
     @property
     def has_time(self) -> bool:
@@ -92,7 +92,7 @@ class SpareTime(Protocol):
 
 
 class ProcessPresence(Protocol):
-    """Registry of live processes; implemented by `cost.ledger.sweep.Sweep`."""
+    """Registry of live processes; implemented by `cost.ledger.orphan_reaper.Sweep`."""
 
     def may_be_given_up(self, boot_id: str) -> bool:
         """Return True if other hosts may have closed attempts of this process."""

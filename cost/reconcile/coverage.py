@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.reconcile.matching import Reconciliation
-from cost.reconcile.report import Tolerance, differing
+from cost.reconcile.reconciliation_report import Tolerance, differing
 from cost.tables import ComparedDay
 from cost.times import DAY_US
 

@@ -13,12 +13,12 @@ from cost.budgets.budget import BudgetStatus
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
 from cost.budgets.store import BudgetStore
-from cost.claim.savings import floor
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.daily import saving, share
 from cost.reports.forecast import Forecast, forecast
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, UsageSums, added
+from cost.savings.comparisons import floor
 from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.tables import Column, Table

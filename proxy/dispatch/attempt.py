@@ -6,9 +6,9 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from cost.claim.comparators import NO_BASELINES
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
+from cost.savings.comparators import NO_BASELINES
 from cost.usage import CONTINUED, Usage
 from providers.breaker import Permit
 from providers.errors import (

@@ -1,6 +1,6 @@
 """The watch over all budgets of the database: warnings when they fill, and grants of processes that are dead.
 
-One process of a host does this for all of them, while holds (`cost.budgets.holds`) are each process's own.
+One process of a host does this for all of them, while holds (`cost.budgets.budget_reservations`) are each process's own.
 """
 
 import asyncio

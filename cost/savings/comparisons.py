@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cost.claim.holdout import Measured
+from cost.savings.holdout import Measured
 
 ComparatorName = Literal["reference", "cheapest", "hosted"]
 COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "hosted")

@@ -12,10 +12,10 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.budget_rounds import BudgetWatch
 from cost.budgets.grants import Grants, GrantStore
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.store import BudgetStore
-from cost.budgets.watch import BudgetWatch
 from cost.errors import BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import Entry, orphan_settlement, void_of
 from cost.ledger.store import LedgerStore
