@@ -62,6 +62,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = "member"
 
     @property
+    def scope(self) -> tuple[str, str]:
+        """The team and the key, as circuit breakers keep apart whose requests failed."""
+        return self.team_id, self.key_id
+
+    @property
     def reads_only(self) -> bool:
         """True for the finance role, which reads everything, changes nothing and therefore calls no model."""
         return self.role == "finance"

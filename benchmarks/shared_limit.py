@@ -35,7 +35,8 @@ from benchmarks.clients import (
 )
 from benchmarks.load_test import Stage
 from benchmarks.windows import Admitted, Bound, busiest, most_over, used_share
-from proxy.parse.chat_request import RequestHeaders, input_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import input_tokens, parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, serving
 from tests.redis_server import running_redis

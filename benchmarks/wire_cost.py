@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cost.usage import Usage
 from providers.wire import Event, decode_event
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES

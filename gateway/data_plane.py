@@ -27,7 +27,7 @@ from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
 from proxy.http.exchange import Exchange
 from proxy.http.hand_over import HandOver, Sender
-from proxy.parse.chat_request import read_headers
+from proxy.parse.headers import read_headers
 from proxy.settle.observers.logs import configure_logging
 from selfhosted.fleet import Fleet
 from selfhosted.messages import TO_FLEET, ToFleet

@@ -16,7 +16,8 @@ from providers.catalog import Catalog, build_catalog
 from providers.target import Deployment, Target, Tier
 from providers.wire import ChatRequest
 from proxy.errors import Refused
-from proxy.parse.chat_request import AUTO, RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import AUTO, input_tokens, needs, opening_tokens, parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.plan.agreement import Pair, pair_for
 from proxy.plan.answer_form import asked_form
 from proxy.plan.evidence import Evidence

@@ -12,7 +12,8 @@ from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from gateway.configuration.settings import GatewayConfig
 from gateway.explain import DryRun
 from proxy.errors import Refused
-from proxy.parse.chat_request import AUTO, RequestHeaders, input_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import AUTO, input_tokens, parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 
 MAX_LINE_BYTES: Final = 20_000_000
 BINS: Final = 10

@@ -34,7 +34,7 @@ from proxy.errors import (
     ReplicaNameTaken,
     ReplicaNotFound,
 )
-from proxy.parse.chat_request import read_headers
+from proxy.parse.headers import read_headers
 from selfhosted.config import RegistrationConfig
 from selfhosted.fleet_view import FleetView, WatchedPool, fleet_as_json, told_pool, told_wish
 from selfhosted.registry.origin import OriginOutside, OriginRefused, checked_origin

@@ -10,7 +10,8 @@ from classifier.asking import PLACES, resolve
 from dashboards.requests.considered import deciding
 from dashboards.web.gateway import Gateway
 from proxy.errors import Refused
-from proxy.parse.chat_request import RequestHeaders, input_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import input_tokens, parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.agreement import pair_for
 from proxy.plan.answer_form import asked_form

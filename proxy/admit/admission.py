@@ -14,7 +14,8 @@ from proxy.errors import error_reply
 from proxy.http.exchange import Exchange
 from proxy.http.reply import Reply
 from proxy.http.request_id import REQUEST_ID_HEADER
-from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS, is_replaceable, says_batch
+from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS, is_replaceable
+from proxy.parse.headers import says_batch
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.parse.wires.wire import Wire
 

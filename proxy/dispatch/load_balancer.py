@@ -13,7 +13,7 @@ from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from proxy.dispatch.attempt import Lease
 from proxy.plan.route_plan import Candidate
-from proxy.plan.routed_request import RoutedRequest, scope_of
+from proxy.plan.routed_request import RoutedRequest
 from selfhosted.engines.continuation import goes_on
 from selfhosted.fleet import ReadResult
 from selfhosted.pool import Reader, ReadingAhead
@@ -90,11 +90,11 @@ class DeploymentChoice:
 
     def has_untried(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
         """Returns True when the target has a deployment that may be called now, and that this request has not tried."""
-        return any(each.deployment_id not in tried for each in self._breakers.available(target, scope_of(caller)))
+        return any(each.deployment_id not in tried for each in self._breakers.available(target, caller.scope))
 
     def has_healthy(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
         """Returns True when one of those is not known to fail."""
-        scope = scope_of(caller)
+        scope = caller.scope
         return any(
             each.deployment_id not in tried and not self._breakers.is_failing(each.deployment_id, scope)
             for each in self._breakers.available(target, scope)
@@ -106,7 +106,7 @@ class DeploymentChoice:
         """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a lease
         where it is a replica chosen by load. Raises UpstreamRateLimited or UpstreamUnavailable when none may be called.
         """
-        target, scope = candidate.target, scope_of(routed.caller)
+        target, scope = candidate.target, routed.caller.scope
         pool: Sequence[Deployment] = self._breakers.available(target, scope)
         if routed.before is not None:
             pool = [each for each in pool if goes_on(each.kind, routed.request)]

@@ -46,7 +46,7 @@ from proxy.plan.route_plan import (
     plan,
     with_pace,
 )
-from proxy.plan.routed_request import Hold, RoutedRequest, scope_of
+from proxy.plan.routed_request import Hold, RoutedRequest
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity, Sticky
 from proxy.plan.tool_loop import NO_LOOP, read_loop
 
@@ -240,7 +240,7 @@ class Router:
         """
         request = parsed.request
         facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=bounded)
-        scope = scope_of(caller)
+        scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
         absences = NO_ABSENCES
         if not all(fleet.values()):
@@ -327,7 +327,7 @@ class Router:
         """
         config = with_names(config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
-        fleet = self._breakers.fleet(config.catalog.targets, scope_of(caller))
+        fleet = self._breakers.fleet(config.catalog.targets, caller.scope)
         rooms = self._rooms(request_id, caller, parsed, prediction, fleet, config)
         sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
         try:

@@ -12,7 +12,8 @@ from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import Environment, GatewayConfig, load
 from gateway.explain import DryRun, catalog_of
 from providers.wire import ChatRequest
-from proxy.parse.chat_request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
 
 HARD: Final = (
     "Prove that there are infinitely many primes congruent to 3 modulo 4.",

@@ -12,7 +12,8 @@ from providers.scripted import chunks, completion, script_named
 from providers.wire import ChatRequest
 from proxy.dispatch.outcome import Weakness
 from proxy.judge.weak_answer import MAX_JUDGED_BYTES, graver, judge
-from proxy.parse.chat_request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
 
 PERSON = {
     "type": "object",

@@ -39,7 +39,8 @@ from proxy.learning.shadow import (
     question_of,
     sampled,
 )
-from proxy.parse.chat_request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
 from tests.proxy.plan.test_route_plan import price, target
 
 DAY_US = 86_400_000_000
