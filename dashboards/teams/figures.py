@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from cost.budgets.budget import BudgetStatus
+from cost.budgets.periods import PERIODS
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
 from cost.budgets.store import BudgetStore
@@ -143,6 +144,11 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     def share(self) -> Decimal | None:
         """Spent ÷ limit to four places, rounded down; None for a limit of 0."""
         return self.standing.share
+
+    @property
+    def amount_per(self) -> str:
+        """Words behind the limit, such as `a month`."""
+        return PERIODS[self.standing.budget.period].amount_per
 
     @property
     def tone(self) -> str:

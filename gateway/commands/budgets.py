@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cost.budgets.periods import Period
 from gateway.commands.shared import fail, open_engine, print_json, read_config
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def set_budget(
     scope: ScopeArgument,
     scope_id: Annotated[str, typer.Argument(metavar="ID", help="Its id; of a tag, the tag.")],
     *,
-    period: Annotated[Literal["day", "week", "month"], typer.Option(help="UTC; weeks begin on Monday.")],
+    period: Annotated[Period, typer.Option(help="UTC; weeks begin on Monday.")],
     limit: Annotated[str, typer.Option(metavar="USD", help="Dollars in each period, such as 500 or 0.25.")],
     hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
     on_exhausted: Annotated[

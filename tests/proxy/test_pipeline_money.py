@@ -55,7 +55,7 @@ def exceeded(*, downgrade: bool = False) -> BudgetExceeded:
     return BudgetExceeded(
         scope="team",
         scope_id="team_a",
-        period="month",
+        period_adjective="monthly",
         limit_nanousd=500_000_000_000,
         resets_at=datetime(2026, 12, 1, tzinfo=UTC),
         downgrade=downgrade,
