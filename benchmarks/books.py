@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from cost.meters import METER_COLUMNS
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.ledger.entries import METER_COLUMNS
+
 from cost.ledger.rebuild import rebuild
 from cost.ledger.rollups import counted, ledger_sums
 from cost.ledger.rows import COLUMNS

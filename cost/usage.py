@@ -12,23 +12,18 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from cost.meters import TokenCounts
+
 UsageSource = Literal["upstream", "counted", "estimated", "none"]
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(TokenCounts, frozen=True, kw_only=True):
     """Token counts of one attempt, and what else it used.
 
     `source` says who counted: the upstream, we exactly, our estimate, or nobody (nothing was generated). `flags` name what was odd
     (`absurd_usage`, `stream_cut`, `caller_gone`, ...); a flagged row is never silently trusted.
     """
 
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-    """Part of `cache_write_tokens` that is kept for an hour."""
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
     tool_calls: tuple[tuple[str, int], ...] = ()
     """How often each tool was called that the provider runs, by name, where the upstream says so."""
     source: UsageSource = "none"

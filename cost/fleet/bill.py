@@ -7,13 +7,14 @@ nothing is rounded before the end.
 
 from collections.abc import Sequence
 from decimal import Decimal
+from cost.meters import Meters
 from fractions import Fraction
 from typing import Final, cast
 
 import msgspec
 
 from cost.fleet.pool_config import PoolSection
-from cost.prices import Meters, nanousd
+from cost.prices import nanousd
 from cost.times import HOUR_US
 
 _PS_PER_US: Final = 1_000_000

@@ -15,6 +15,7 @@ from datetime import date
 from typing import Any, Final, cast
 
 import msgspec
+from cost.meters import METER_COLUMNS, Meters, TOKEN_COLUMNS
 from sqlalchemy import Select, and_, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,9 +25,9 @@ from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, we
 from cost.fleet.fleet_errors import DayNotOver
 from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
 from cost.fleet.pool_config import PoolSection, pool_named
-from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
+from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
-from cost.prices import Meters, meters
+from cost.prices import meters
 from cost.tables import LatePosting, LedgerEntry, TrueUp, rollup_day
 from cost.times import DAY_US, HOUR_US, day_of, start_of
 from cost.usage import Usage

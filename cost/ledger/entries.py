@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.usage import UsageSource
 
 EntryKind = Literal["reserve", "settle", "void", "expire", "adjust"]
@@ -114,25 +115,6 @@ HANDED: Final = "handed_"
 TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 """Kinds of entry that close a reserve."""
 
-METER_COLUMNS: Final = (
-    "input_nanousd",
-    "cached_input_nanousd",
-    "cache_write_nanousd",
-    "cache_write_1h_nanousd",
-    "output_nanousd",
-    "reasoning_nanousd",
-    "request_nanousd",
-)
-"""One amount per meter, in the order of `cost.prices.METERS`; they add up to the cost."""
-TOKEN_COLUMNS: Final = (
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-)
-"""Token counts in inclusive buckets, as in `cost.usage.Usage`."""
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 
 

@@ -5,6 +5,7 @@ All is read in one snapshot, hour by hour, so that neither concurrent writes nor
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from cost.meters import METER_COLUMNS
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from sqlalchemy import Select, and_, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.ledger.entries import HANDED, METER_COLUMNS, TERMINAL
+from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
     ROLLUP_KEY,

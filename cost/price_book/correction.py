@@ -9,6 +9,7 @@ adds nothing. Baselines stay as they are: they are another target's prices.
 import hashlib
 from collections.abc import AsyncIterator
 from datetime import date
+from cost.meters import METER_COLUMNS, Meters, TOKEN_COLUMNS
 from operator import sub
 from typing import Any, Final, cast
 
@@ -18,10 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.errors import PriceRefused, UnknownPrice
-from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
+from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
 from cost.price_book.store import PriceStore
-from cost.prices import SERVICE_TIERS, Meters, Price, to_json
+from cost.prices import SERVICE_TIERS, Price, to_json
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, start_of
 from cost.usage import Usage

@@ -5,6 +5,7 @@ enter prices.
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Final
+from cost.meters import METER_NAMES
 from urllib.parse import quote
 
 import msgspec
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from cost.errors import PriceError, UnknownPrice
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
-from cost.prices import METERS, Price, usd
+from cost.prices import Price, usd
 from dashboards.prices import change as changes
 from dashboards.prices.listing import BadPrice, checked_prices, exact, today
 from dashboards.ui.tables import Column, Table
@@ -307,7 +308,7 @@ def _figures(price: Price | None) -> dict[str, str | None]:
     """Exact dollars per million tokens."""
     if price is None:
         return {**dict.fromkeys(_METER_LABELS), "further": None}
-    figures = {name: _dollars(amount) for name, amount in zip(METERS, price.figures(), strict=True)}
+    figures = {name: _dollars(amount) for name, amount in zip(METER_NAMES, price.figures(), strict=True)}
     return {**{name: figures[name] for name in _METER_LABELS}, "further": "; ".join(_further(price)) or None}
 
 

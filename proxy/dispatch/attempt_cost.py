@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from cost.prices import Meters, Price, ServiceTier
+from cost.meters import Meters
+from cost.prices import Price, ServiceTier
 from cost.savings.comparators import NO_BASELINES, Baselines
 from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
 from providers.target import NOT_CHAT, Target

@@ -6,22 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from cost.meters import METER_NAMES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.prices import (
-    METERS,
-    NANO_PER_USD,
-    LongPrompt,
-    Price,
-    from_json,
-    meters,
-    nanousd,
-    price_from_usd,
-    to_json,
-    usd,
-    usd_per_million,
-)
+from cost.prices import NANO_PER_USD, LongPrompt, Price, from_json, meters, nanousd, price_from_usd, to_json, usd, usd_per_million
 from cost.usage import Usage
 
 amounts = st.integers(0, 10**14)
@@ -91,7 +80,7 @@ def test_cost_is_the_exact_amount_rounded_once(price: Price, usage: Usage, batch
 def test_the_meters_add_up_to_the_cost(price: Price, usage: Usage, batch: bool) -> None:
     """Not one nano-dollar is lost between the parts and the whole, and no part is a nano-dollar off."""
     parts = price.costs_nanousd(usage, batch=batch)
-    assert len(parts) == len(METERS)
+    assert len(parts) == len(METER_NAMES)
     assert sum(parts) == price.cost_nanousd(usage, batch=batch)
     figures = price.applying(usage.input_tokens, batch=batch).figures()
     for part, count, figure in zip(parts, meters(usage), figures, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cost.meters import METER_COLUMNS, Meters
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select, text
@@ -17,9 +18,9 @@ from cost.fleet.cost_adjustment import FleetBooks, Group, GroupKey, PoolDay, Tru
 from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
-from cost.prices import Meters
+
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, HOUR_US
 from tests.cost.fleet.pools import DAY, pool, work

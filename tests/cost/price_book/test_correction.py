@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from cost.meters import METER_COLUMNS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.errors import PriceRefused, UnknownPrice
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.postings import reverse
 from cost.ledger.store import LedgerStore
 from cost.price_book.correction import (

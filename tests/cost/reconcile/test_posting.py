@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from cost.meters import METER_COLUMNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
 from cost.reconcile.anthropic import read_anthropic
 from cost.reconcile.ledger_side import booked, is_posted, posting_alone
