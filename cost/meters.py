@@ -3,12 +3,12 @@
 Usage counts tokens in inclusive buckets: `input_tokens` contains what came from a cache. Meters do not overlap, and `split` is
 the one way from buckets to meters:
 
-    split([100, 60, 0, 0, 20, 5], requests=1)  ->  (40, 60, 0, 0, 15, 5, 1)
+    split([100, 60, 0, 0, 20, 5], 1)  ->  (40, 60, 0, 0, 15, 5, 1)
 
 The columns of the ledger, of its roll-ups and of prices are named `<meter>_tokens` and `<meter>_nanousd`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -81,10 +81,10 @@ METER_COLUMNS: Final = tuple(f"{name}_nanousd" for name in METER_NAMES)
 TOKEN_COLUMNS: Final = tuple(f"{name}_tokens" for name in TOKEN_METERS)
 """Columns of token counts in inclusive buckets, as in `cost.usage.Usage`."""
 ZERO_METERS: Final[Meters] = (0,) * len(METERS)
-FALLBACKS: Final = tuple(
-    (place, METER_NAMES.index(each.within)) for place, each in enumerate(METERS) if each.within
-)
+FALLBACKS: Final = tuple((place, METER_NAMES.index(each.within)) for place, each in enumerate(METERS) if each.within)
 """Places of the meters that are within others, and of those others, which come first."""
+FOLLOWERS: Final = tuple((part, whole) for part, whole in FALLBACKS if METERS[part].follows)
+"""The same of the meters whose price may be left to that of another."""
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +99,8 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
 
 
-class MeterCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Amounts in nano-dollars, one field for each of `METER_COLUMNS`."""
+class MeterSums(TokenCounts, frozen=True, kw_only=True):
+    """The same counts with amounts in nano-dollars, one field for each of `METER_COLUMNS`."""
 
     input_nanousd: int = 0
     cached_input_nanousd: int = 0
@@ -111,14 +111,17 @@ class MeterCosts(msgspec.Struct, frozen=True, kw_only=True):
     request_nanousd: int = 0
 
 
-def split(buckets: Sequence[int], requests: int) -> Meters:
-    """Split inclusive counts, in the order of `TOKEN_COLUMNS`, into meters that do not overlap; requests are the last one."""
-    found = [*buckets, requests]
+def _compiled() -> Callable[[Sequence[int], int], Meters]:
+    """Compile `split` from the table: a loop over it would take four times as long, and every attempt is split."""
+    terms = [f"b[{place}]" for place in range(len(TOKEN_METERS))]
     for part, whole in FALLBACKS:
-        count = buckets[part]
-        if count:
-            found[whole] -= count
-    return tuple(found)
+        terms[whole] += f" - b[{part}]"
+    found: Callable[[Sequence[int], int], Meters] = eval(f"lambda b, requests: ({', '.join(terms)}, requests)")  # noqa: S307
+    return found
+
+
+split: Final = _compiled()
+"""Split inclusive counts, in the order of `TOKEN_COLUMNS`, into meters that do not overlap; requests are the last one."""
 
 
 def split_row(row: Mapping[str, int], requests: int) -> Meters:

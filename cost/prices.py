@@ -5,11 +5,11 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from cost.meters import FALLBACKS, METER_COLUMNS, METERS, TOKEN_COLUMNS, Meters, split
+from cost.meters import FOLLOWERS, METER_COLUMNS, METERS, TOKEN_COLUMNS, Meters, split
 from cost.usage import Usage
 
 NANO_PER_USD = 1_000_000_000
@@ -51,6 +51,7 @@ UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 UNIT: Final = re.compile(rf"({'|'.join(UNITS)})(/[A-Za-z0-9._-]{{1,24}}){{0,2}}", re.ASCII)
 """A unit's name. An image's may have its quality, or its quality and size, behind it: `image/hd/1024x1792`."""
 MOST_UNIT_PRICES: Final = 64
+
 
 def meters(usage: Usage) -> Meters:
     """Split the token counts of one request into meters that do not overlap."""
@@ -233,7 +234,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def figures(self) -> Meters:
         """Return nano-dollars per million of each meter, requests included."""
         found: list[int] = [*_own_figures(self)]
-        for place, general in FALLBACKS:
+        for place, general in FOLLOWERS:
             if found[place] is None:
                 found[place] = found[general]
         found[-1] *= _TOKENS_PER_PRICE
@@ -346,8 +347,13 @@ def price_from_usd(*, version: str, **usd_of_meter: Decimal | str | float | None
     Cached and cache-written input without a price costs what input does. Raises ValueError, and TypeError where a price of
     input or output is missing.
     """
-    told = {name.removesuffix("_usd"): usd_per_million(usd) for name, usd in usd_of_meter.items() if usd is not None}
+    told = {
+        name.removesuffix("_usd"): usd_per_million(amount)
+        for name, amount in usd_of_meter.items()
+        if amount is not None
+    }
     for each in METERS:
         if each.within and not each.follows and each.name not in told and each.within in told:
             told[each.name] = told[each.within]
-    return Price(version=version, **{f"{name}_nanousd": figure for name, figure in told.items()})
+    figures: dict[str, Any] = {f"{name}_nanousd": figure for name, figure in told.items()}
+    return Price(version=version, **figures)

@@ -19,6 +19,8 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
+
 _ID = 200
 """Width of id columns: wider than the gateway's own ids, because some come from callers and configurations."""
 _PRICE = 2 * _ID + 1

@@ -11,14 +11,13 @@ from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
-from cost.meters import TOKEN_COLUMNS
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.fleet.bill import bill_of, rate_of, weights_ps
 from cost.fleet.hours import HoursStore, PoolRecord, hour_up_us
 from cost.fleet.pool_config import PoolSection
-
+from cost.meters import TOKEN_COLUMNS
 from cost.prices import meters
 from cost.tables import rollup_hour
 from cost.times import HOUR_US

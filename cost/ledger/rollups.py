@@ -7,7 +7,6 @@ memory and as SQL over the ledger; `cost.ledger.verify` compares the two.
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from cost.meters import METER_COLUMNS
 from functools import cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final
@@ -17,6 +16,7 @@ from sqlalchemy import ColumnElement, Table, and_, case, func, literal
 from sqlmodel import col
 
 from cost.ledger.entries import TERMINAL, Entry
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 
@@ -115,9 +115,9 @@ def _sums_of(alike: Sequence[Entry]) -> Sums:
         closes * count if first.attempt == 1 and first.origin == "caller" else 0,
         tried * count,
         count if first.served else 0,
-        *sums[: len(_TOKENS)],
+        *sums[: len(_COUNTED)],
         sum(filter(None, costs)),
-        *sums[len(_TOKENS) :],
+        *sums[len(_COUNTED) :],
         *_known(baselines),
         *_known(cheapest),
         *_known(hosted),

@@ -5,7 +5,6 @@ All is read in one snapshot, hour by hour, so that neither concurrent writes nor
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from cost.meters import METER_COLUMNS
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from cost.ledger.rollups import (
     spend_day,
     spend_of,
 )
+from cost.meters import METER_COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 

@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any, Final
 
-from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from sqlalchemy import ColumnElement, Row, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-
+from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
 from cost.reconcile.matching import OurRow
+from cost.reconcile.statement import COST_METERS, TOKEN_METERS
 from cost.tables import LedgerEntry, rollup_day
 from cost.times import DAY_US
 
@@ -100,10 +100,10 @@ def _our_row(row: Row[Any]) -> OurRow:
     return OurRow(
         day_us=int(names["start_us"]),
         **{name: str(names[name]) for name in _GROUP[1:]},
-        tokens=cast("Tokens", tuple(used[name] for name in TOKEN_METERS)),
+        tokens=tuple(used[name] for name in TOKEN_METERS),
         reasoning_tokens=sums["reasoning_tokens"],
         attempts=sums["attempts"],
         unpriced_attempts=sums["unpriced_attempts"],
         cost_nanousd=sums["cost_nanousd"],
-        meters=cast("CostMeters", tuple(spent[name] for name in COST_METERS)),
+        meters=tuple(spent[name] for name in COST_METERS),
     )

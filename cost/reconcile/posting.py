@@ -6,13 +6,13 @@ the difference, to the token and to the nano-dollar.
 """
 
 from collections.abc import Mapping, Sequence
-from cost.meters import METER_COLUMNS
 from hashlib import sha256
 from typing import Final, cast
 
 import msgspec
 
 from cost.ledger.entries import Entry, adjustment
+from cost.meters import METER_COLUMNS
 from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
 from cost.reconcile.statement import COST_METERS, NO_TOKENS, TOKEN_METERS, BadExport, Statement, Tokens
 from cost.times import DAY_US, day_of

@@ -15,6 +15,7 @@ from unicodedata import category
 
 import msgspec
 
+from cost import meters
 from cost.times import DAY_US
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -31,7 +32,7 @@ _TABLE: Final = re.compile(r"[A-Za-z_\" ]+,")
 EXACT: Final = Context(prec=120)
 """Decimal context wide enough that no sum of amounts is ever rounded."""
 
-TOKEN_METERS: Final = ("input", "cached_input", "cache_write", "cache_write_1h", "output")
+TOKEN_METERS: Final = tuple(name for name in meters.TOKEN_METERS if name != "reasoning")
 """Token meters that both sides count. No provider tells reasoning apart here, so `output` contains it."""
 COST_METERS: Final = (*TOKEN_METERS, "request")
 

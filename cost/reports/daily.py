@@ -6,12 +6,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
-from cost.meters import METER_COLUMNS, METER_NAMES
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import BudgetStatus
 from cost.fleet.earnings import PoolEarnings
-
+from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
 from cost.prices import usd
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, Dimension, UsagePage, UsageQuery, UsageReader, UsageSums

@@ -9,6 +9,7 @@ from typing import Final
 
 from cost.budgets.budget import BudgetStatus
 from cost.fleet.earnings import PoolEarnings
+from cost.meters import METERS
 from cost.reports.daily import (
     SECTIONS,
     WEEK,

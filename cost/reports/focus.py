@@ -17,15 +17,14 @@ import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
-from cost.meters import METER_COLUMNS, METER_NAMES
 from unicodedata import combining, normalize
 
 import msgspec
 from sqlalchemy import Table, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-
 from cost.ledger.rollups import ROLLUP_KEY
+from cost.meters import METER_COLUMNS, METER_NAMES, METERS, split_row
 from cost.prices import Price
 from cost.reports.cells import Cell, csv_line
 from cost.reports.report_errors import BadQuery
@@ -106,7 +105,7 @@ Counts, counterfactual cost and what the tier batch saved are on a group's first
 """
 COLUMNS: Final = FOCUS_COLUMNS + CUSTOM_COLUMNS
 
-_LABELS: Final = {each.name: each.focus_label for each in METER_NAMES}
+_LABELS: Final = {each.name: each.focus_label for each in METERS}
 _UNITS: Final = {
     "second": ("Seconds", "Audio Seconds"),
     "character": ("Characters", "Characters Spoken"),

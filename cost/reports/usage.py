@@ -19,6 +19,7 @@ from sqlalchemy import (
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
@@ -52,7 +53,7 @@ COLUMNS: Final = {
 _TIMES: Final = ("day", "hour")
 
 
-class UsageSums(TokenCounts, MeterCosts, frozen=True, kw_only=True):
+class UsageSums(MeterSums, frozen=True, kw_only=True):
     """Sums of the roll-ups, by their column names. Unpriced attempts are counted and add nothing to the cost."""
 
     requests: int = 0

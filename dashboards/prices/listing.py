@@ -5,10 +5,10 @@ import json
 from decimal import Decimal
 from typing import Any, Final
 
-from cost.meters import METER_NAMES
 from pydantic import ValidationError
 
 from cost import times
+from cost.meters import METER_NAMES
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.price_config import EnteredPrices
 from cost.prices import Price, usd

@@ -5,7 +5,6 @@ enter prices.
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Final
-from cost.meters import METER_NAMES
 from urllib.parse import quote
 
 import msgspec
@@ -14,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from cost.errors import PriceError, UnknownPrice
+from cost.meters import METER_NAMES
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
 from cost.prices import Price, usd

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Final
-from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -18,7 +17,7 @@ from starlette.responses import Response
 
 from classifier.prediction import Prompt
 from cost.ledger.entries import Entry
-
+from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reports.focus import unit_label
 from cost.reports.recent import (
     MAX_PAGE,
@@ -485,7 +484,7 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
     return Table.of(columns, rows, query, name="attempts", caption="Attempts")
 
 
-_METER_WORDS: Final = {each.name: each.request_label for each in METER_NAMES}
+_METER_WORDS: Final = {each.name: each.request_label for each in METERS}
 
 
 def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, int]]:
@@ -495,7 +494,7 @@ def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, 
     used: tuple[int | None, ...] = (*split_row(sums, 0)[:-1], None)
     rows = zip(METER_NAMES, used, METER_COLUMNS, strict=True)
     found: list[tuple[str, int | Decimal | None, int]] = [
-        (_METER_WORDS.get(name, name), tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
+        (_METER_WORDS[name], tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
     ]
     units = {each.unit for each in attempts if each.unit}
     if len(units) == 1 and found and found[-1][0] == _METER_WORDS["request"]:

@@ -6,11 +6,22 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from cost.meters import METER_NAMES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.prices import NANO_PER_USD, LongPrompt, Price, from_json, meters, nanousd, price_from_usd, to_json, usd, usd_per_million
+from cost.meters import METER_NAMES
+from cost.prices import (
+    NANO_PER_USD,
+    LongPrompt,
+    Price,
+    from_json,
+    meters,
+    nanousd,
+    price_from_usd,
+    to_json,
+    usd,
+    usd_per_million,
+)
 from cost.usage import Usage
 
 amounts = st.integers(0, 10**14)

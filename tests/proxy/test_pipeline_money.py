@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cost.meters import METER_COLUMNS
 from accounts.caller import Role
 from cost.budgets.budget_reservations import BudgetCheck
 from cost.errors import BudgetExceeded
 from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
+from cost.meters import METER_COLUMNS
 from cost.savings.comparators import Comparator, Comparators
 from cost.savings.holdout import arm_of
 from proxy.plan.decision_record import read

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cost.meters import METER_COLUMNS, Meters
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select, text
@@ -20,7 +19,7 @@ from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
 from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
-
+from cost.meters import METER_COLUMNS, Meters
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, HOUR_US
 from tests.cost.fleet.pools import DAY, pool, work

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cost.meters import METER_COLUMNS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -16,6 +15,7 @@ from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import Entry
 from cost.ledger.postings import reverse
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.price_book.correction import (
     MOST_DAYS,
     Correction,

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cost.meters import METER_COLUMNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -14,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.reconcile.anthropic import read_anthropic
 from cost.reconcile.ledger_side import booked, is_posted, posting_alone
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare

@@ -4,11 +4,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from cost.meters import METER_COLUMNS
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.prices import LongPrompt, Price
 from cost.reports.focus import FocusNames
 from cost.usage import Usage

@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from cost.meters import METER_COLUMNS, METER_NAMES
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS, METER_NAMES
 from cost.prices import NANO_PER_USD, Price, UnitPrice
 from cost.reports.focus import COLUMNS, CUSTOM_COLUMNS, FOCUS_COLUMNS, FocusExport, FocusNames, FocusQuery, charges
 from cost.reports.report_errors import BadQuery

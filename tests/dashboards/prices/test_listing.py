@@ -4,10 +4,10 @@ from datetime import date
 from decimal import Decimal
 
 import pytest
-from cost.meters import METER_NAMES
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost.meters import METER_NAMES
 from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.prices import Price, nanousd
 from dashboards.prices.listing import (
