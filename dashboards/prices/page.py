@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from cost.errors import PriceError, UnknownPrice
-from cost.meters import METER_NAMES
+from cost.meters import METER_NAMES, METERS
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
 from cost.prices import Price, usd
@@ -37,15 +37,8 @@ _SOURCES: Final[Mapping[str, str]] = {
     "override": "entered here",
     "correction": "correction",
 }
-_METER_LABELS: Final[Mapping[str, str]] = {
-    "input": "Input",
-    "cached_input": "Cached input",
-    "cache_write": "Cache write",
-    "cache_write_1h": "Cache write, 1 h",
-    "output": "Output",
-    "reasoning": "Reasoning",
-}
-_SELDOM: Final = frozenset({"cache_write_1h", "reasoning"})
+_METER_LABELS: Final = {each.name: each.price_label for each in METERS if each.in_tokens}
+_SELDOM: Final = frozenset(each.name for each in METERS if each.follows)
 """Meters that mostly cost what another one does."""
 _FIGURES: Final = tuple(
     Column(meter, label, note="US dollars per million tokens", sortable=False)
