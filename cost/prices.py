@@ -22,7 +22,7 @@ _MOST_NANOUSD: Final = MOST_USD_PER_MILLION * NANO_PER_USD
 _MILLI: Final = 1_000
 MOST_UNIT_USD: Final = 1_000
 MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * _TOKENS_PER_PRICE * NANO_PER_USD
-"""What a million of a unit may cost at most: it must fit 64 bits."""
+"""The most that a million of a unit may cost: it must fit 64 bits."""
 _DIGEST_DIGITS: Final = 6
 _buckets: Final = operator.attrgetter(*TOKEN_COLUMNS)
 _own_figures: Final = operator.attrgetter(*METER_COLUMNS)
@@ -46,7 +46,7 @@ def usd(amount_nanousd: int) -> Decimal:
 
 
 Unit = Literal["second", "character", "image", "search"]
-"""What is billed beside tokens: audio by its length, text to be spoken, pictures made, searches of a reranker."""
+"""Units billed beside tokens: audio by its length, text to be spoken, pictures made, searches of a reranker."""
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 UNIT: Final = re.compile(rf"({'|'.join(UNITS)})(/[A-Za-z0-9._-]{{1,24}}){{0,2}}", re.ASCII)
 """A unit's name. An image's may have its quality, or its quality and size, behind it: `image/hd/1024x1792`."""
@@ -134,7 +134,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def has_tokens(self) -> bool:
-        """Whether it is known what a token costs."""
+        """True if it is known what a token costs."""
         return not self.units or self.input_nanousd > 0 or self.output_nanousd > 0
 
     def covers(self, usage: Usage) -> bool:

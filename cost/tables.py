@@ -177,7 +177,7 @@ _WIDTHS = {
     "unit": _UNIT,
 }
 _ADDED: Final = {"unit": text("''"), "quantity_milli": text("0"), "batch_saved_nanousd": text("0")}
-"""What sums that were there before have in columns that came later."""
+"""Defaults of later columns in sums that were there before."""
 
 
 def _rollup(name: str) -> Table:
@@ -349,7 +349,7 @@ class ClosedMonth(SQLModel, table=True):
 
 
 class MonthMark(SQLModel, table=True):
-    """What a person said of one step of a month's checklist: a tick, a comment, or both. The last one counts."""
+    """A person's word on one step of a month's checklist: a tick, a comment, or both. The last one counts."""
 
     __tablename__: ClassVar[str] = "month_mark"
     __table_args__ = (PrimaryKeyConstraint("organisation_id", "start_us", "step", name="pk_month_mark"),)
@@ -359,7 +359,7 @@ class MonthMark(SQLModel, table=True):
     step: str = Field(sa_column=Column(String(_ID), nullable=False))
     ticked: bool = Field(sa_column=Column(Boolean, nullable=False))
     said: str = Field(sa_column=Column(Text, nullable=False))
-    """What the step said when it was ticked: a tick holds while it says the same."""
+    """Text of the step when it was ticked: a tick holds while it says the same."""
     comment: str = Field(sa_column=Column(Text, nullable=False))
     marked_by: str = Field(sa_column=Column(String(_ID), nullable=False))
     marked_us: int = Field(sa_column=Column(BigInteger, nullable=False))

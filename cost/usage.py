@@ -25,13 +25,13 @@ class Usage(TokenCounts, frozen=True, kw_only=True):
     """
 
     tool_calls: tuple[tuple[str, int], ...] = ()
-    """How often each tool was called that the provider runs, by name, where the upstream says so."""
+    """Calls of each tool that the provider runs, by its name, where the upstream says so."""
     source: UsageSource = "none"
     flags: tuple[str, ...] = ()
     unit: str = ""
-    """What else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
+    """Unit of what else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
     quantity_milli: int = 0
-    """How much of it, in thousandths."""
+    """Quantity of it, in thousandths."""
 
 
 ABSURD: Final = "absurd_usage"
@@ -40,7 +40,7 @@ PARTIAL: Final = "usage_partial"
 REASONING_ADDED: Final = "reasoning_added"
 CONTINUED: Final = "continued"
 UPSTREAM_STATUS: Final = "upstream_status_"
-"""How a flag begins that ends with the status which the upstream answered; an entry's `status` is the caller's."""
+"""Beginning of a flag that ends with the status which the upstream answered; an entry's `status` is the caller's."""
 """Flag of an attempt that went on with an answer whose replica was lost."""
 UNPRICED_CALLS: Final = "tool_calls_unpriced"
 """The cost is without calls of tools that the provider ran, whose price is not known."""

@@ -62,7 +62,7 @@ class Awaiting(Protocol):
 
 
 class JournalState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a journal is, for health checks, metrics and pages."""
+    """State of a journal, for health checks, metrics and pages."""
 
     depth: int
     """Entries that the database does not have yet."""

@@ -15,7 +15,7 @@ from cost.times import DAY_US
 
 Outcome = Literal["agrees", "differs", "posted"]
 Compared = Mapping[str, Mapping[int, Outcome]]
-"""What came of each compared day, by provider in lower case."""
+"""Results of each compared day, by provider in lower case."""
 _MOST_CHARS: Final = 200
 
 

@@ -28,7 +28,7 @@ _MOST_TOKENS: Final = 10**15
 _MOST_USD: Final = Decimal(10) ** 9
 _MAX_DIGITS: Final = 60
 _TABLE: Final = re.compile(r"[A-Za-z_\" ]+,")
-"""How a CSV begins, and no JSON."""
+"""Beginning of a CSV, and no JSON."""
 EXACT: Final = Context(prec=120)
 """Decimal context wide enough that no sum of amounts is ever rounded."""
 
@@ -259,7 +259,7 @@ def _page_nodes(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) 
 
 
 def _table(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) -> Node:
-    """A table as one page, each row a bucket of its own; an empty cell is one that is not there."""
+    """Return a table as one page, each row a bucket of its own; an empty cell is one that is not there."""
     reader = csv.reader(io.StringIO(text))
     buckets = []
     try:
@@ -276,7 +276,7 @@ def _table(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) -> No
 
 
 def whole_number(cell: str | None) -> int | str | None:
-    """A cell's count, where it is one; otherwise as it stands, for whoever reads it to refuse."""
+    """Return a cell's count, where it is one; otherwise as it stands, for whoever reads it to refuse."""
     return int(cell) if cell is not None and cell.isascii() and cell.isdigit() else cell
 
 

@@ -69,7 +69,7 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[Section, ...]
     standings: tuple[BudgetStatus, ...] = ()
     pools: tuple[PoolEarnings, ...] = ()
-    """What the hours of the organisation's own GPUs earned that day; none in a team's report."""
+    """Earnings of the organisation's own GPUs that day; none in a team's report."""
 
     @property
     def day_before(self) -> UsageSums:

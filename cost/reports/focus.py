@@ -385,7 +385,7 @@ def _label(group: Row, meter: str) -> str:
 
 
 def unit_label(unit: str) -> str:
-    """What a unit of the ledger counts, in words: `image/hd` is `Images (hd)`."""
+    """Return what a unit of the ledger counts, in words: `image/hd` is `Images (hd)`."""
     name, _, kind = unit.partition("/")
     return _UNITS[name][1] + (f" ({kind})" if kind else "")
 
