@@ -226,7 +226,7 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool = False
     """True if another order than by time has a next page."""
     places: tuple[Place, ...] = ()
-    """Where each of the requests stands, by its newest matching attempt; empty in another order than by time."""
+    """Place of each of the requests, by its newest matching attempt; empty in another order than by time."""
 
 
 class RecentReader:
