@@ -5,7 +5,7 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
 
@@ -119,9 +119,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def of_tier(self, tier: ServiceTier | None) -> "Price":
         """Return the price in a service tier; this one for None, and where the tier has no price of its own."""
-        if tier is None:
-            return self
-        return (self.flex if tier == "flex" else self.priority) or self
+        match tier:
+            case None:
+                return self
+            case "flex":
+                return self.flex or self
+            case "priority":
+                return self.priority or self
+            case _:
+                assert_never(tier)
 
     def priced_unit(self, unit: str) -> UnitPrice | None:
         """Return the price of a unit, or of what it is a kind of: of `image/hd/1024x1792` else that of `image/hd`, else that

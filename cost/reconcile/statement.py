@@ -36,9 +36,9 @@ TOKEN_METERS: Final = tuple(name for name in meters.TOKEN_METERS if name != "rea
 """Token meters that both sides count. No provider tells reasoning apart here, so `output` contains it."""
 COST_METERS: Final = (*TOKEN_METERS, "request")
 
-Tokens = tuple[int, int, int, int, int]
+Tokens = tuple[int, ...]
 """One count for each of `TOKEN_METERS`; they do not overlap."""
-NO_TOKENS: Final[Tokens] = (0, 0, 0, 0, 0)
+NO_TOKENS: Final[Tokens] = (0,) * len(TOKEN_METERS)
 
 
 class BadExport(Exception):

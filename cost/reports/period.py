@@ -57,7 +57,7 @@ _FIELDS: Final[Mapping[Grouping, str]] = {
 
 def part_of(origin: str) -> Part:
     """Return the kind of cost of entries of this origin."""
-    return _PART_OF.get(origin, "corrections")
+    return _PART_OF[origin]
 
 
 class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):

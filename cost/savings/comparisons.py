@@ -175,12 +175,19 @@ def cost_parts(lines: Iterable[Line], gateway_nanousd: int) -> dict[Part, int]:
     """Return the spending by kind in nano-dollars; the parts add up to all of it."""
     parts: dict[Part, int] = dict.fromkeys(PARTS, 0)
     for line in lines:
-        parts[_PART_OF.get(line.origin, "corrections")] += line.cost_nanousd
+        parts[_PART_OF[line.origin]] += line.cost_nanousd
     parts["gateway"] = gateway_nanousd
     return parts
 
 
-_PART_OF: Final[dict[str, Part]] = {"caller": "requests", "shadow": "shadow", "true-up": "true-up", "idle": "idle"}
+_PART_OF: Final[dict[str, Part]] = {
+    "caller": "requests",
+    "shadow": "shadow",
+    "correction": "corrections",
+    "reconciliation": "corrections",
+    "true-up": "true-up",
+    "idle": "idle",
+}
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
