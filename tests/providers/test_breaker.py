@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from providers.breaker import EVERYONE, FAILING_AFTER, FAULTS_KEPT, Absence, Breakers, BreakerState, Permit, Scope
 from providers.config import BreakerConfig
 from providers.target import Target
+from tests.examples import examples
 from tests.providers.calls import target
 
 
@@ -704,7 +705,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerMachine = BreakerMachine.TestCase
-TestBreakerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBreakerMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_the_last_faults_are_kept_for_people() -> None:

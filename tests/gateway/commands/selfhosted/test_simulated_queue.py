@@ -11,6 +11,7 @@ from selfhosted.offline.simulate.fleet import Fleet, FleetSpec, Measured
 from selfhosted.offline.simulate.machines import machine_of
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import Trace, sped_up
+from tests.examples import examples
 
 MACHINE = machine_of()
 
@@ -25,7 +26,7 @@ def run(
     return measured
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     seed=st.integers(0, 99),

@@ -17,6 +17,7 @@ from selfhosted.offline.simulate.report import HEADINGS, report_of, row_of, spre
 from selfhosted.offline.simulate.scaling import SCALERS, demand_of
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import Trace, TraceRequest, read_trace
+from tests.examples import examples
 
 DATA = Path(__file__).parent / "data"
 MACHINE = machine_of()
@@ -148,7 +149,7 @@ def test_report() -> None:
     assert spread_of([]).mean is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 1_000),
     policy=st.sampled_from(POLICIES),
