@@ -18,7 +18,7 @@ def common_folder(factory: pytest.TempPathFactory) -> Path:
     return own.parent if own.name.startswith("popen-") else own
 
 
-def folder_once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:
+def folder_once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], object]) -> Path:
     """Return a folder that the first process to ask has filled; the others wait for that."""
     folder = common_folder(factory) / name
     done = folder.with_suffix(".done")
