@@ -20,11 +20,11 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.ledger.entries import METER_COLUMNS
 from cost.ledger.rebuild import rebuild
 from cost.ledger.rollups import counted, ledger_sums
 from cost.ledger.rows import COLUMNS
 from cost.ledger.verify import check
+from cost.meters import METER_COLUMNS
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
 from cost.tables import ROLLUP_SUMS, LedgerEntry

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Index, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
-from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us

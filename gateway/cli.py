@@ -71,7 +71,7 @@ _EXPECTED: Final = (
     ("cost.budgets.budget_errors", "BudgetError", ""),
     ("cost.fleet.fleet_errors", "FleetError", ""),
     ("cost.reports.report_errors", "BadQuery", ""),
-    ("cost.reconcile.books", "TooManyRows", ""),
+    ("cost.reconcile.ledger_side", "TooManyRows", ""),
     ("cost.reconcile.posting", "TooManyEntries", ""),
     ("classifier.learning.recalibrate", "TooFewLabels", ""),
     ("classifier.learning.store", "LearningError", ""),

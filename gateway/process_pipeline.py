@@ -15,7 +15,7 @@ from accounts.store import AccountStore
 from classifier.learning.store import Verdict
 from classifier.onnx_classifier import load_classifier
 from cost.price_book.book import PriceBook
-from cost.price_book.watch import PriceWatch
+from cost.price_book.price_updates import PriceWatch
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
 from gateway.link.data_sources import DataSources

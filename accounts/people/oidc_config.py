@@ -21,7 +21,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_GROUP_CHARS)]
 
 
 def is_secure(address: str) -> bool:
-    """True for an https URL, or an http one on a loopback host: nobody in between can read or answer."""
+    """Return True for an https URL, or an http one on a loopback host: nobody in between can read or answer."""
     try:
         parts = urlsplit(address)
         # Reading the port is what checks it.

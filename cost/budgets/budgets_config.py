@@ -6,7 +6,7 @@ from settings.types import Section
 
 
 class BudgetsConfig(Section):
-    """How budgets are kept."""
+    """Settings of budgets."""
 
     patience_s: float = Field(
         default=2.0,

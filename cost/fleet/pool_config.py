@@ -118,7 +118,7 @@ Pools = Annotated[tuple[PoolSection, ...], Field(max_length=100), AfterValidator
 
 
 def pool_named(pools: Sequence[PoolSection], name: str) -> PoolSection:
-    """The pool of this name. Raises UnknownPool, which names those that there are."""
+    """Return the pool of this name. Raises UnknownPool, which names those that there are."""
     for pool in pools:
         if pool.name == name:
             return pool

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from cost.meters import METER_COLUMNS, METERS, TOKEN_METERS
 from cost.price_book.book import DatedPrice
 from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
 from cost.prices import (
@@ -27,7 +28,7 @@ from settings.types import Section
 
 _MAX_PRICE_USD = Decimal(1_000_000)
 _MOST_VERSIONS: Final = 64
-_OWN_METERS: Final = ("cached_input", "cache_write", "cache_write_1h", "reasoning")
+_OWN_METERS: Final = tuple(each.name for each in METERS if each.within)
 """Meters that cost what another one does if they have no price of their own."""
 
 
@@ -83,16 +84,8 @@ class MeterPrices(Section):
 
     def flat(self, version: str, request_usd: Decimal) -> Price:
         """Return these figures as a price, without long prompts and batches."""
-        return price_from_usd(
-            version=version,
-            input_usd=self.input,
-            output_usd=self.output,
-            cached_input_usd=self.cached_input,
-            cache_write_usd=self.cache_write,
-            cache_write_1h_usd=self.cache_write_1h,
-            reasoning_usd=self.reasoning,
-            request_usd=request_usd,
-        )
+        figures: dict[str, Decimal | None] = {f"{name}_usd": getattr(self, name) for name in TOKEN_METERS}
+        return price_from_usd(version=version, request_usd=request_usd, **figures)
 
 
 class LongPromptPrices(MeterPrices):
@@ -331,16 +324,12 @@ def _discounted(price: Price, share: Decimal) -> Price:
     def less(figure: int) -> int:
         return int((figure * share).to_integral_value(ROUND_HALF_UP))
 
-    write_1h, reasoning = price.cache_write_1h_nanousd, price.reasoning_nanousd
+    figures: dict[str, Any] = {
+        name: less(figure) for name in METER_COLUMNS if (figure := getattr(price, name)) is not None
+    }
     return Price(
         version=price.version,
-        input_nanousd=less(price.input_nanousd),
-        output_nanousd=less(price.output_nanousd),
-        cached_input_nanousd=less(price.cached_input_nanousd),
-        cache_write_nanousd=less(price.cache_write_nanousd),
-        cache_write_1h_nanousd=None if write_1h is None else less(write_1h),
-        reasoning_nanousd=None if reasoning is None else less(reasoning),
-        request_nanousd=less(price.request_nanousd),
+        **figures,
         long_prompts=tuple(
             LongPrompt(above_tokens=each.above_tokens, price=_discounted(each.price, share))
             for each in price.long_prompts

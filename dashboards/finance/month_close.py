@@ -5,15 +5,15 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.claim.report import Claim
 from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing
 from cost.close.month import Month
-from cost.ledger.late import Late, late_between
+from cost.ledger.late_entries import Late, late_between
 from cost.reconcile.coverage import compared_days
 from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
 from cost.reports.scope import ReadScope
+from cost.savings.savings_report import Claim
 from dashboards.savings import Claims
 
 

@@ -9,10 +9,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from cost.close.checklist import ProviderMonth, providers_of
-from cost.reconcile.books import TooManyRows
 from cost.reconcile.coverage import keep_compared, outcomes
+from cost.reconcile.ledger_side import TooManyRows
 from cost.reconcile.matching import ALL, Line, Reconciliation
-from cost.reconcile.report import Tolerance, differing, tolerance_of
+from cost.reconcile.reconciliation_report import Tolerance, differing, tolerance_of
 from cost.reconcile.statement import TOKEN_METERS, BadExport
 from cost.reports.period import PeriodReader
 from cost.reports.usage import UsageFilters, UsageQuery, UsageReader, UsageRow

@@ -26,7 +26,15 @@ from dashboards.keys.change import (
     set_key_models,
 )
 from dashboards.limits.change import put_limit, remove_limit
-from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_as_form, limits_in, rule_in_words
+from dashboards.limits.limit_fields import (
+    FIELDS,
+    KINDS,
+    PERIOD_CHOICES,
+    dollars_in,
+    limits_as_form,
+    limits_in,
+    rule_in_words,
+)
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.address import base_url
@@ -275,7 +283,7 @@ def _new(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]
         base=_base(view),
         roles=_ROLES if view.may("organisation.change") else (),
         fields=FIELDS,
-        periods=PERIODS,
+        periods=PERIOD_CHOICES,
         kinds=KINDS,
         tomorrow=(utc_now() + _DAY).date().isoformat(),
         values=values,
@@ -386,7 +394,7 @@ def _budget_in(view: PageRequest, form: Form) -> Budget | None:
         organisation_id=view.the_team.organisation_id,
         scope="key",
         scope_id="",
-        period=cast(Period, form.one_of("budget_period", tuple(name for name, _ in PERIODS))),
+        period=cast(Period, form.one_of("budget_period", tuple(name for name, _ in PERIOD_CHOICES))),
         kind=cast(Kind, form.one_of("budget_kind", tuple(name for name, _ in KINDS))),
         limit_nanousd=limit,
     )

@@ -28,7 +28,7 @@ from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
 from cost.ledger.drain import Drain
-from cost.price_book.watch import PriceWatch
+from cost.price_book.price_updates import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
 from dashboards.live.readers import Operations

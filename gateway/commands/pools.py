@@ -15,8 +15,8 @@ from gateway.table import print_table
 
 if TYPE_CHECKING:
     from cost.config import CostSection
+    from cost.fleet.cost_adjustment import Posting
     from cost.fleet.pool_config import PoolSection
-    from cost.fleet.true_up import Posting
     from dashboards.savings import Claims
 
 pools_app = typer.Typer(
@@ -86,7 +86,7 @@ def _told_pool(pool: "PoolSection") -> dict[str, Any]:
 
 
 async def _day(claims: "Claims", pool: "PoolSection", record: Any, day_us: int, now_us: int) -> dict[str, Any]:
-    from cost.fleet.true_up import pending
+    from cost.fleet.cost_adjustment import pending
     from cost.prices import usd
     from cost.times import day_of
 

@@ -34,9 +34,9 @@ from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
-from gateway.wiring.books import keep_rounds, open_drain
 from gateway.wiring.counts import keep_counts
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
+from gateway.wiring.ledger_rounds import keep_rounds, open_drain
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.other_hosts import OtherHosts, open_other_hosts

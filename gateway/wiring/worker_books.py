@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.books import BudgetedBooks
+from cost.budgets.budget_reservations import Holds
+from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import Grants
-from cost.budgets.holds import Holds
 from cost.config import CostSection
 from cost.ledger.journal import Awaiting, Journal
 from cost.ledger.ledger import Ledger

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.reconcile.anthropic import read_anthropic
-from cost.reconcile.books import booked, is_posted, posting_alone
+from cost.reconcile.ledger_side import booked, is_posted, posting_alone
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import TooManyEntries, entries_of, posting_id, spread
@@ -32,6 +33,7 @@ from tests.cost.reconcile.exports import (
     page,
 )
 from tests.cost.reconcile.ours import after, row
+from tests.examples import examples
 
 DAY_LENGTH_US = 86_400_000_000
 LATER_US = DAY_US + 30 * DAY_LENGTH_US
@@ -119,7 +121,7 @@ _rows = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.lists(_usage, max_size=4), max_size=2),
     st.lists(st.lists(_cost, max_size=4), max_size=2),

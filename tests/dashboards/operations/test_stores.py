@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.drain import Drain
 from cost.ledger.journal import JournalState
+from cost.ledger.orphan_reaper import Sweep
 from cost.ledger.store import LedgerStore
-from cost.ledger.sweep import Sweep
 from dashboards.live.workers import WorkersNow
 from dashboards.operations import stores
 from dashboards.webhooks.outbox import Outbox

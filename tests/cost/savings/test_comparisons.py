@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.claim.holdout import Measured
-from cost.claim.savings import (
+from cost.fleet.bill import allocate, bill_of, weights_ps
+from cost.prices import price_from_usd
+from cost.savings.comparisons import (
     ComparisonResult,
     Figures,
     Fleet,
@@ -26,8 +27,7 @@ from cost.claim.savings import (
     quality,
     saving_share,
 )
-from cost.fleet.bill import allocate, bill_of, weights_ps
-from cost.prices import price_from_usd
+from cost.savings.holdout import Measured
 from cost.times import DAY_US
 from cost.usage import Usage
 from tests.cost.fleet.pools import DAY, pool

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.claim.comparators import Baselines, Comparator, Comparators
 from cost.prices import price_from_usd
+from cost.savings.comparators import Baselines, Comparator, Comparators
 from cost.usage import Usage
 
 GPT_4O = price_from_usd(version="2026-05-01", input_usd="2.50", output_usd="10", cached_input_usd="1.25")

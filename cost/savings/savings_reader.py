@@ -14,15 +14,15 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.claim.holdout import ArmSums
-from cost.claim.savings import Billed, Fleet, Ground, Line, figures
+from cost.fleet.cost_adjustment import IDLE, FleetBooks, Pending, PostedDay, bill_of_day, pending
+from cost.fleet.cost_adjustment import PoolDay as PoolBooks
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
-from cost.fleet.true_up import IDLE, FleetBooks, Pending, PostedDay, bill_of_day, pending
-from cost.fleet.true_up import PoolDay as PoolBooks
 from cost.ledger.entries import Arm
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
+from cost.savings.comparisons import Billed, Fleet, Ground, Line, figures
+from cost.savings.holdout import ArmSums
 from cost.tables import LatePosting, LedgerEntry, rollup_day
 from cost.times import DAY_US, HOUR_US
 

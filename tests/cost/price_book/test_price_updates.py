@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.price_book.book import DatedPrice, PriceBook, price_book
+from cost.price_book.price_updates import PriceWatch
 from cost.price_book.store import PriceStore
-from cost.price_book.watch import PriceWatch
 from cost.prices import Price, price_from_usd
 from gateway.database import make_engine
 from tests.cost.entries import until

@@ -1,6 +1,6 @@
 """The watch over all budgets of the database: warnings when they fill, and grants of processes that are dead.
 
-One process of a host does this for all of them, while holds (`cost.budgets.holds`) are each process's own.
+One process of a host does this for all of them, while holds (`cost.budgets.budget_reservations`) are each process's own.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class BudgetWatch:
         """Times that the database failed or did not answer in time."""
 
     async def run(self) -> None:
-        """Looks after the budgets, for ever. No failure ends the loop."""
+        """Look after the budgets, for ever. No failure ends the loop."""
         clock = asyncio.get_running_loop().time
         forget_at = clock() + _FORGET_S
         while True:
@@ -66,7 +66,7 @@ class BudgetWatch:
         await self._tell(await self._grants.standings(self._now_us()))
 
     async def forget_dead(self) -> None:
-        """Deletes the grants of processes that are dead or unknown and have no open reserve.
+        """Delete the grants of processes that are dead or unknown and have no open reserve.
 
         Dead is not seen for an hour. Each gets ten minutes from when that is noticed: after a long outage of the
         database all look dead, and whoever comes back first must not take what the others hold for attempts that the

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.hourly_check import Checked, LedgerWatch, due
 from cost.ledger.store import LedgerStore
-from cost.ledger.watch import Checked, LedgerWatch, due
 from cost.times import DAY_US, HOUR_US
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle

@@ -22,14 +22,14 @@ _PATIENCE_S: Final = 5.0
 
 
 class PriceSource(Protocol):
-    """Where overrides are read and versions kept; PriceStore is one."""
+    """Storage of overrides and versions; PriceStore is one."""
 
     async def overrides(self) -> list[DatedPrice]:
-        """Overrides that were not withdrawn, in the order they were entered. Raises PriceError."""
+        """Return overrides that were not withdrawn, in the order they were entered. Raises PriceError."""
         ...
 
     async def remember_all(self, prices: Iterable[DatedPrice]) -> list[DatedPrice]:
-        """Keeps versions for good; returns them in the order given, under the names that they got."""
+        """Keep versions for good; return them in the order given, under the names that they got."""
         ...
 
 

@@ -8,8 +8,9 @@ from sqlalchemy import ColumnElement, Row, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS
+from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
 from cost.reconcile.matching import OurRow
+from cost.reconcile.statement import COST_METERS, TOKEN_METERS
 from cost.tables import LedgerEntry, rollup_day
 from cost.times import DAY_US
 
@@ -91,28 +92,18 @@ def _our_row(row: Row[Any]) -> OurRow:
     names = row._mapping  # noqa: SLF001 - SQLAlchemy's own public way to read a row by name
     # PostgreSQL sums integers to Decimals.
     sums = {name: int(names[name] or 0) for name in _SUMS}
-    cached, written = sums["cached_input_tokens"], sums["cache_write_tokens"]
-    written_1h = sums["cache_write_1h_tokens"]
+    used = dict(zip(METER_NAMES, split_row(sums, sums["attempts"]), strict=True))
+    spent = dict(zip(METER_NAMES, (sums[name] for name in METER_COLUMNS), strict=True))
+    # No provider tells reasoning apart.
+    for each in (used, spent):
+        each["output"] += each["reasoning"]
     return OurRow(
         day_us=int(names["start_us"]),
         **{name: str(names[name]) for name in _GROUP[1:]},
-        tokens=(
-            sums["input_tokens"] - cached - written,
-            cached,
-            written - written_1h,
-            written_1h,
-            sums["output_tokens"],
-        ),
+        tokens=tuple(used[name] for name in TOKEN_METERS),
         reasoning_tokens=sums["reasoning_tokens"],
         attempts=sums["attempts"],
         unpriced_attempts=sums["unpriced_attempts"],
         cost_nanousd=sums["cost_nanousd"],
-        meters=(
-            sums["input_nanousd"],
-            sums["cached_input_nanousd"],
-            sums["cache_write_nanousd"],
-            sums["cache_write_1h_nanousd"],
-            sums["output_nanousd"] + sums["reasoning_nanousd"],
-            sums["request_nanousd"],
-        ),
+        meters=tuple(spent[name] for name in COST_METERS),
     )

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cost.claim.holdout import ArmSums, Measured, measured
-from cost.claim.reading import ClaimBooks
-from cost.claim.savings import (
+from cost.prices import nanousd, usd
+from cost.savings.comparisons import (
     COMPARATORS,
     Comparison,
     Figures,
@@ -28,7 +27,8 @@ from cost.claim.savings import (
     floor,
     quality,
 )
-from cost.prices import nanousd, usd
+from cost.savings.holdout import ArmSums, Measured, measured
+from cost.savings.savings_reader import ClaimBooks
 from cost.times import DAY_US, HOUR_US, day_of
 
 _HOURS_PLACES: Final = Decimal("0.01")

@@ -4,10 +4,10 @@ from decimal import Decimal
 
 import pytest
 
-from cost.claim.holdout import ArmSums
-from cost.claim.reading import ClaimBooks
-from cost.claim.report import Claim, claim, claim_as_json, comparability
-from cost.claim.savings import Line
+from cost.savings.comparisons import Line
+from cost.savings.holdout import ArmSums
+from cost.savings.savings_reader import ClaimBooks
+from cost.savings.savings_report import Claim, claim, claim_as_json, comparability
 from cost.times import DAY_US
 
 DAY = 20_000 * DAY_US

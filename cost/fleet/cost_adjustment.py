@@ -12,7 +12,7 @@ post the same one, the second finds it taken and has written nothing.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Select, and_, func, select
@@ -24,9 +24,10 @@ from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, we
 from cost.fleet.fleet_errors import DayNotOver
 from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
 from cost.fleet.pool_config import PoolSection, pool_named
-from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
+from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
-from cost.prices import Meters, meters
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS, Meters
+from cost.prices import meters
 from cost.tables import LatePosting, LedgerEntry, TrueUp, rollup_day
 from cost.times import DAY_US, HOUR_US, day_of, start_of
 from cost.usage import Usage
@@ -132,7 +133,7 @@ def _difference(share: Meters, group: Group) -> Meters:
     *told, request = (should - is_ for should, is_ in zip(share, group.booked, strict=True))
     # Cost booked without meters is offset under the last meter.
     request += sum(group.booked) - group.booked_nanousd
-    return cast("Meters", (*told, request))
+    return (*told, request)
 
 
 def is_due(day: PoolDay) -> bool:
@@ -150,7 +151,7 @@ def entries(day: PoolDay, found: Pending, revision: int) -> list[Entry]:
     if found.idle_nanousd:
         key = GroupKey(day.pool.organisation, "", "", day.pool.name, "self-hosted", IDLE, "", "")
         # Nobody used a meter; a row's meters add up to its cost all the same.
-        amounts: Meters = (0, 0, 0, 0, 0, 0, found.idle_nanousd)
+        amounts = (*ZERO_METERS[:-1], found.idle_nanousd)
         rows.append(_adjust(day, f"{IDLE}/{posting}/1", key, amounts, origin=IDLE))
     return rows
 
@@ -270,7 +271,7 @@ def _groups(rows: Sequence[Any]) -> tuple[Group, ...]:
 
 def _added(one: Group, other: Group) -> Group:
     def sums(first: Meters, second: Meters) -> Meters:
-        return cast("Meters", tuple(a + b for a, b in zip(first, second, strict=True)))
+        return tuple(a + b for a, b in zip(first, second, strict=True))
 
     return Group(
         key=one.key,
@@ -283,11 +284,11 @@ def _added(one: Group, other: Group) -> Group:
 def _group(row: Any) -> Group:
     # A correction may have taken back more than was there.
     tokens: dict[str, Any] = {name: max(0, int(row[name])) for name in TOKEN_COLUMNS}
-    used = cast("Meters", tuple(max(0, each) for each in meters(Usage(**tokens))))
+    used = tuple(max(0, each) for each in meters(Usage(**tokens)))
     return Group(
         key=GroupKey(*(row[name] for name in GROUP)),
         used=used,
-        booked=cast("Meters", tuple(int(row[name]) for name in METER_COLUMNS)),
+        booked=tuple(int(row[name]) for name in METER_COLUMNS),
         booked_nanousd=int(row["cost_nanousd"] or 0),
     )
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.books import BudgetedBooks
+from cost.budgets.budget_reservations import Holds
+from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import GrantNeed, GrantStore
-from cost.budgets.holds import Holds
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.presence import BudgetPresence
 from cost.budgets.store import BudgetStore

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cost.claim.holdout import Measured
+from cost.savings.holdout import Measured
 
 ComparatorName = Literal["reference", "cheapest", "hosted"]
 COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "hosted")
@@ -25,7 +25,7 @@ COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "host
 """
 Word = Literal["met", "not met", "not measured", "not enough data"]
 Ground = Literal["measured", "published", "unmeasured"]
-"""What the claim rests on that a target's answers are as good as the reference's: outcomes of its answers, published scores
+"""Ground of the claim that a target's answers are as good as the reference's: outcomes of its answers, published scores
 alone, or nothing. The reference's own is `measured`: there is nothing to claim.
 """
 Part = Literal["requests", "shadow", "corrections", "true-up", "idle", "gateway"]
@@ -80,7 +80,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grounded(msgspec.Struct, frozen=True):
-    """What was saved at targets of one ground, by the comparators in their order, and the targets."""
+    """Savings at targets of one ground, by the comparators in their order, and the targets."""
 
     saved_nanousd: tuple[int, int, int] = (0, 0, 0)
     targets: frozenset[str] = frozenset()
@@ -101,7 +101,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     against: tuple[ComparisonResult, ComparisonResult, ComparisonResult] = _NONE
     unmeasured: Grounded = Grounded()
     published: Grounded = Grounded()
-    """What was saved where it is not known, or known by published scores alone, that the answers are as good."""
+    """Savings where it is not known, or known by published scores alone, that the answers are as good."""
 
     def __add__(self, other: "Figures") -> "Figures":
         first, second, third = (mine + theirs for mine, theirs in zip(self.against, other.against, strict=True))
@@ -175,12 +175,19 @@ def cost_parts(lines: Iterable[Line], gateway_nanousd: int) -> dict[Part, int]:
     """Return the spending by kind in nano-dollars; the parts add up to all of it."""
     parts: dict[Part, int] = dict.fromkeys(PARTS, 0)
     for line in lines:
-        parts[_PART_OF.get(line.origin, "corrections")] += line.cost_nanousd
+        parts[_PART_OF[line.origin]] += line.cost_nanousd
     parts["gateway"] = gateway_nanousd
     return parts
 
 
-_PART_OF: Final[dict[str, Part]] = {"caller": "requests", "shadow": "shadow", "true-up": "true-up", "idle": "idle"}
+_PART_OF: Final[dict[str, Part]] = {
+    "caller": "requests",
+    "shadow": "shadow",
+    "correction": "corrections",
+    "reconciliation": "corrections",
+    "true-up": "true-up",
+    "idle": "idle",
+}
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.budget_rounds import BudgetWatch
 from cost.budgets.grants import Grants, GrantStore
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.store import BudgetStore
-from cost.budgets.watch import BudgetWatch
 from cost.errors import BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import Entry, orphan_settlement, void_of
 from cost.ledger.store import LedgerStore
@@ -118,7 +118,10 @@ async def test_a_crowd_on_several_budgets_gets_exactly_what_the_tightest_has(rea
     plain = [process.reserve(f"p{number}", 1) for number in range(100)]
     assert sum(await asyncio.gather(*tagged)) == 30
     assert sum(await asyncio.gather(*plain)) == 20
-    assert {(each.scope, each.period) for each in process.refusals} == {("tag", "week"), ("team", "month")}
+    assert {(each.scope, each.period_adjective) for each in process.refusals} == {
+        ("tag", "weekly"),
+        ("team", "monthly"),
+    }
     await process.holds.tidy()
     await process.holds.tidy()
     assert {each.budget.budget_id: each.held_nanousd for each in await real.grants.standings(NOON_US)} == {

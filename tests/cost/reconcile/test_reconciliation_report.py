@@ -6,7 +6,7 @@ import pytest
 
 from cost.reconcile.matching import Matching, Reconciliation, compare
 from cost.reconcile.openai import read_openai
-from cost.reconcile.report import Tolerance, differing, reconciliation_as_json, table_rows, tolerance_of
+from cost.reconcile.reconciliation_report import Tolerance, differing, reconciliation_as_json, table_rows, tolerance_of
 from tests.cost.reconcile.exports import file_of, openai_bucket, openai_cost, openai_usage, page
 from tests.cost.reconcile.ours import row
 

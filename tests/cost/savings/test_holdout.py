@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from cost.claim.holdout import ArmSums, arm_of, measured
+from cost.savings.holdout import ArmSums, arm_of, measured
 
 
 def test_arms_are_equal_and_as_large_as_asked() -> None:

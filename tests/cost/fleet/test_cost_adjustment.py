@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from cost.fleet.cost_adjustment import FleetBooks, Group, GroupKey, PoolDay, TrueUpRounds, entries, is_due, pending
 from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
-from cost.fleet.true_up import FleetBooks, Group, GroupKey, PoolDay, TrueUpRounds, entries, is_due, pending
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
-from cost.prices import Meters
+from cost.meters import METER_COLUMNS, Meters
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, HOUR_US
 from tests.cost.fleet.pools import DAY, pool, work

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cost.budgets.budget import Budget, BudgetStatus, Scope, tag_id
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
-from cost.budgets.periods import end_us
+from cost.budgets.periods import PERIODS, end_us
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import AttemptKey, Entry
 from cost.times import moment, wall_us
@@ -123,7 +123,7 @@ class _LocalBudget:
         return BudgetExceeded(
             scope=self.budget.scope,
             scope_id=self.budget.shown_id,
-            period=self.budget.period,
+            period_adjective=PERIODS[self.budget.period].adjective,
             limit_nanousd=self.budget.limit_nanousd,
             resets_at=moment(resets_us),
             downgrade=self.budget.on_exhausted == "downgrade",

@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.claim.holdout import ArmSums
-from cost.claim.reading import MAX_DAYS, ClaimBooks, ClaimReader
-from cost.claim.report import DAILY_COLUMNS, Claim, claim, claim_as_json, daily
-from cost.claim.savings import Ground
+from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
 from cost.fleet.hours import HoursStore
-from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
+from cost.savings.comparisons import Ground
+from cost.savings.holdout import ArmSums
+from cost.savings.savings_reader import MAX_DAYS, ClaimBooks, ClaimReader
+from cost.savings.savings_report import DAILY_COLUMNS, Claim, claim, claim_as_json, daily
 from cost.times import DAY_US, HOUR_US
 from gateway.database import make_engine
 from tests.cost.fleet.pools import DAY, pool, work

@@ -8,12 +8,12 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import BudgetStatus
+from cost.budgets.budget_rounds import BudgetWatch
 from cost.budgets.grants import GrantNeed
 from cost.budgets.memory import MemoryGrants
-from cost.budgets.watch import BudgetWatch
 from cost.tables import Boot
 from tests.cost.budgets.crowd import NOON_US, budget
-from tests.cost.budgets.test_holds import HOUR_US, Real, watching
+from tests.cost.budgets.test_budget_reservations import HOUR_US, Real, watching
 from tests.cost.entries import reserve, until
 
 

@@ -5,9 +5,9 @@ from datetime import date
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
 from cost.fleet.hours import HoursStore
-from cost.fleet.true_up import FleetBooks, TrueUpRounds
-from cost.ledger.late import LATE, late_between
+from cost.ledger.late_entries import LATE, late_between
 from cost.ledger.store import LedgerStore
 from cost.tables import ClosedMonth
 from cost.times import DAY_US, HOUR_US, start_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from cost.budgets.holds import Holds
+from cost.budgets.budget_reservations import Holds
 from cost.ledger.entries import Entry
 from cost.ledger.ledger import Books
 

@@ -11,16 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.budgets.alerts import Alerts
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
+from cost.budgets.budget_rounds import BudgetWatch, Teller
 from cost.budgets.grants import GrantStore
 from cost.budgets.presence import BudgetPresence
-from cost.budgets.watch import BudgetWatch, Teller
 from cost.close.checks import MonthChecks
 from cost.ledger.drain import Drain
 from cost.ledger.entries import Entry
+from cost.ledger.hourly_check import LedgerWatch
+from cost.ledger.orphan_reaper import Sweep
 from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
-from cost.ledger.sweep import Sweep
-from cost.ledger.watch import LedgerWatch
 from dashboards.alerts.telling import AlertRound
 from dashboards.finance.daily_reports import DailyReports
 from dashboards.savings import Claims

@@ -8,7 +8,7 @@ import msgspec
 
 from cost.prices import usd
 from cost.reconcile.matching import ALL, Line, OurRow, Reconciliation, nanousd_of
-from cost.reconcile.statement import TOKEN_METERS
+from cost.reconcile.statement import TOKEN_METERS, Tokens
 from cost.times import day_of
 
 HEADINGS: Final = ("day", "model", "key", "meter", "theirs", "ours", "difference", "")
@@ -150,7 +150,7 @@ def _total(reconciliation: Reconciliation) -> Line:
     )
 
 
-def _sum_tokens(rows: Sequence[tuple[int, int, int, int, int]]) -> tuple[int, int, int, int, int]:
+def _sum_tokens(rows: Sequence[Tokens]) -> Tokens:
     first, second, third, fourth, fifth = (sum(row[place] for row in rows) for place in range(len(TOKEN_METERS)))
     return first, second, third, fourth, fifth
 

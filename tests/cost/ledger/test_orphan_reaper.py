@@ -11,9 +11,9 @@ from cost.ledger.drain import Drain
 from cost.ledger.entries import reversal_of, void_of
 from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
+from cost.ledger.orphan_reaper import Sweep, expiry_of
 from cost.ledger.segments import encode_line, segment_path
 from cost.ledger.store import LedgerStore
-from cost.ledger.sweep import Sweep, expiry_of
 from cost.ledger.verify import check
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
