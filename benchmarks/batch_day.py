@@ -20,11 +20,11 @@ from benchmarks.figures import percentile
 from planner.plans.launch import READ_AHEAD_TOKENS
 from planner.simulate.engine import Engine, Happening, Job
 from planner.simulate.machines import Machine, machine_of
-from proxy.batch.execution_options import Times, Way, cheapest_way, needed_s, times
+from proxy.batch.estimate import OptionTimes, Speed, needed_s, option_times
+from proxy.batch.execution_options import ExecutionOption, cheapest_option
 from proxy.batch.idle_capacity import left_beside
-from proxy.batch.line_protocol import WayName
+from proxy.batch.line_protocol import OptionName
 from proxy.batch.scheduler import UNKNOWN, Slack, Standing, Turns, left_until_due_s, shares, slacks
-from proxy.batch.speed import Speed
 from selfhosted.pools.pool import AHEAD_AT_ONCE
 from selfhosted.replica import PoolReading
 
@@ -93,7 +93,9 @@ class Day(msgspec.Struct, kw_only=True):
     kept: int = 0
     """Lines answered by their deadline."""
     bought_usd: float = 0.0
-    by_way: dict[WayName, int] = msgspec.field(default_factory=lambda: dict.fromkeys(("own", "provider", "calls"), 0))
+    by_way: dict[OptionName, int] = msgspec.field(
+        default_factory=lambda: dict.fromkeys(("own", "provider", "calls"), 0)
+    )
     first_tokens_s: list[float] = msgspec.field(default_factory=list)
     idle: float = 0.0
     """Lines that the engine could have answered while some waited for it, beside interactive work and what is kept free for it."""
@@ -284,7 +286,9 @@ class _House:
         speed = self.speed.tokens_per_s
         group = min(_GROUP, batch.here) * batch.tokens_total / batch.total
         handed_s = (batch.tokens_out + group) / speed if speed else 0.0
-        taken = times(left_s, needed_s(slack, left_s), handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
+        taken = option_times(
+            left_s, needed_s(slack, left_s), handed_s, (_TRIED_S if told is None else told) + _CANCEL_S
+        )
         if self.policy == "rule" and not self._prefers_provider(batch, taken, left_s):
             return
         if self.policy == "rule" and told is None and batch.tokens_out:
@@ -300,15 +304,15 @@ class _House:
         self._at(self.now + min(takes_s, gives_up_s), what, batch, lines)
         self._at_turnaround(takes_s, gives_up_s)
 
-    def _prefers_provider(self, batch: _Batch, taken: Times, left_s: float) -> bool:
+    def _prefers_provider(self, batch: _Batch, taken: OptionTimes, left_s: float) -> bool:
         prompt, answer = batch.waiting[-1]
         full = prompt * _USD_PER_TOKEN[0] + answer * _USD_PER_TOKEN[1]
         ways = (
-            Way(name="own", cost_nanousd=0, takes_s=taken.own_s),
-            Way(name="provider", cost_nanousd=round(full / 2 * 1e9), takes_s=taken.provider_s),
-            Way(name="calls", cost_nanousd=round(full * 1e9), takes_s=taken.calls_s),
+            ExecutionOption(name="own", cost_nanousd=0, takes_s=taken.own_s),
+            ExecutionOption(name="provider", cost_nanousd=round(full / 2 * 1e9), takes_s=taken.provider_s),
+            ExecutionOption(name="calls", cost_nanousd=round(full * 1e9), takes_s=taken.calls_s),
         )
-        return cheapest_way(ways, left_s).name == "provider"
+        return cheapest_option(ways, left_s).name == "provider"
 
     def _at_turnaround(self, takes_s: float, gives_up_s: float) -> None:
         """Note an arrival, which is known once it has come."""
@@ -393,7 +397,7 @@ class _House:
         self.day.bought_usd += usd
         self._answered(batch, lines, "calls")
 
-    def _answered(self, batch: _Batch, lines: Sequence[tuple[int, int]], way: WayName) -> None:
+    def _answered(self, batch: _Batch, lines: Sequence[tuple[int, int]], way: OptionName) -> None:
         batch.done += len(lines)
         batch.tokens_left -= _tokens(lines)
         self.day.by_way[way] += len(lines)

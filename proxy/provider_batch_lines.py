@@ -21,7 +21,7 @@ from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings, decode_event, path_of, upstream_body
 from proxy.batch.in_process import answered, exchange_of
-from proxy.batch.line_protocol import Answered, Asked, Handing, Offers, WayName
+from proxy.batch.line_protocol import Answered, Asked, Offers, OptionName, ProviderBatchLine
 from proxy.context import RequestContext, new_context
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Committed
@@ -41,7 +41,7 @@ _AFTER_ALL: Final = frozenset({"fallback", "degraded"})
 """Reasons of candidates that are asked only where better ones fail."""
 
 
-class LineOffers:
+class PipelineOffers:
     """The request line of this process, as the tier sees it that hands lines over."""
 
     def __init__(
@@ -61,7 +61,7 @@ class LineOffers:
     async def offers(self, asked: Asked, *, flex: bool) -> Offers:
         """What the ways cost for one request, as it would be planned now. Raises a Refused for one that cannot be asked."""
         _, _, routed = await self._planned(asked)
-        costs: dict[WayName, int | None] = {}
+        costs: dict[OptionName, int | None] = {}
         handed: tuple[Candidate, Deployment] | None = None
         for candidate in routed.plan.candidates:
             if candidate.reason in _AFTER_ALL:
@@ -125,10 +125,10 @@ class LineOffers:
                 return deployment
         return None
 
-    async def _handing(self, routed: RoutedRequest, candidate: Candidate, deployment: Deployment) -> Handing:
+    async def _handing(self, routed: RoutedRequest, candidate: Candidate, deployment: Deployment) -> ProviderBatchLine:
         candidate = _at_batch_price(candidate, routed)
         attempt, books = await self._reserved(routed, candidate, deployment, "")
-        return Handing(
+        return ProviderBatchLine(
             target_id=candidate.target.target_id,
             deployment=deployment,
             path=path_of(routed.request, deployment),
@@ -169,7 +169,7 @@ def _body(attempt: Attempt) -> bytes:
     )
 
 
-def _note(costs: dict[WayName, int | None], way: WayName, cost_nanousd: int | None) -> None:
+def _note(costs: dict[OptionName, int | None], way: OptionName, cost_nanousd: int | None) -> None:
     """Keeps the cheapest of several targets of one way."""
     known = costs.get(way)
     costs[way] = cost_nanousd if known is None else known if cost_nanousd is None else min(known, cost_nanousd)

@@ -51,7 +51,7 @@ from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.admit.queues.queue_item import QueueSnapshot
 from proxy.batch.backlog import Backlog
-from proxy.batch.idle_capacity import IdleRoom
+from proxy.batch.idle_capacity import IdleCapacity
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.refusals.store import RefusalStore
@@ -209,7 +209,7 @@ class ControlPlane:
                     accounts=accounts,
                     line=live.line,
                     backlog=backlog,
-                    room=IdleRoom(lambda: live.line.config.catalog, live.gate.queues, fleet, self._queue_looks),
+                    room=IdleCapacity(lambda: live.line.config.catalog, live.gate.queues, fleet, self._queue_looks),
                     metrics=metrics.batch,
                     outbox=gateway.callbacks.outbox,
                     boot_id=boot_id,

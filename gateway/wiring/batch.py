@@ -31,13 +31,13 @@ from proxy.batch.batch_errors import StoreUnusable
 from proxy.batch.batch_metrics import BatchMetrics
 from proxy.batch.batch_parts import BatchTier
 from proxy.batch.blobs import Blobs, LocalBlobs
-from proxy.batch.cost_bound import BatchMoney
+from proxy.batch.cost_bound import CostBounds
 from proxy.batch.files import FileStore
 from proxy.batch.line_protocol import Answered, Asked
 from proxy.batch.observers import Event
-from proxy.batch.provider_batch_store import HandedStore
-from proxy.batch.provider_batches import Handover
-from proxy.batch.runner import BatchRunner, Room, Told, event_id, nothing_handed
+from proxy.batch.provider_batch_store import ProviderBatchStore
+from proxy.batch.provider_batches import ProviderBatchRunner
+from proxy.batch.runner import BatchRunner, Room, Told, event_id, nothing_at_providers
 from proxy.batch.store import BatchStore
 from proxy.parse.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.parse.wires.completions.wire import COMPLETIONS
@@ -45,7 +45,7 @@ from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.pipeline import RequestPipeline
 from proxy.plan.pipeline_config import PipelineConfig
-from proxy.provider_batch_lines import LineOffers
+from proxy.provider_batch_lines import PipelineOffers
 from proxy.shared.background_tasks import background, every
 from proxy.shared.database_clock import DatabaseTime
 
@@ -72,7 +72,7 @@ def open_batch_tier(
         keep_us=section.keep_days * _DAY_US,
     )
     batches = BatchStore(engine, shared)
-    money = BatchMoney(batches, GrantStore(engine), lambda: (rules().policy, rules().catalog))
+    money = CostBounds(batches, GrantStore(engine), lambda: (rules().policy, rules().catalog))
     return BatchTier(section, shared, files, batches, money)
 
 
@@ -105,8 +105,8 @@ def keep_batches_going(
     providers' batch APIs, too.
     """
     holder = f"{boot_id[:48]}-{secrets.token_hex(4)}"
-    handover: Handover | None = None
-    handed = HandedStore(tier.batches, tier.time)
+    handover: ProviderBatchRunner | None = None
+    handed = ProviderBatchStore(tier.batches, tier.time)
     runner = BatchRunner(
         section=tier.section,
         batches=tier.batches,
@@ -119,18 +119,18 @@ def keep_batches_going(
         holder=holder,
         max_line_bytes=lambda: line.config.max_body_bytes,
         observer=metrics,
-        handed=handed.out if tier.section.providers else nothing_handed,
+        handed=handed.out if tier.section.providers else nothing_at_providers,
         backlog=backlog,
         bound=lambda batch: None if handover is None else handover.bound(batch),
     )
     if tier.section.providers:
         session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         stack.push_async_callback(session.close)
-        handover = Handover(
+        handover = ProviderBatchRunner(
             section=tier.section,
             batches=tier.batches,
             store=handed,
-            line=LineOffers(line, _WIRES.__getitem__, time.monotonic, wall_us),
+            line=PipelineOffers(line, _WIRES.__getitem__, time.monotonic, wall_us),
             apis={
                 "openai": OpenAiBatches(BatchHttp(session)),
                 "anthropic": AnthropicBatches(BatchHttp(session)),

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.batch.batch import Batch
-from proxy.batch.observers import BatchObserver, Event, HandedCount, HandingObserver, LineCount
+from proxy.batch.observers import BatchObserver, Event, LineCount, ProviderBatchCount, ProviderBatchObserver
 from proxy.batch.scheduler import Slack
 
 
-class BatchMetrics(BatchObserver, HandingObserver):
+class BatchMetrics(BatchObserver, ProviderBatchObserver):
     """Counters of lines and batches, and gauges of what is in progress. No label names a team or a batch."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -56,7 +56,7 @@ class BatchMetrics(BatchObserver, HandingObserver):
         if number:
             self._lines.labels(what).inc(number)
 
-    def count_handed(self, what: HandedCount, number: int = 1) -> None:
+    def count_handed(self, what: ProviderBatchCount, number: int = 1) -> None:
         """Counts lines at providers by what became of them."""
         if number:
             self._handed.labels(what).inc(number)

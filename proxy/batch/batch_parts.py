@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from proxy.batch.batch_config import BatchSection
-from proxy.batch.cost_bound import BatchMoney
+from proxy.batch.cost_bound import CostBounds
 from proxy.batch.files import FileStore
 from proxy.batch.store import BatchStore
 from proxy.shared.database_clock import DatabaseTime
@@ -16,4 +16,4 @@ class BatchTier(NamedTuple):
     time: DatabaseTime
     files: FileStore
     batches: BatchStore
-    money: BatchMoney
+    money: CostBounds

@@ -29,7 +29,7 @@ _NAMES: Final = 64
 """Names of one batch whose wildcards are kept in mind."""
 
 
-class BatchMoney:
+class CostBounds:
     """Bounds of batches, and budgets beside them."""
 
     def __init__(self, batches: BatchStore, grants: GrantStore, rules: Callable[[], tuple[Policy, Catalog]]) -> None:

@@ -54,7 +54,7 @@ class PoolLooks(Protocol):
         ...
 
 
-class IdleRoom:
+class IdleCapacity:
     """The idle share of a model's targets.
 
     Behind a queue it is what all processes together leave of its capacity, less for what other processes run, which is mostly

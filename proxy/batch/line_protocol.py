@@ -49,11 +49,11 @@ class Answering(Protocol):
         ...
 
 
-WayName = Literal["own", "flex", "provider", "calls"]
+OptionName = Literal["own", "flex", "provider", "calls"]
 """The ways by which a line may be answered: our own engines, a provider's slower service tier, its batch API, plain calls."""
 
 
-class Handing(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderBatchLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line as a provider's batch API takes it."""
 
     target_id: str
@@ -70,12 +70,12 @@ class Handing(msgspec.Struct, frozen=True, kw_only=True):
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
     """The expected cost of a line by each way that there is for it, in nano-dollars; None where it is not known."""
 
-    costs: Mapping[WayName, int | None]
-    handing: Handing | None = None
+    costs: Mapping[OptionName, int | None]
+    handing: ProviderBatchLine | None = None
     """With the way `provider` alone."""
 
 
-class HandedOver(Protocol):
+class ProviderBatchLines(Protocol):
     """The request line, as far as lines concern it that a provider's batch API answers."""
 
     async def offers(self, asked: Asked, *, flex: bool) -> Offers:

@@ -8,7 +8,7 @@ from proxy.batch.scheduler import Slack
 
 Event = Literal["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
 LineCount = Literal["answered", "failed", "repeated", "lost"]
-HandedCount = Literal["handed", "answered", "returned", "unneeded", "estimated"]
+ProviderBatchCount = Literal["handed", "answered", "returned", "unneeded", "estimated"]
 
 
 class BatchObserver:
@@ -24,7 +24,7 @@ class BatchObserver:
     def set_live(self, batches: list[Batch], found: Mapping[str, Slack], tokens_per_s: float | None) -> None: ...
 
 
-class HandingObserver:
+class ProviderBatchObserver:
     """Receives counts of lines that were handed over; this base class ignores them."""
 
-    def count_handed(self, what: HandedCount, number: int = 1) -> None: ...
+    def count_handed(self, what: ProviderBatchCount, number: int = 1) -> None: ...

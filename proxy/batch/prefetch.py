@@ -40,7 +40,7 @@ class _Kept(msgspec.Struct):
     group: int
 
 
-class Ahead:
+class Prefetch:
     """What one process keeps ahead, by batch."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

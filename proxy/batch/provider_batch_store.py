@@ -17,7 +17,7 @@ from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
 from proxy.batch.batch import ClaimedLine, LineResult, LineState
 from proxy.batch.store import BatchStore
-from proxy.batch.tables import BatchLine, BatchRow, HandedBatchRow
+from proxy.batch.tables import BatchLine, BatchRow, ProviderBatchRow
 from proxy.shared.database_clock import DatabaseTime
 
 _CLAIMED: Final = tuple(col(getattr(BatchLine, name)) for name in ClaimedLine.__struct_fields__)
@@ -25,7 +25,7 @@ _LATEST: Final = 5
 """Batches of a deployment whose turnaround is looked at."""
 
 
-class HandedBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A batch at a provider as stored; the columns are described in `tables`."""
 
     handed_id: str
@@ -41,7 +41,7 @@ class HandedBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     give_up_us: int
 
 
-_COLUMNS: Final = tuple(col(getattr(HandedBatchRow, name)) for name in HandedBatchRecord.__struct_fields__)
+_COLUMNS: Final = tuple(col(getattr(ProviderBatchRow, name)) for name in ProviderBatchRecord.__struct_fields__)
 
 
 class Out(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     unneeded: int
 
 
-class HandedStore:
+class ProviderBatchStore:
     """The only writer of the table `handed_batch`."""
 
     def __init__(self, batches: BatchStore, time: DatabaseTime) -> None:
@@ -74,7 +74,7 @@ class HandedStore:
         self._ledger = LedgerStore(batches.engine)
         self._time = time
 
-    # Handing over.
+    # ProviderBatchLine over.
 
     async def peek(self, batch_id: str, after: int, limit: int) -> list[ClaimedLine]:
         """The next lines of a batch by place that wait and have not failed, none of which is begun by this."""
@@ -103,7 +103,7 @@ class HandedStore:
         lease_us: int,
     ) -> list[ClaimedLine]:
         """Begins lines in the name of a new batch at a provider, and books their reservations; returns those that were still to
-        be had. `new` has what `HandedBatchRow` is told by its maker. With no line left nothing is kept.
+        be had. `new` has what `ProviderBatchRow` is told by its maker. With no line left nothing is kept.
         """
         handed_id, batch_id = new["handed_id"], new["batch_id"]
         open_batch = select(col(BatchRow.batch_id)).where(
@@ -143,17 +143,17 @@ class HandedStore:
             }
             zeros = dict.fromkeys(("tokens_answered", "answered", "unneeded", "estimated"), 0)
             row = {**zeros, **counted, **new, "ended_us": None, "held_until_us": self._time.now() + lease_us}
-            await connection.execute(insert(HandedBatchRow).values(**row))
+            await connection.execute(insert(ProviderBatchRow).values(**row))
             await self._ledger.insert_within(connection, [reserve_of(line) for line in lines])
         return lines
 
     async def made(self, handed_id: str, upstream_id: str, look_us: int) -> bool:
         """The provider has it under this id. False where it has come to its end meanwhile: then it is only to be forgotten there."""
-        ours = col(HandedBatchRow.handed_id) == handed_id
-        is_open = col(HandedBatchRow.state).in_(("making", "running"))
+        ours = col(ProviderBatchRow.handed_id) == handed_id
+        is_open = col(ProviderBatchRow.state).in_(("making", "running"))
         values = {"upstream_id": upstream_id, "look_us": look_us, "held_until_us": 0}
         async with self._engine.begin() as connection:
-            change = update(HandedBatchRow).where(ours, is_open).values(state="running", **values)
+            change = update(ProviderBatchRow).where(ours, is_open).values(state="running", **values)
             if (await connection.execute(change)).rowcount == 1:
                 return True
             await self._set(connection, handed_id, {**values, "state": "forgetting", "look_us": 0})
@@ -165,38 +165,38 @@ class HandedStore:
 
     # Seeing to it.
 
-    async def take_due(self, due_us: int, holder: str, lease_us: int) -> HandedBatchRecord | None:
+    async def take_due(self, due_us: int, holder: str, lease_us: int) -> ProviderBatchRecord | None:
         """Takes one that was to be looked at by a moment and that nobody sees to, the one that waits longest; None without one."""
         due = and_(
-            col(HandedBatchRow.state) != "ended",
-            col(HandedBatchRow.look_us) <= due_us,
-            col(HandedBatchRow.held_until_us) < self._time.now(),
+            col(ProviderBatchRow.state) != "ended",
+            col(ProviderBatchRow.look_us) <= due_us,
+            col(ProviderBatchRow.held_until_us) < self._time.now(),
         )
         first = (
-            select(col(HandedBatchRow.handed_id))
+            select(col(ProviderBatchRow.handed_id))
             .where(due)
-            .order_by(col(HandedBatchRow.look_us))
+            .order_by(col(ProviderBatchRow.look_us))
             .limit(1)
             .with_for_update(skip_locked=True)
             .cte("first_due")
         )
         taken = (
-            update(HandedBatchRow)
+            update(ProviderBatchRow)
             .where(
-                col(HandedBatchRow.handed_id).in_(select(first.c.handed_id)),
-                col(HandedBatchRow.held_until_us) < self._time.now(),
+                col(ProviderBatchRow.handed_id).in_(select(first.c.handed_id)),
+                col(ProviderBatchRow.held_until_us) < self._time.now(),
             )
             .values(holder=holder, held_until_us=self._time.now() + lease_us)
             .returning(*_COLUMNS)
         )
         async with self._engine.begin() as connection:
             row = (await connection.execute(taken)).mappings().first()
-        return None if row is None else HandedBatchRecord(**row)
+        return None if row is None else ProviderBatchRecord(**row)
 
     async def hold(self, handed_id: str, holder: str, lease_us: int) -> bool:
         """Extends the lease of one that is seen to; False where it is another process's by now."""
-        mine = and_(col(HandedBatchRow.handed_id) == handed_id, col(HandedBatchRow.holder) == holder)
-        change = update(HandedBatchRow).where(mine).values(held_until_us=self._time.now() + lease_us)
+        mine = and_(col(ProviderBatchRow.handed_id) == handed_id, col(ProviderBatchRow.holder) == holder)
+        change = update(ProviderBatchRow).where(mine).values(held_until_us=self._time.now() + lease_us)
         async with self._engine.begin() as connection:
             return (await connection.execute(change)).rowcount == 1
 
@@ -212,7 +212,7 @@ class HandedStore:
         return {entry.request_id: entry for entry in await self._ledger.open_reserves([handed_id])}
 
     async def collect(
-        self, handed: HandedBatchRecord, results: Sequence[LineResult], entries: Sequence[Entry], estimated: int = 0
+        self, handed: ProviderBatchRecord, results: Sequence[LineResult], entries: Sequence[Entry], estimated: int = 0
     ) -> Collected:
         """Writes answers and what is booked for them. An answer whose line is another's by now is booked all the same;
         `estimated` of the entries belong to answers that are of no use.
@@ -224,20 +224,20 @@ class HandedStore:
             unneeded = max(0, new - len(written) - estimated)
             tokens = sum(each.line.tokens for each in written)
             await connection.execute(
-                update(HandedBatchRow)
-                .where(col(HandedBatchRow.handed_id) == handed.handed_id)
+                update(ProviderBatchRow)
+                .where(col(ProviderBatchRow.handed_id) == handed.handed_id)
                 .values(
-                    lines_left=col(HandedBatchRow.lines_left) - len(written),
-                    tokens_left=col(HandedBatchRow.tokens_left) - tokens,
-                    tokens_answered=col(HandedBatchRow.tokens_answered) + tokens,
-                    answered=col(HandedBatchRow.answered) + len(written),
-                    unneeded=col(HandedBatchRow.unneeded) + unneeded,
-                    estimated=col(HandedBatchRow.estimated) + estimated,
+                    lines_left=col(ProviderBatchRow.lines_left) - len(written),
+                    tokens_left=col(ProviderBatchRow.tokens_left) - tokens,
+                    tokens_answered=col(ProviderBatchRow.tokens_answered) + tokens,
+                    answered=col(ProviderBatchRow.answered) + len(written),
+                    unneeded=col(ProviderBatchRow.unneeded) + unneeded,
+                    estimated=col(ProviderBatchRow.estimated) + estimated,
                 )
             )
         return Collected(answered=len(written), unneeded=unneeded)
 
-    async def take_back(self, handed: HandedBatchRecord) -> int:
+    async def take_back(self, handed: ProviderBatchRecord) -> int:
         """Lets its lines wait for other ways, while it may still answer some; returns how many."""
         async with self._engine.begin() as connection:
             await connection.execute(_locked(handed.handed_id))
@@ -247,7 +247,7 @@ class HandedStore:
 
     async def end(
         self,
-        handed: HandedBatchRecord,
+        handed: ProviderBatchRecord,
         outcome: str,
         entries: Sequence[Entry],
         *,
@@ -271,7 +271,7 @@ class HandedStore:
                 "ended_us": self._time.here_us(),
                 "lines_left": 0,
                 "tokens_left": 0,
-                "estimated": col(HandedBatchRow.estimated) + estimated,
+                "estimated": col(ProviderBatchRow.estimated) + estimated,
                 "held_until_us": 0,
             }
             await self._set(connection, handed.handed_id, values)
@@ -287,14 +287,14 @@ class HandedStore:
         """By batch in progress, what of it is at providers or was answered there."""
         query = (
             select(
-                col(HandedBatchRow.batch_id),
-                func.sum(col(HandedBatchRow.lines_left)).label("lines"),
-                func.sum(col(HandedBatchRow.tokens_left)).label("tokens"),
-                func.sum(col(HandedBatchRow.tokens_answered)).label("answered_tokens"),
+                col(ProviderBatchRow.batch_id),
+                func.sum(col(ProviderBatchRow.lines_left)).label("lines"),
+                func.sum(col(ProviderBatchRow.tokens_left)).label("tokens"),
+                func.sum(col(ProviderBatchRow.tokens_answered)).label("answered_tokens"),
             )
-            .join(BatchRow, col(BatchRow.batch_id) == col(HandedBatchRow.batch_id))
+            .join(BatchRow, col(BatchRow.batch_id) == col(ProviderBatchRow.batch_id))
             .where(col(BatchRow.status) == "in_progress")
-            .group_by(col(HandedBatchRow.batch_id))
+            .group_by(col(ProviderBatchRow.batch_id))
         )
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query)).mappings().all()
@@ -307,17 +307,17 @@ class HandedStore:
 
     async def turnaround_s(self, deployment_id: str) -> float | None:
         """The longest that the latest batches of a deployment took, in seconds; None where none has come to its end."""
-        took = (col(HandedBatchRow.ended_us) - col(HandedBatchRow.created_us)).label("took")
-        ours = and_(col(HandedBatchRow.deployment_id) == deployment_id, _judged())
-        latest = select(took).where(ours).order_by(col(HandedBatchRow.ended_us).desc()).limit(_LATEST).subquery()
+        took = (col(ProviderBatchRow.ended_us) - col(ProviderBatchRow.created_us)).label("took")
+        ours = and_(col(ProviderBatchRow.deployment_id) == deployment_id, _judged())
+        latest = select(took).where(ours).order_by(col(ProviderBatchRow.ended_us).desc()).limit(_LATEST).subquery()
         async with self._engine.connect() as connection:
             longest = await connection.scalar(select(func.max(latest.c.took)))
         return None if longest is None else int(longest) / 1_000_000
 
     async def known_ids(self, deployment_id: str) -> set[str]:
         """The provider's ids of the batches that are known to be ours."""
-        query = select(col(HandedBatchRow.upstream_id)).where(
-            col(HandedBatchRow.deployment_id) == deployment_id, col(HandedBatchRow.upstream_id) != ""
+        query = select(col(ProviderBatchRow.upstream_id)).where(
+            col(ProviderBatchRow.deployment_id) == deployment_id, col(ProviderBatchRow.upstream_id) != ""
         )
         async with self._engine.connect() as connection:
             return set((await connection.execute(query)).scalars())
@@ -329,17 +329,19 @@ class HandedStore:
     @staticmethod
     async def _set(connection: AsyncConnection, handed_id: str, values: Mapping[str, Any]) -> None:
         await connection.execute(
-            update(HandedBatchRow).where(col(HandedBatchRow.handed_id) == handed_id).values(**values)
+            update(ProviderBatchRow).where(col(ProviderBatchRow.handed_id) == handed_id).values(**values)
         )
 
 
 def _judged() -> ColumnElement[bool]:
     """Those whose time tells something: what answered all of it, and what was too slow for it."""
-    return or_(col(HandedBatchRow.outcome) == "completed", col(HandedBatchRow.outcome) == "late")
+    return or_(col(ProviderBatchRow.outcome) == "completed", col(ProviderBatchRow.outcome) == "late")
 
 
 def _locked(handed_id: str) -> Any:
     """An update that changes nothing and locks it, before anything else of the transaction."""
     return (
-        update(HandedBatchRow).where(col(HandedBatchRow.handed_id) == handed_id).values(lines=col(HandedBatchRow.lines))
+        update(ProviderBatchRow)
+        .where(col(ProviderBatchRow.handed_id) == handed_id)
+        .values(lines=col(ProviderBatchRow.lines))
     )

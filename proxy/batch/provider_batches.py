@@ -1,4 +1,4 @@
-"""Handing over: lines that a provider's batch API answers, from the decision to their answers. Any number of processes may do it.
+"""ProviderBatchLine over: lines that a provider's batch API answers, from the decision to their answers. Any number of processes may do it.
 
 It observes what is in progress, decides by the cheapest way that still makes it, and hands lines over in groups; each group is
 then looked at until the provider has answered it, or until its lines are needed elsewhere. What is known of a group is in the
@@ -29,31 +29,37 @@ from providers.errors import (
 from providers.target import Deployment
 from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
-from proxy.batch.execution_options import Times, Way, cheapest_way, needed_s, times
-from proxy.batch.line_protocol import Asked, HandedOver, Handing
+from proxy.batch.estimate import (
+    CANCEL_S,
+    LOOKED_AT,
+    OptionTimes,
+    at_providers_s,
+    most_lines,
+    needed_s,
+    option_times,
+    turnaround_s,
+)
+from proxy.batch.execution_options import ExecutionOption, cheapest_option
+from proxy.batch.line_protocol import Asked, ProviderBatchLine, ProviderBatchLines
 from proxy.batch.lines import request_id, result_of
-from proxy.batch.observers import HandingObserver
-from proxy.batch.provider_batch_store import NOTHING_OUT, HandedBatchRecord, HandedStore, Out
-from proxy.batch.scheduler import UNKNOWN, Slack, left_s_of
+from proxy.batch.observers import ProviderBatchObserver
+from proxy.batch.provider_batch_store import NOTHING_OUT, Out, ProviderBatchRecord, ProviderBatchStore
+from proxy.batch.scheduler import Slack, left_s_of
 from proxy.batch.store import BatchStore
 from proxy.errors import Refused
 
 _log: Final = logging.getLogger("weighbridge.batch")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
-MOST_LINES: Final = 5_000
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""The largest group, by its lines and by the bytes of its bodies."""
-_LOOKED_AT: Final = 2_000
-"""Lines of a batch that one round looks at."""
+"""The largest group, by the bytes of its bodies."""
 _LOOK_AGAIN_S: Final = 300.0
 """After so long, lines that another way was cheaper for are looked at again."""
 _REFUSED_S: Final = 600.0
-"""How long nothing is handed over to a deployment that refused a batch, unless it says how long it is to be left alone."""
-_CANCEL_S: Final = 600.0
-"""How long before its lines are taken back a batch is cancelled: a provider takes up to ten minutes to tell what it answered."""
-_TRIED_S: Final = 1_200.0
-"""What batches of a deployment are taken to need while none has come to its end: then a few lines are tried."""
+"""How long nothing is handed over to a deployment that refused a batch for another reason than its pace."""
+_PACED_S: Final = 60.0
+"""The same for a provider's pace, where it does not say for how long."""
+_MOST_PACED_S: Final = 3_600.0
 _SETTLED_S: Final = 60.0
 """How long after it was begun a batch that cannot be found was never made."""
 _LOST_S: Final = 100_000.0
@@ -67,9 +73,12 @@ _ALL: Final = 2**31 - 1
 _OK: Final = 200
 
 
-def _refused_s(error: UpstreamError) -> float:
-    """Seconds for which nothing is handed over after this refusal."""
-    return _REFUSED_S if error.retry_after_s is None else min(error.retry_after_s, _REFUSED_S)
+def set_aside_s(error: UpstreamError) -> float:
+    """Return the seconds for which nothing is handed over after a refusal: as long as it says, within bounds."""
+    is_pace = error.owner == "pace"
+    if error.retry_after_s is None:
+        return _PACED_S if is_pace else _REFUSED_S
+    return min(error.retry_after_s, _MOST_PACED_S if is_pace else _REFUSED_S)
 
 
 class Allowed(Protocol):
@@ -86,7 +95,7 @@ class Allowed(Protocol):
 
 class _Chosen(msgspec.Struct, frozen=True):
     line: ClaimedLine
-    handing: Handing
+    handing: ProviderBatchLine
 
 
 class _Group(msgspec.Struct):
@@ -116,7 +125,7 @@ class _Looked(msgspec.Struct):
     """The last line of any look: up to it whatever waits goes another way."""
 
 
-class Handover:
+class ProviderBatchRunner:
     """One process's part in it."""
 
     def __init__(
@@ -124,8 +133,8 @@ class Handover:
         *,
         section: BatchSection,
         batches: BatchStore,
-        store: HandedStore,
-        line: HandedOver,
+        store: ProviderBatchStore,
+        line: ProviderBatchLines,
         apis: Mapping[str, BatchApi],
         deployments: Callable[[], Mapping[str, Deployment]],
         caller_of: Callable[[str], Awaitable[Caller | None]],
@@ -136,7 +145,7 @@ class Handover:
         holder: str,
         clock: Callable[[], float],
         rest_s: Callable[[], float] = lambda: 0.0,
-        observer: HandingObserver | None = None,
+        observer: ProviderBatchObserver | None = None,
     ) -> None:
         """`deployments` has those with a batch API, by id; `slacks` are those that the runner found last, by batch, `speed` its
         tokens a second, and `rest_s` the seconds that it rests while there is nothing to do.
@@ -155,7 +164,7 @@ class Handover:
         self._holder = holder
         self._clock = clock
         self._rest_s = rest_s
-        self._observer = observer or HandingObserver()
+        self._observer = observer or ProviderBatchObserver()
         # Two processes that look at the same one at once do no harm.
         self._lease_us = int(2 * section.lease_s * 1_000_000)
         self._looked: dict[str, _Looked] = {}
@@ -222,10 +231,9 @@ class Handover:
     ) -> None:
         left_s = left_s_of(batch, self._batches.now_us())
         needed = needed_s(slack, left_s)
-        handed_s = self._handed_s(batch, out)
+        handed_s = at_providers_s(batch, out, self._speed())
         by_name = {
-            name: times(left_s, needed, handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
-            for name, told in turnarounds.items()
+            name: option_times(left_s, needed, handed_s, turnaround_s(told)) for name, told in turnarounds.items()
         }
         looked = self._looked[batch.batch_id]
         caller = await self._caller_of(batch.key_id)
@@ -236,13 +244,15 @@ class Handover:
         if self._clock() - looked.since > _LOOK_AGAIN_S:
             looked.at, looked.since = -1, self._clock()
         groups: dict[str, _Group] = {}
-        for line in await self._store.peek(batch.batch_id, looked.at, _LOOKED_AT):
+        for line in await self._store.peek(batch.batch_id, looked.at, LOOKED_AT):
             handing = await self._chosen(batch, caller, line, by_name, left_s)
             if handing is not None:
                 name = handing.deployment.deployment_id
                 group = groups.get(name)
                 if group is None:
-                    group = groups[name] = _group(batch, turnarounds[name], by_name[name], left_s, out)
+                    give_up_s = None if left_s is None else max(0.0, left_s - by_name[name].turn_back_s)
+                    most = most_lines(batch, turnarounds[name], left_s, out)
+                    group = groups[name] = _Group(give_up_s, most)
                 if not group.has_room():
                     # It waits for the next group, and those after it with it.
                     break
@@ -253,22 +263,14 @@ class Handover:
                 await self._begin(batch, caller, group)
         looked.decided = max(looked.decided, looked.at)
 
-    def _handed_s(self, batch: Batch, out: Out) -> float:
-        """Seconds that what is at providers of a batch, with the largest group that may follow, needs at the measured speed."""
-        speed = self._speed()
-        if not speed or not batch.total:
-            return 0.0
-        group = min(_LOOKED_AT, batch.left) * batch.tokens / batch.total
-        return (group + out.tokens) / speed
-
     async def _chosen(
         self,
         batch: Batch,
         caller: Caller,
         line: ClaimedLine,
-        by_name: Mapping[str, Times],
+        by_name: Mapping[str, OptionTimes],
         left_s: float | None,
-    ) -> Handing | None:
+    ) -> ProviderBatchLine | None:
         """The line as a provider takes it, where that is the cheapest way that still makes it."""
         # Planning is a millisecond of work, and many lines of it must not keep the loop from others.
         await asyncio.sleep(0)
@@ -285,8 +287,10 @@ class Handover:
         if taken is None:
             return None
         takes_s = {"own": taken.own_s, "flex": taken.flex_s, "provider": taken.provider_s, "calls": taken.calls_s}
-        ways = [Way(name=name, cost_nanousd=cost, takes_s=takes_s[name]) for name, cost in offers.costs.items()]
-        return handing if cheapest_way(ways, left_s).name == "provider" else None
+        ways = [
+            ExecutionOption(name=name, cost_nanousd=cost, takes_s=takes_s[name]) for name, cost in offers.costs.items()
+        ]
+        return handing if cheapest_option(ways, left_s).name == "provider" else None
 
     def _is_refused(self, deployment: Deployment) -> bool:
         return self._clock() < self._refused_until.get(deployment.deployment_id, -math.inf)
@@ -329,7 +333,7 @@ class Handover:
         calls = [BatchCall(custom_id=custom_id(handed_id, line), body=handings[line.number].body) for line in lines]
         await self._send(handed_id, batch, first, calls)
 
-    async def _send(self, handed_id: str, batch: Batch, first: Handing, calls: Sequence[BatchCall]) -> None:
+    async def _send(self, handed_id: str, batch: Batch, first: ProviderBatchLine, calls: Sequence[BatchCall]) -> None:
         deployment = first.deployment
         api = self._apis[deployment.batch_api or ""]
         keeping = asyncio.create_task(self._keep(handed_id))
@@ -338,8 +342,8 @@ class Handover:
         except (ConnectFailed, RequestRejected, UpstreamRefusedUs, UpstreamRateLimited) as error:
             # Nothing was made of it.
             _log.warning("batch: %s takes no batch: %s", deployment.deployment_id, error.detail or error.public)
-            self._refused_until[deployment.deployment_id] = self._clock() + _refused_s(error)
-            record = HandedBatchRecord(
+            self._refused_until[deployment.deployment_id] = self._clock() + set_aside_s(error)
+            record = ProviderBatchRecord(
                 handed_id=handed_id,
                 batch_id=batch.batch_id,
                 target_id=first.target_id,
@@ -402,7 +406,7 @@ class Handover:
                 _log.warning("batch: %s says nothing of a batch: %s", handed.deployment_id, error.public)
                 await self._wait_or_lose(handed)
 
-    async def _find(self, handed: HandedBatchRecord, deployment: Deployment) -> None:
+    async def _find(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
         """A batch of which nobody wrote down whether the provider took it."""
         api = self._apis[deployment.batch_api or ""]
         found = await api.find(deployment, handed.handed_id, handed.created_us / 1_000_000, handed.lines)
@@ -417,7 +421,7 @@ class Handover:
             await self._wait_or_lose(handed)
 
     async def _ours_among(
-        self, handed: HandedBatchRecord, deployment: Deployment, api: BatchApi, found: Sequence[str]
+        self, handed: ProviderBatchRecord, deployment: Deployment, api: BatchApi, found: Sequence[str]
     ) -> list[str]:
         """The one of these that is ours. While one still runs that may be, it is an empty name."""
         known = await self._store.known_ids(deployment.deployment_id)
@@ -435,7 +439,7 @@ class Handover:
                 break
         return [""] if open_ones else []
 
-    async def _look(self, handed: HandedBatchRecord, deployment: Deployment) -> None:
+    async def _look(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
         api = self._apis[deployment.batch_api or ""]
         found = await api.look(deployment, handed.upstream_id)
         batch = await self._batches.get(handed.batch_id)
@@ -443,11 +447,11 @@ class Handover:
         if found.outcome:
             await self._collect(handed, batch, deployment, found)
             return
-        if late_s > -_CANCEL_S or batch.status != "in_progress":
+        if late_s > -CANCEL_S or batch.status != "in_progress":
             await api.cancel(deployment, handed.upstream_id)
         await self._wait_or_lose(handed)
 
-    async def _forget(self, handed: HandedBatchRecord, deployment: Deployment) -> None:
+    async def _forget(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
         """Has the provider delete what it has of a batch that has come to its end: prompts and answers belong to callers."""
         api = self._apis[deployment.batch_api or ""]
         upstream_id = handed.upstream_id
@@ -469,7 +473,7 @@ class Handover:
             await api.forget(deployment, found)
         await self._store.forgotten(handed.handed_id)
 
-    async def _wait_to_forget(self, handed: HandedBatchRecord) -> None:
+    async def _wait_to_forget(self, handed: ProviderBatchRecord) -> None:
         """Asks again later, ever more seldom; after a week somebody has to see to it."""
         age_s = self._age_s(handed)
         if age_s > _FORGET_S:
@@ -483,7 +487,7 @@ class Handover:
         later_us = int(age_s * _FORGET_LATER * 1_000_000)
         await self._store.look_later(handed.handed_id, max(self._next_look_us(), self._batches.now_us() + later_us))
 
-    async def _wait_or_lose(self, handed: HandedBatchRecord) -> None:
+    async def _wait_or_lose(self, handed: ProviderBatchRecord) -> None:
         """Looks again later. Lines that are needed go other ways meanwhile, and what is never heard of again is booked."""
         if handed.state == "forgetting":
             await self._wait_to_forget(handed)
@@ -496,7 +500,7 @@ class Handover:
         await self._store.look_later(handed.handed_id, self._next_look_us())
 
     async def _collect(
-        self, handed: HandedBatchRecord, batch: Batch, deployment: Deployment, found: HandedBatch
+        self, handed: ProviderBatchRecord, batch: Batch, deployment: Deployment, found: HandedBatch
     ) -> None:
         api = self._apis[deployment.batch_api or ""]
         reserves = await self._store.open_reserves(handed.handed_id)
@@ -521,7 +525,7 @@ class Handover:
 
     async def _write(
         self,
-        handed: HandedBatchRecord,
+        handed: ProviderBatchRecord,
         batch: Batch,
         caller: Caller | None,
         reserves: Mapping[str, Entry],
@@ -580,7 +584,7 @@ class Handover:
         )
 
     async def _end(
-        self, handed: HandedBatchRecord, outcome: str, *, failed: bool, unknown: int = 0, leaves: bool | None = None
+        self, handed: ProviderBatchRecord, outcome: str, *, failed: bool, unknown: int = 0, leaves: bool | None = None
     ) -> None:
         """Closes it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made. With
         `leaves` something of it is at the provider; None: where it was made there.
@@ -602,19 +606,11 @@ class Handover:
                 handed.deployment_id,
             )
 
-    def _age_s(self, handed: HandedBatchRecord) -> float:
+    def _age_s(self, handed: ProviderBatchRecord) -> float:
         return (self._batches.now_us() - handed.created_us) / 1_000_000
 
     def _next_look_us(self) -> int:
         return self._batches.now_us() + int(self._section.provider_poll_s * 1_000_000)
-
-
-def _group(batch: Batch, told: float | None, taken: Times, left_s: float | None, out: Out) -> _Group:
-    """An empty group for a deployment. One that was never measured gets a few lines, and no more before they are back."""
-    give_up_s = None if left_s is None else max(0.0, left_s - taken.turn_back_s)
-    if told is not None or left_s is None:
-        return _Group(give_up_s, MOST_LINES)
-    return _Group(give_up_s, 0 if out.lines else min(MOST_LINES, math.ceil(batch.total * UNKNOWN)))
 
 
 def custom_id(handed_id: str, line: ClaimedLine) -> str:

@@ -21,17 +21,16 @@ from proxy.batch.backlog import Backlog, Due, lacking
 from proxy.batch.batch import Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
-from proxy.batch.estimate import estimated
+from proxy.batch.estimate import Speed, estimated
 from proxy.batch.execution_options import in_flex, takes_flex
 from proxy.batch.files import FileStore, Owner
 from proxy.batch.line_protocol import Answered, Answering, Asked
 from proxy.batch.lines import meaning_of, request_id, result_of, wait_s
 from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
-from proxy.batch.prefetch import Ahead
+from proxy.batch.prefetch import Prefetch
 from proxy.batch.provider_batch_store import NOTHING_OUT, Out
 from proxy.batch.scheduler import Slack, Standing, Turns, left_s_of, shares, slacks
-from proxy.batch.speed import Speed
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
 from proxy.errors import NotAuthenticated, Refused, error_reply
@@ -86,7 +85,7 @@ def _everything(_batch: Batch) -> None:
     return None
 
 
-async def nothing_handed() -> Mapping[str, Out]:
+async def nothing_at_providers() -> Mapping[str, Out]:
     """What is at providers where lines are never handed over."""
     return {}
 
@@ -131,7 +130,7 @@ class BatchRunner:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         observer: BatchObserver | None = None,
-        handed: Handed = nothing_handed,
+        handed: Handed = nothing_at_providers,
         bound: LineBound = _everything,
         backlog: Backlog | None = None,
     ) -> None:
@@ -155,7 +154,7 @@ class BatchRunner:
         """By batch, the bound up to which the last claim found nothing."""
         self._lease_us = int(section.lease_s * 1_000_000)
         self._running: dict[tuple[str, int], _Running] = {}
-        self._ahead = Ahead(clock)
+        self._ahead = Prefetch(clock)
         self._returning: list[ClaimedLine] = []
         self._known: dict[str, tuple[float, Caller | None]] = {}
         self._results: asyncio.Queue[LineResult] = asyncio.Queue()

@@ -143,7 +143,7 @@ class BatchResult(SQLModel, table=True):
     body: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
-class HandedBatchRow(SQLModel, table=True):
+class ProviderBatchRow(SQLModel, table=True):
     """Lines of one batch that were handed over together to a provider's batch API. Times are microseconds since 1970."""
 
     __tablename__: ClassVar[str] = "handed_batch"

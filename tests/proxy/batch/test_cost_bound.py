@@ -7,7 +7,7 @@ from cost.budgets.grants import GrantStore
 from cost.budgets.store import BudgetStore
 from cost.times import wall_us
 from providers.catalog import Catalog
-from proxy.batch.cost_bound import BatchMoney
+from proxy.batch.cost_bound import CostBounds
 from proxy.batch.store import BatchStore
 from proxy.plan.route_plan import Policy
 from proxy.shared.database_clock import DatabaseTime
@@ -17,7 +17,7 @@ from tests.proxy.contexts import ALICE
 async def test_money_is_held_under_a_name_once_and_no_more_than_there_is(engine: AsyncEngine) -> None:
     """Until it is freed; and what has no price is not held under a hard budget."""
     grants = GrantStore(engine)
-    money = BatchMoney(BatchStore(engine, DatabaseTime(engine)), grants, lambda: (Policy(), Catalog(targets={})))
+    money = CostBounds(BatchStore(engine, DatabaseTime(engine)), grants, lambda: (Policy(), Catalog(targets={})))
     assert await money.hold("handed_1", ALICE, None)
     await BudgetStore(engine).put(
         Budget(

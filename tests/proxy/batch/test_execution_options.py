@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.batch.execution_options import MOST_FLEX, Way, cheapest_way, in_flex, takes_flex, times
+from proxy.batch.estimate import option_times
+from proxy.batch.execution_options import MOST_FLEX, ExecutionOption, cheapest_option, in_flex, takes_flex
 from proxy.batch.scheduler import EASY, Standing, slacks
 from tests.proxy.batch.test_lines import claimed
 
@@ -60,7 +61,7 @@ def test_a_body_that_names_a_service_tier_keeps_it(named: bytes) -> None:
 
 _WAYS = st.lists(
     st.builds(
-        Way,
+        ExecutionOption,
         name=st.sampled_from(["own", "flex", "provider", "calls"]),
         cost_nanousd=st.none() | st.integers(0, 5),
         takes_s=st.floats(0, 10),
@@ -71,9 +72,9 @@ _WAYS = st.lists(
 
 
 @given(ways=_WAYS, left_s=st.none() | st.floats(-1, 12))
-def test_no_way_in_time_is_cheaper_than_the_one_chosen(ways: list[Way], left_s: float | None) -> None:
+def test_no_way_in_time_is_cheaper_than_the_one_chosen(ways: list[ExecutionOption], left_s: float | None) -> None:
     """And where none is in time, none is quicker."""
-    chosen = cheapest_way(ways, left_s)
+    chosen = cheapest_option(ways, left_s)
     in_time = [way for way in ways if left_s is None or way.takes_s <= left_s]
     if in_time:
         assert chosen in in_time
@@ -84,8 +85,8 @@ def test_no_way_in_time_is_cheaper_than_the_one_chosen(ways: list[Way], left_s: 
 
 
 @given(ways=_WAYS, left_s=st.floats(-1, 12), less_s=st.floats(0, 5))
-def test_less_time_never_leads_to_a_slower_way(ways: list[Way], left_s: float, less_s: float) -> None:
-    assert cheapest_way(ways, left_s - less_s).takes_s <= cheapest_way(ways, left_s).takes_s
+def test_less_time_never_leads_to_a_slower_way(ways: list[ExecutionOption], left_s: float, less_s: float) -> None:
+    assert cheapest_option(ways, left_s - less_s).takes_s <= cheapest_option(ways, left_s).takes_s
 
 
 @given(
@@ -99,7 +100,7 @@ def test_what_is_handed_over_can_still_be_taken_back(
 ) -> None:
     """A provider's batch is in time only where what it has could be answered by other ways after it has failed."""
     handed_s = (needed or 0.0) * share
-    found = times(left_s, needed, handed_s, turnaround)
+    found = option_times(left_s, needed, handed_s, turnaround)
     if left_s is not None and found.provider_s <= left_s:
         after_s = left_s - turnaround
         assert after_s >= found.turn_back_s - 1e-6

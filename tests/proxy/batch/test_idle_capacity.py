@@ -13,7 +13,7 @@ from proxy.admit.queues.capacity import Capacity
 from proxy.admit.queues.queue_item import QueueSnapshot, Slot, Work
 from proxy.admit.queues.queues import Queues
 from proxy.admit.queues.queues_config import QueueConfig
-from proxy.batch.idle_capacity import BESIDE, IdleRoom
+from proxy.batch.idle_capacity import BESIDE, IdleCapacity
 from selfhosted.replica import PoolReading, PoolRoom
 from tests.running_gateway import model
 
@@ -56,7 +56,7 @@ async def begin(site: Queues, tokens: int, tier: str = "interactive") -> Slot:
 async def test_a_queue_leaves_what_nothing_uses() -> None:
     """Whatever uses it."""
     site = queues(light_share=0.0, interactive_share=0.0)
-    room = IdleRoom(lambda: catalog("own"), site, None)
+    room = IdleCapacity(lambda: catalog("own"), site, None)
     assert room.idle("own") == 1.0
     slot = await begin(site, 400)
     await begin(site, 100, "batch")
@@ -74,7 +74,7 @@ async def test_what_other_processes_use_counts_too() -> None:
     await begin(own, 200, "batch")
     await begin(other, 250)
     said: list[QueueSnapshot] | None = None
-    room = IdleRoom(lambda: catalog("own"), own, None, lambda _name: said)
+    room = IdleCapacity(lambda: catalog("own"), own, None, lambda _name: said)
     assert room.idle("own") == 0.0
     said = [other.snapshot("q")]
     assert room.idle("own") == pytest.approx(0.8 - BESIDE * 0.25), "what others run counts for more than it is"
@@ -91,8 +91,8 @@ async def test_places_count_where_they_are_known() -> None:
     """
     counts = queues(light_share=0.0, interactive_share=0.0, requests_in_flight=10)
     plain = queues(light_share=0.0, interactive_share=0.0)
-    by_engines = IdleRoom(lambda: catalog("own", pool="p"), plain, Pools(PoolRoom(0.0, 0.1), runs=10))
-    for site, room in ((counts, IdleRoom(lambda: catalog("own"), counts, None)), (plain, by_engines)):
+    by_engines = IdleCapacity(lambda: catalog("own", pool="p"), plain, Pools(PoolRoom(0.0, 0.1), runs=10))
+    for site, room in ((counts, IdleCapacity(lambda: catalog("own"), counts, None)), (plain, by_engines)):
         assert room.idle("own") == pytest.approx(0.9)
         for _ in range(3):
             await begin(site, 10)
@@ -103,7 +103,7 @@ async def test_what_is_bought_leaves_everything_and_several_models_the_most() ->
     """A line of `auto` may go anywhere."""
     site = queues(light_share=0.0, interactive_share=0.0)
     await begin(site, 1_000)
-    room = IdleRoom(lambda: catalog("own", "bought"), site, None)
+    room = IdleCapacity(lambda: catalog("own", "bought"), site, None)
     assert (room.idle("own"), room.idle("bought"), room.idle("auto"), room.idle(None)) == (0.0, 1.0, 1.0, 1.0)
 
 
@@ -113,16 +113,16 @@ async def test_what_is_bought_leaves_everything_and_several_models_the_most() ->
 def test_a_pool_without_a_queue_says_itself(told: PoolRoom | None, idle: float) -> None:
     """Unknown is not idle."""
     none = Queues({}, Capacity(lambda: 1, clock=lambda: 0.0), lambda: 0.0)
-    assert IdleRoom(lambda: catalog("m", pool="p"), none, Pools(told)).idle("m") == idle
+    assert IdleCapacity(lambda: catalog("m", pool="p"), none, Pools(told)).idle("m") == idle
 
 
 def test_what_own_engines_still_read() -> None:
     """Of all that may serve a model; where something is bought, nothing waits for engines."""
     none = Queues({}, Capacity(lambda: 1, clock=lambda: 0.0), lambda: 0.0)
-    own = IdleRoom(lambda: catalog("m", "n", pool="p"), none, Pools(PoolRoom(0.5, 0.1)))
+    own = IdleCapacity(lambda: catalog("m", "n", pool="p"), none, Pools(PoolRoom(0.5, 0.1)))
     assert own.reading("m") == PoolReading(0, 0.5)
-    assert IdleRoom(lambda: catalog("m", "n", pool="p"), none, Pools(PoolRoom(0.0, 0.1))).reading(None) == PoolReading(
-        2, 0.0
-    )
-    assert IdleRoom(lambda: catalog("m", pool="p"), none, Pools(None)).reading("m") is None
-    assert IdleRoom(lambda: catalog("m"), none, Pools(PoolRoom(0.5, 0.1))).reading("m") is None
+    assert IdleCapacity(lambda: catalog("m", "n", pool="p"), none, Pools(PoolRoom(0.0, 0.1))).reading(
+        None
+    ) == PoolReading(2, 0.0)
+    assert IdleCapacity(lambda: catalog("m", pool="p"), none, Pools(None)).reading("m") is None
+    assert IdleCapacity(lambda: catalog("m"), none, Pools(PoolRoom(0.5, 0.1))).reading("m") is None

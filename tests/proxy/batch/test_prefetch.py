@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.batch.batch import ClaimedLine
-from proxy.batch.prefetch import MOST_AHEAD, Ahead, next_group, to_claim
+from proxy.batch.prefetch import MOST_AHEAD, Prefetch, next_group, to_claim
 
 
 class _Seconds:
@@ -49,7 +49,7 @@ def test_groups_grow_with_the_pace() -> None:
 def test_quick_lines_are_claimed_many_at_a_time() -> None:
     """A process that begins eight lines every tenth of a second soon asks the database once in thirty times."""
     clock = _Seconds()
-    ahead = Ahead(clock)
+    ahead = Prefetch(clock)
     claims: list[int] = []
     begun: list[int] = []
     for _ in range(200):
@@ -66,7 +66,7 @@ def test_quick_lines_are_claimed_many_at_a_time() -> None:
 
 def test_the_end_of_a_batch_is_shared() -> None:
     """Where few lines are left, none beyond those that are begun are claimed."""
-    ahead = Ahead(_Seconds())
+    ahead = Prefetch(_Seconds())
     ahead.add("b", _lines(0, 100))
     ahead.begin("b", 100)
     assert ahead.wanted("b", 8, left=40) == 8
@@ -75,7 +75,7 @@ def test_the_end_of_a_batch_is_shared() -> None:
 def test_what_others_could_begin_is_let_go() -> None:
     """Lines of a batch that has ended at once, others when they have lain about too long."""
     clock = _Seconds()
-    ahead = Ahead(clock)
+    ahead = Prefetch(clock)
     ahead.add("ended", _lines(0, 2, "ended"))
     ahead.add("slow", _lines(0, 3, "slow"))
     assert {line.batch_id for line in ahead.stale({"slow"}, 30.0)} == {"ended"}

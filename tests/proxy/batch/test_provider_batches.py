@@ -16,15 +16,15 @@ from cost.ledger.entries import Entry
 from providers.batch_apis.anthropic import AnthropicBatches
 from providers.batch_apis.batch_api import BatchApi, BatchCall, BatchHttp, HandedBatch
 from providers.batch_apis.openai import OpenAiBatches
-from providers.errors import AnswerLost, ConnectFailed
+from providers.errors import AnswerLost, ConnectFailed, UpstreamError, UpstreamRateLimited
 from providers.target import Deployment
 from proxy.batch.batch import Batch, ClaimedLine
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.files import Owner
-from proxy.batch.line_protocol import Answered, Asked, Handing, Offers, WayName
-from proxy.batch.observers import HandingObserver
-from proxy.batch.provider_batch_store import HandedStore
-from proxy.batch.provider_batches import Handover
+from proxy.batch.line_protocol import Answered, Asked, Offers, OptionName, ProviderBatchLine
+from proxy.batch.observers import ProviderBatchObserver
+from proxy.batch.provider_batch_store import ProviderBatchStore
+from proxy.batch.provider_batches import ProviderBatchRunner, set_aside_s
 from proxy.batch.scheduler import Slack
 from proxy.batch.store import BatchStore
 from proxy.shared.database_clock import DatabaseTime
@@ -53,7 +53,7 @@ class Line:
     def __init__(self, at: Deployment) -> None:
         self.at = at
         self.script: Callable[[int], str] = lambda _number: "ok"
-        self.costs: dict[WayName, int | None] = {"provider": 5, "calls": 10}
+        self.costs: dict[OptionName, int | None] = {"provider": 5, "calls": 10}
         self.answers_are_of_use = True
 
     async def offers(self, asked: Asked, *, flex: bool) -> Offers:
@@ -61,7 +61,7 @@ class Line:
         if "provider" not in self.costs:
             return Offers(costs=self.costs)
         number = msgspec.json.decode(asked.body)["number"]
-        handing = Handing(
+        handing = ProviderBatchLine(
             target_id=self.at.target_id,
             deployment=self.at,
             path="chat/completions",
@@ -94,7 +94,7 @@ class Purse:
         self.held.pop(name, None)
 
 
-class Counts(HandingObserver):
+class Counts(ProviderBatchObserver):
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
 
@@ -110,7 +110,7 @@ class House:
         self.clock = Clock()
         self.batches: BatchStore
         self.batches, _ = stores(engine, folder, self.clock)
-        self.store = HandedStore(self.batches, DatabaseTime(engine, self.clock))
+        self.store = ProviderBatchStore(self.batches, DatabaseTime(engine, self.clock))
         self.api = api
         kind = "openai" if api.names_batches else "anthropic"
         self.at = Deployment(
@@ -127,7 +127,7 @@ class House:
         self.slack = EASY
         self.handover = self.process()
 
-    def process(self) -> Handover:
+    def process(self) -> ProviderBatchRunner:
         """Another one, on the same database."""
 
         async def caller_of(_key_id: str) -> Caller:
@@ -136,7 +136,7 @@ class House:
         async def body_of(_batch: Batch, line: ClaimedLine) -> bytes:
             return msgspec.json.encode({"number": line.number})
 
-        return Handover(
+        return ProviderBatchRunner(
             section=BatchSection(providers=True, provider_poll_s=60, lease_s=30),
             batches=self.batches,
             store=self.store,
@@ -504,7 +504,7 @@ async def test_a_batch_that_its_team_cancels_is_cancelled_there(house: House) ->
     ids=["own engines are cheaper", "nobody has a batch API", "no money is left"],
 )
 async def test_what_no_provider_gets_goes_other_ways_at_once(
-    house: House, costs: dict[WayName, int | None], bound: int
+    house: House, costs: dict[OptionName, int | None], bound: int
 ) -> None:
     house.line.costs = costs
     house.purse.has_room = False
@@ -514,3 +514,21 @@ async def test_what_no_provider_gets_goes_other_ways_at_once(
     assert await house.handed() == []
     assert await house.states() == {WAITING: 4}
     assert house.handover.bound(batch) == bound
+
+
+@pytest.mark.parametrize(
+    ("kind", "told_s", "aside_s"),
+    [
+        (UpstreamRateLimited, 5.0, 5.0),
+        (UpstreamRateLimited, 1_800.0, 1_800.0),
+        (UpstreamRateLimited, 86_400.0, 3_600.0),
+        (UpstreamRateLimited, None, 60.0),
+        (ConnectFailed, None, 600.0),
+        (ConnectFailed, 30.0, 30.0),
+    ],
+)
+def test_a_deployment_is_set_aside_for_as_long_as_its_refusal_says(
+    kind: type[UpstreamError], told_s: float | None, aside_s: float
+) -> None:
+    """Within bounds; a pace without a time is shorter than a key or an address that is wrong."""
+    assert set_aside_s(kind("made up", deployment_id="t/main", retry_after_s=told_s)) == aside_s

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.batch.estimate import Speed
 from proxy.batch.scheduler import Standing, Turns, left_until_due_s, shares, slacks
-from proxy.batch.speed import Speed
 from selfhosted.replica import PoolReading
 
 _standings = st.lists(
