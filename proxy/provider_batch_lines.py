@@ -59,7 +59,7 @@ class PipelineOffers:
         self._breakers = Breakers(BreakerConfig(), clock)
 
     async def offers(self, asked: Asked, *, flex: bool) -> Offers:
-        """What the ways cost for one request, as it would be planned now. Raises a Refused for one that cannot be asked."""
+        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for one that cannot be asked."""
         _, _, routed = await self._planned(asked)
         costs: dict[OptionName, int | None] = {}
         handed: tuple[Candidate, Deployment] | None = None
@@ -88,7 +88,7 @@ class PipelineOffers:
             return Offers(costs=costs)
 
     async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
-        """The answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
+        """Return the answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
         batch. Raises a Refused or an UpstreamError where none can be made of it.
         """
         context, exchange, routed = await self._planned(asked)
@@ -114,7 +114,7 @@ class PipelineOffers:
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 
     def _with_batch_api(self, target: Target, routed: RoutedRequest) -> Deployment | None:
-        """The target's first deployment with a batch API that takes such a request."""
+        """Return the target's first deployment with a batch API that takes such a request."""
         if routed.facts.service_tier is not None or routed.request.as_written is not None:
             # It asks for another way itself, or has tools that only the usual way is read for.
             return None
@@ -149,7 +149,7 @@ class PipelineOffers:
 
 
 def _body(attempt: Attempt) -> bytes:
-    """The body for the provider's batch API. Raises CannotCarry."""
+    """Return the body for the provider's batch API. Raises CannotCarry."""
     routed, target, deployment = attempt.routed, attempt.candidate.target, attempt.deployment
     fields = call_fields(target, deployment, routed)
     dropped = left_out_fields(target, routed)
@@ -170,7 +170,7 @@ def _body(attempt: Attempt) -> bytes:
 
 
 def _note(costs: dict[OptionName, int | None], way: OptionName, cost_nanousd: int | None) -> None:
-    """Keeps the cheapest of several targets of one way."""
+    """Keep the cheapest of several targets of one way."""
     known = costs.get(way)
     costs[way] = cost_nanousd if known is None else known if cost_nanousd is None else min(known, cost_nanousd)
 
@@ -180,14 +180,14 @@ def _expected(price: Price, routed: RoutedRequest, candidate: Candidate) -> int:
 
 
 def _at_batch_price(candidate: Candidate, routed: RoutedRequest) -> Candidate:
-    """The candidate with the most that a provider's batch of it is likely to cost."""
+    """Return the candidate with the most that a provider's batch of it is likely to cost."""
     return msgspec.structs.replace(
         candidate, bound_nanousd=likely_most_nanousd(_batched(candidate.target), routed.facts)
     )
 
 
 def _batched(target: Target) -> Target:
-    """The target, sold at the price of a batch."""
+    """Return the target, sold at the price of a batch."""
     price = target.price
     if price is None or price.batch is None:
         return target
@@ -195,7 +195,7 @@ def _batched(target: Target) -> Target:
 
 
 def _as_reserved(routed: RoutedRequest, reserve: Entry) -> tuple[Candidate, Deployment]:
-    """The candidate and the deployment that a reservation names. Raises NoEligibleTarget where they are gone."""
+    """Return the candidate and the deployment that a reservation names. Raises NoEligibleTarget where they are gone."""
     for candidate in routed.plan.candidates:
         for deployment in candidate.target.deployments:
             if deployment.deployment_id == reserve.deployment_id:
@@ -209,5 +209,5 @@ def _event(routed: RoutedRequest, deployment: Deployment, body: bytes) -> Event:
 
 
 def _marked(entry: Entry) -> Entry:
-    """An entry without times: those of a provider's batch say nothing of how quickly it answers calls."""
+    """Return an entry without times: those of a provider's batch say nothing of how quickly it answers calls."""
     return msgspec.structs.replace(entry, flags=(*entry.flags, FLAG), ttft_us=None, duration_us=None)

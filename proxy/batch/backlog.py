@@ -12,11 +12,11 @@ import msgspec
 from proxy.batch.scheduler import EASY
 
 _LEAST_LEFT_S: Final = 300.0
-"""What is due sooner is as urgent as what is due by then: no engine is there earlier."""
+"""The least time left that is reckoned with: no engine is there earlier."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of a batch."""
+    """The rest of a batch that waits for an answer."""
 
     model: str | None
     """The name that all lines have; None where they differ."""
@@ -43,17 +43,19 @@ def lacking(due: Iterable[Due], tokens_per_s: float | None) -> dict[str | None, 
 
 
 class Backlog:
-    """What the runner of this process found last."""
+    """The demand that the runner of this process found last."""
 
     def __init__(self) -> None:
         self._lacking: Mapping[str | None, float] = {}
 
     def note(self, found: Mapping[str | None, float]) -> None:
-        """Takes note of what `lacking` returned."""
+        """Take note of what `lacking` returned."""
         self._lacking = found
 
     def tokens_per_s(self, targets: Collection[str], known: Collection[str], pools: int) -> float:
-        """What a pool with these targets lacks. What names none of the `known` targets, such as `auto`, is divided between all
+        """Return the tokens a second that a pool with these targets lacks.
+
+        The demand that names none of the `known` targets, such as `auto`, is divided between all
         pools.
         """
         named = sum(rate for model, rate in self._lacking.items() if model in targets)

@@ -17,7 +17,7 @@ WINDOW_US: Final[Mapping[Window, int | None]] = {
     "1h": 3_600_000_000,
     "background": None,
 }
-"""How long a batch may take; None promises nothing."""
+"""The time that a batch may take; None promises nothing."""
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "/v1/chat/completions": "chat",
     "/v1/embeddings": "embeddings",
@@ -31,7 +31,7 @@ NOT_ENDED: Final = ("validating", "in_progress", "finalizing", "cancelling")
 
 
 class LineState(IntEnum):
-    """Where a line stands. Those above `RUNNING` change no more."""
+    """The state of a line. Those above `RUNNING` change no more."""
 
     WAITING = 0
     RUNNING = 1
@@ -41,7 +41,7 @@ class LineState(IntEnum):
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asks for."""
+    """A batch as its caller asks for it."""
 
     organisation_id: str
     team_id: str

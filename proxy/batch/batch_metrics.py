@@ -48,25 +48,25 @@ class BatchMetrics(BatchObserver, ProviderBatchObserver):
         )
 
     def observe_estimate(self, off: float) -> None:
-        """Takes note of an estimate that can be judged."""
+        """Take note of an estimate that can be judged."""
         self._off.observe(off)
 
     def count_lines(self, what: LineCount, number: int = 1) -> None:
-        """Counts lines by what became of them."""
+        """Count lines by what became of them."""
         if number:
             self._lines.labels(what).inc(number)
 
     def count_handed(self, what: ProviderBatchCount, number: int = 1) -> None:
-        """Counts lines at providers by what became of them."""
+        """Count lines at providers by what became of them."""
         if number:
             self._handed.labels(what).inc(number)
 
     def count_batch(self, event: Event) -> None:
-        """Counts a batch that ended."""
+        """Count a batch that ended."""
         self._ended.labels(event.removeprefix("batch.")).inc()
 
     def set_live(self, batches: list[Batch], found: Mapping[str, Slack], tokens_per_s: float | None) -> None:
-        """Shows what is in progress."""
+        """Show what is in progress."""
         self._live.set(len(batches))
         self._left.set(sum(batch.left for batch in batches))
         self._tokens.set(sum(batch.tokens_left for batch in batches))

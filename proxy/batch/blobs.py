@@ -31,7 +31,7 @@ class BlobWriter(Protocol):
     def size(self) -> int: ...
 
     async def write(self, data: bytes) -> None:
-        """Appends. Raises StorageUnavailable."""
+        """Append to the blob. Raises StorageUnavailable."""
         ...
 
 
@@ -39,19 +39,19 @@ class Blobs(Protocol):
     """Stored bytes by name."""
 
     def writing(self, name: str) -> "contextlib.AbstractAsyncContextManager[BlobWriter]":
-        """A writer. The blob is there, whole, once the block has ended, and not at all when it failed."""
+        """Return a writer. The blob is there, whole, once the block has ended, and not at all when it failed."""
         ...
 
     async def size(self, name: str) -> int:
-        """The size in bytes. Raises FileNotFound or StorageUnavailable."""
+        """Return the size in bytes. Raises FileNotFound or StorageUnavailable."""
         ...
 
     def reading(self, name: str, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes from `start` to before `stop`, which lie within it, in pieces. Raises FileNotFound or StorageUnavailable."""
+        """Return the bytes from `start` to before `stop`, which lie within it, in pieces. Raises FileNotFound or StorageUnavailable."""
         ...
 
     async def remove(self, name: str) -> None:
-        """Deletes a blob; one that is gone already is no error."""
+        """Delete a blob; one that is gone already is no error."""
         ...
 
     async def names(self) -> list[tuple[str, float]]:
@@ -77,7 +77,7 @@ class LocalBlobs:
 
     @contextlib.asynccontextmanager
     async def writing(self, name: str) -> AsyncIterator[BlobWriter]:
-        """A writer; the file gets its name when it is whole and on the disk."""
+        """Return a writer; the file gets its name when it is whole and on the disk."""
         final = self._path(name)
         part = final.with_name(f"{name}.{secrets.token_hex(4)}{_PART}")
         try:
@@ -94,12 +94,12 @@ class LocalBlobs:
             raise StorageUnavailable(_FULL, retry_after_s=60) from error
 
     async def size(self, name: str) -> int:
-        """The size in bytes."""
+        """Return the size in bytes."""
         with _readable():
             return (await asyncio.to_thread(self._path(name).stat)).st_size
 
     async def reading(self, name: str, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes of a range, in pieces."""
+        """Return the bytes of a range, in pieces."""
         with _readable():
             file = await asyncio.to_thread(self._path(name).open, "rb")
         try:
@@ -116,7 +116,7 @@ class LocalBlobs:
             file.close()
 
     async def remove(self, name: str) -> None:
-        """Deletes a file."""
+        """Delete a file."""
         with _readable():
             await asyncio.to_thread(self._path(name).unlink, missing_ok=True)
 
@@ -144,7 +144,7 @@ class LocalBlobs:
 
 
 def is_name(name: str) -> bool:
-    """Whether a blob may have the name. Names are ids of ours; whatever else comes may not lead out of where blobs are."""
+    """Return True for a name that a blob may have. Names are ids of ours; others may not lead out of the folder of blobs."""
     return bool(name) and not name.startswith(".") and "/" not in name and "\x00" not in name
 
 
@@ -157,7 +157,7 @@ def _finish(file: BinaryIO, part: Path, final: Path) -> None:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Maps errors of the disk."""
+    """Map errors of the disk."""
     try:
         yield
     except FileNotFoundError as error:

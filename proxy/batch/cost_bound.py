@@ -1,4 +1,4 @@
-"""What a batch may cost, and whether the budgets have room for all of it.
+"""The bound of a batch's cost, and whether the budgets have room for all of it.
 
 Money itself is held line by line, as for every request, so no budget is ever overrun. What is decided here is whether to
 begin: a batch whose bound no budget has room for is refused whole, before its first line has cost anything.
@@ -65,7 +65,7 @@ class CostBounds:
         return bound
 
     async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
-        """Holds money of the caller's hard budgets under a name that outlives this process; False where one has too little, or
+        """Hold money of the caller's hard budgets under a name that outlives this process; False where one has too little, or
         where the amount is not known. `free` gives back what is held.
         """
         now_us = wall_us()
@@ -86,11 +86,11 @@ class CostBounds:
         return True
 
     async def free(self, name: str) -> None:
-        """Gives back what is held under a name."""
+        """Give back what is held under a name."""
         await self._grants.forget_boot(name)
 
     async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
-        """Why the whole batch does not fit; None where every hard budget of its caller has room for it. `batch_id` is its own,
+        """Return why the whole batch does not fit; None where every hard budget of its caller has room. `batch_id` is its own,
         where it has one already.
         """
         for status in await self._grants.standings(wall_us()):
@@ -114,7 +114,7 @@ class CostBounds:
 
 
 def _applies(budget: Budget, caller: Caller) -> bool:
-    """True for a budget of the caller's organisation, team or key. Lines of batches have no tags."""
+    """Return True for a budget of the caller's organisation, team or key. Lines of batches have no tags."""
     ids = {"organisation": caller.organisation_id, "team": caller.team_id, "key": caller.key_id}
     return budget.organisation_id == caller.organisation_id and ids.get(budget.scope) == budget.scope_id
 

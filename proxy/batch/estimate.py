@@ -26,7 +26,7 @@ _LEAST_KNOWN_S: Final = 2.0
 _SPANS_S: Final = (300.0, 10_800.0, 43_200.0)
 """Over how long the speed is a mean, by how far ahead is asked."""
 Basis = Literal["done", "measured speed", "deadline", "unknown"]
-"""What an estimate stands on: the batch has ended, a measured speed, only the promise, or nothing."""
+"""The ground of an estimate: the batch has ended, a measured speed, only the promise, or nothing."""
 _LEAST_US: Final = 1_000_000
 
 
@@ -58,7 +58,7 @@ class Speed:
         self._seen_at: float | None = None
 
     def look(self, tokens_left: dict[str, int]) -> None:
-        """Takes note of what each batch in progress has left."""
+        """Take note of what each batch in progress has left."""
         now = self._clock()
         if self._seen_at is not None and now <= self._seen_at:
             return
@@ -76,7 +76,7 @@ class Speed:
         return self.ahead(0.0)
 
     def ahead(self, left_s: float) -> float | None:
-        """The speed to expect of the next so many seconds: that of about the last so many, so that an hour in which there was
+        """Return the speed to expect of the next so many seconds: that of about the last so many, so that an hour in which there was
         little room does not count for all hours of a day. None while too little was seen.
         """
         mean = next((each for each in self._means if each.span_s >= left_s), self._means[-1])
@@ -101,7 +101,7 @@ def tokens_per_s(worked: Sequence[Worked]) -> float | None:
 
 
 def estimate(batch: Batch, tokens_ahead: int, speed: float | None, now_us: int) -> Estimate:
-    """When the batch will be done. `tokens_ahead` are its own and those that are due no later.
+    """Return when the batch will be done. `tokens_ahead` are its own and those that are due no later.
 
     Never later than its deadline: what is left then expires.
     """
@@ -117,7 +117,7 @@ def estimate(batch: Batch, tokens_ahead: int, speed: float | None, now_us: int) 
 
 
 async def estimated(store: BatchStore, batch: Batch, tokens: int | None = None) -> Estimate:
-    """When the batch will be done, as of now. `tokens` are its own where it was not validated yet."""
+    """Return when the batch will be done, as of now. `tokens` are its own where it was not validated yet."""
     own = batch.tokens_left if tokens is None else tokens
     if batch.status == "validating" and tokens is None:
         return estimate(batch, 0, None, store.now_us())
@@ -137,7 +137,7 @@ class OptionTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def option_times(left_s: float | None, needed_s: float | None, handed_s: float, turnaround_s: float) -> OptionTimes:
-    """How long the ways take for work that needs `needed_s` at the measured speed, None while that is not known; `handed_s` is how
+    """Return how long the ways take for work that needs `needed_s` at the measured speed, None while unknown; `handed_s` is how
     long that part of it needs which is at providers, or is to go there now.
 
     Idle time and flex are counted on for at most half of what is left, as the scheduler does. A provider's batch takes its

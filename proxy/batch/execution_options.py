@@ -30,7 +30,7 @@ class ExecutionOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cheapest_option(ways: Sequence[ExecutionOption], left_s: float | None) -> ExecutionOption:
-    """The cheapest way that is done in time, of equally cheap ones the quickest; where none is, the quickest.
+    """Return the cheapest way that is done in time, of equally cheap ones the quickest; where none is, the quickest.
 
     `ways` has at least one; `left_s` is the time until the work is due, None without a deadline. Less time never leads to a
     slower way, and no way that is done in time is cheaper than the one returned.
@@ -40,7 +40,7 @@ def cheapest_option(ways: Sequence[ExecutionOption], left_s: float | None) -> Ex
 
 
 def takes_flex(slack: Slack, line: ClaimedLine, endpoint: str) -> bool:
-    """Whether a line is asked for in the service tier flex, which is slower, cheaper, and may have no room.
+    """Return True for a line that asks for the service tier flex, which is slower, cheaper, and may have no room.
 
     Only while its batch has time to spare, so never where the speed is not known yet, and only while the line has not failed
     and was not begun often: what flex does not answer is asked in the usual tier with the time that is left.
@@ -49,7 +49,7 @@ def takes_flex(slack: Slack, line: ClaimedLine, endpoint: str) -> bool:
 
 
 def in_flex(body: bytes) -> bytes:
-    """The body of a line, asking for flex unless it names a service tier itself. Raises msgspec.MsgspecError."""
+    """Return the body of a line, asking for flex unless it names a service tier itself. Raises msgspec.MsgspecError."""
     fields = _decode(body)
     if "service_tier" in fields:
         return body

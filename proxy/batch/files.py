@@ -32,16 +32,16 @@ _SWEPT: Final = 500
 _RESERVED: Final = "reserved"
 """The purpose of a row that stands for a file that is being written; nobody finds it."""
 _RESERVED_US: Final = 3_600_000_000
-"""How long room is reserved for a file that does not grow: a process that dies gives it back so."""
+"""The time for which room is reserved for a file that does not grow: a process that dies gives it back so."""
 _FRAMING_BYTES: Final = 4_096
-"""What a form may hold beside its file."""
+"""The bytes that a form may hold beside its file."""
 _LEAST_AHEAD: Final = 256 * 1024
 """Bytes that are reserved ahead of those that have come: so many, or as many again, as each step takes a transaction."""
 _log: Final = logging.getLogger("weighbridge.batch")
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose files and batches are meant. Every query has both in its condition."""
+    """The owner whose files and batches are meant. Every query has both ids in its condition."""
 
     organisation_id: str
     team_id: str
@@ -96,7 +96,7 @@ class NewFile:
         return self._writer.size
 
     async def write(self, data: bytes) -> None:
-        """Appends. Raises FileTooLarge or StorageUnavailable."""
+        """Append to the file. Raises FileTooLarge or StorageUnavailable."""
         size = self._writer.size + len(data)
         if size > self._most:
             raise FileTooLarge(f"The file is larger than {self._most} bytes, the limit of this gateway; split it.")
@@ -139,7 +139,7 @@ class FileStore:
 
     @contextlib.asynccontextmanager
     async def adding(self, owner: Owner, declared: int = 0) -> AsyncIterator[NewFile]:
-        """A new file to write. It is there once the block has ended, and nothing of it when the block failed.
+        """Return a new file to write. It is there once the block has ended, and nothing of it when the block failed.
 
         Where about how large it becomes is `declared`, room for all of it is reserved before it is written, so that of many that come
         at once as many are taken as have room. Raises FileTooLarge or StorageUnavailable.
@@ -157,7 +157,7 @@ class FileStore:
             raise
 
     async def _store(self, new: NewFile, size: int) -> None:
-        """Puts the row in place of what was reserved. Raises FileTooLarge where that was so long ago that others took the room."""
+        """Put the row in place of what was reserved. Raises FileTooLarge where that was so long ago that others took the room."""
         async with self._room_of(new.owner, new.file_id) as (connection, left):
             if size <= left:
                 await connection.execute(insert(StoredFile).values(**self._row(new, size)))
@@ -166,7 +166,7 @@ class FileStore:
         raise _no_room()
 
     async def _reserve(self, new: NewFile, least: int, most: int) -> int:
-        """Returns how much the file may come to before it must ask again. Raises FileTooLarge."""
+        """Return how much the file may come to before it must ask again. Raises FileTooLarge."""
         async with self._room_of(new.owner, new.file_id) as (connection, left):
             if least > left:
                 raise _no_room()
@@ -176,7 +176,7 @@ class FileStore:
         return reserved
 
     async def _give_back(self, owner: Owner, file_id: str) -> None:
-        """Gives back what was reserved for a file that does not come. Where the database is away it is free after an hour."""
+        """Give back what was reserved for a file that does not come. Where the database is away it is free after an hour."""
         try:
             async with self._room_of(owner, file_id):
                 pass
@@ -185,7 +185,7 @@ class FileStore:
 
     @contextlib.asynccontextmanager
     async def _room_of(self, owner: Owner, file_id: str) -> AsyncIterator[tuple[AsyncConnection, int]]:
-        """A transaction in which nobody else changes what the team stores, and the bytes that are left for a file whose
+        """Return a transaction in which nobody else changes what the team stores, and the bytes that are left for a file whose
         reservation, if it has one, is taken away.
         """
         async with self._engine.begin() as connection:
@@ -207,7 +207,7 @@ class FileStore:
     async def page(
         self, owner: Owner, *, purpose: str | None, after: str | None, limit: int, ascending: bool
     ) -> FilePage:
-        """A page of the team's files by the time they were made. Raises FileNotFound for an unknown `after`."""
+        """Return a page of the team's files by the time they were made. Raises FileNotFound for an unknown `after`."""
         made, name = col(StoredFile.created_us), col(StoredFile.file_id)
         where = [self._of(owner)]
         if purpose is not None:
@@ -224,7 +224,7 @@ class FileStore:
         return FilePage(files=rows[:limit], has_more=len(rows) > limit)
 
     async def remove(self, owner: Owner, file_id: str) -> None:
-        """Deletes a file. Raises FileNotFound, or FileInUse while a batch reads it."""
+        """Delete a file. Raises FileNotFound, or FileInUse while a batch reads it."""
         reads = exists().where(col(BatchRow.input_file_id) == file_id, col(BatchRow.status).in_(_READ_BY))
         gone = delete(StoredFile).where(self._of(owner), col(StoredFile.file_id) == file_id, ~reads)
         async with self._engine.begin() as connection:
@@ -236,13 +236,13 @@ class FileStore:
         await self.blobs.remove(file_id)
 
     async def put_in(self, connection: AsyncConnection, owner: Owner, record: FileRecord) -> None:
-        """Stores the row of a file whose bytes are there, within the caller's transaction. Twice is once."""
+        """Store the row of a file whose bytes are there, within the caller's transaction. Twice is once."""
         made = sqlite_insert if self._engine.dialect.name == "sqlite" else postgresql_insert
         values = {**msgspec.structs.asdict(record), **msgspec.structs.asdict(owner)}
         await connection.execute(made(StoredFile).values(**values).on_conflict_do_nothing())
 
     async def sweep(self) -> int:
-        """Deletes expired files that no batch reads, and bytes that have no row; returns how many."""
+        """Delete expired files that no batch reads, and bytes that have no row; returns how many."""
         reads = exists().where(
             col(BatchRow.input_file_id) == col(StoredFile.file_id), col(BatchRow.status).in_(_READ_BY)
         )
@@ -282,11 +282,11 @@ class FileStore:
         }
 
     def _of(self, owner: Owner) -> ColumnElement[bool]:
-        """The team's files that have not expired."""
+        """Return the team's files that have not expired."""
         return and_(self._held_by(owner), col(StoredFile.purpose) != _RESERVED)
 
     def _held_by(self, owner: Owner) -> ColumnElement[bool]:
-        """The same, and what is reserved for files that are being written."""
+        """Return the same, and what is reserved for files that are being written."""
         return and_(
             col(StoredFile.organisation_id) == owner.organisation_id,
             col(StoredFile.team_id) == owner.team_id,

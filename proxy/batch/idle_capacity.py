@@ -1,4 +1,4 @@
-"""What interactive work leaves for batches, from the queues of all processes of this host and the engines behind them."""
+"""The capacity that interactive work leaves for batches, from the queues of all processes of this host and the engines behind them."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from selfhosted.replica import PoolReading, PoolRoom
 
 _TYPICAL_TOKENS: Final = 1_000
 BESIDE: Final = 1.8
-"""How much of a queue's capacity a token of interactive work takes from batches. More than its own: the busier engines are with
+"""The tokens of batches that a token of interactive work displaces. More than its own: the busier engines are with
 what somebody waits for, the more first tokens a line beside it delays, and the less idle time is lost by leaving it out.
 """
 _PLACES_KEPT: Final = 0.1
@@ -21,7 +21,7 @@ _PLACES_KEPT: Final = 0.1
 def left_beside(
     capacity_tokens: int, own_tokens: int, others_tokens: int, *, places: int | None, requests: int
 ) -> float:
-    """The share, from 0 to 1, that batches may still have of engines: of their tokens, and of their places where those are known.
+    """Return the share, from 0 to 1, that batches may still have of engines: of their tokens, and of their places where those are known.
 
     `own_tokens` are what batches have there, `others_tokens` what is mostly interactive, `requests` all that run.
     """
@@ -42,15 +42,15 @@ class PoolLooks(Protocol):
     """The pools, as far as their fullness goes."""
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
-        """The room of the target's pool for a prompt of so many tokens; None when it is not known."""
+        """Return the room of the target's pool for a prompt of so many tokens; None when it is not known."""
         ...
 
     def reading(self, target: Target) -> PoolReading | None:
-        """Whose prompts the replicas of the target's pool still read; None when it is not known."""
+        """Return what the replicas of the target's pool still have to read; None when it is not known."""
         ...
 
     def places(self, target: Target) -> int | None:
-        """The requests that the replicas of the target's pool run at once; None when it is not known."""
+        """Return the requests that the replicas of the target's pool run at once; None when it is not known."""
         ...
 
 
@@ -76,11 +76,11 @@ class IdleCapacity:
         self._others = others
 
     def idle(self, model: str | None) -> float:
-        """The idle share, from 0 to 1, of what serves a model; of anything, for `auto`, an alias or several models."""
+        """Return the idle share, from 0 to 1, of what serves a model; of anything, for `auto`, an alias or several models."""
         return max((self._idle(target) for target in self._targets(model)), default=0.0)
 
     def reading(self, model: str | None) -> PoolReading | None:
-        """Whose prompts the own engines that serve a model still read; None where something serves it that is bought, or that
+        """Return what own engines that serve a model still have to read; None where something serves it that is bought, or that
         nothing is known of.
         """
         clear, wait_s = 0, math.inf
@@ -117,7 +117,7 @@ class IdleCapacity:
         )
 
     def _places(self, target: Target, queue: QueueSnapshot) -> int | None:
-        """The requests that may run at once: what the queue lets in, or what runs of it in its engines."""
+        """Return the requests that may run at once: what the queue lets in, or what runs of it in its engines."""
         if queue.whole_capacity_requests is not None or target.pool is None or self._pools is None:
             return queue.whole_capacity_requests
         return self._pools.places(target)

@@ -13,13 +13,13 @@ OVERLOADED: Final = Answered(status=503, body=b"{}", code="overloaded", retry_af
 
 
 def exchange_of(asked: Asked) -> InMemoryExchange:
-    """A request whose caller never hangs up."""
+    """Return a request whose caller never hangs up."""
     headers = [(b"x-tier", asked.tier.encode()), (b"x-priority", _PRIORITIES[asked.priority])]
     return InMemoryExchange(asked.body, headers)
 
 
 def answered(context: RequestContext, exchange: InMemoryExchange) -> Answered:
-    """The reply, with what its attempts used and cost."""
+    """Return the reply, with what its attempts used and cost."""
     answering = context.answering
     usage = None if answering is None or answering.settled is None else answering.settled.usage
     costs = [each.settled.cost_nanousd for each in context.attempts if each.settled is not None]

@@ -1,4 +1,4 @@
-"""What the tier asks of the request line: an answer to one line, as if its caller had sent it, or what it would cost where."""
+"""The tier's questions to the request line: an answer to one line, as if its caller had sent it, or its cost by each way."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol
@@ -38,7 +38,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     cost_nanousd: int | None = 0
     """None where an attempt's cost is not known."""
     saved_nanousd: int = 0
-    """What it would have cost at the same targets had somebody waited for it, less what it did cost."""
+    """The price at the same targets had somebody waited for it, less what it did cost."""
 
 
 class Answering(Protocol):
@@ -64,7 +64,7 @@ class ProviderBatchLine(msgspec.Struct, frozen=True, kw_only=True):
     reserve: Entry
     """Its reservation. It is booked under a request id and a process that are known once the line is claimed."""
     most_nanousd: int | None
-    """What budgets have to hold for it."""
+    """The most that it may cost, for budgets to hold."""
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +79,11 @@ class ProviderBatchLines(Protocol):
     """The request line, as far as lines concern it that a provider's batch API answers."""
 
     async def offers(self, asked: Asked, *, flex: bool) -> Offers:
-        """What the ways cost for one request, as it would be planned now. Raises a Refused for one that cannot be asked."""
+        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for one that cannot be asked."""
         ...
 
     async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
-        """The answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
+        """Return the answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
         batch. Raises a Refused or an UpstreamError where none can be made of it.
         """
         ...

@@ -8,7 +8,7 @@ from proxy.shared.retryable import Meaning, meaning, wait_of_s
 
 
 def request_id(batch: Batch, line: ClaimedLine) -> str:
-    """The id under which the ledger books one beginning of one line, and no other.
+    """Return the id under which the ledger books one beginning of one line, and no other.
 
     It has the shape of every request id: the batch's milliseconds since 1970, then 64 bits that follow from batch, line
     and generation.
@@ -18,7 +18,7 @@ def request_id(batch: Batch, line: ClaimedLine) -> str:
 
 
 def result_of(line: ClaimedLine, request_id: str, answered: Answered) -> LineResult:
-    """The reply as the line's result."""
+    """Return the reply as the line's result."""
     return LineResult(
         line=line,
         request_id=request_id,
@@ -35,7 +35,7 @@ def result_of(line: ClaimedLine, request_id: str, answered: Answered) -> LineRes
 
 
 def meaning_of(answered: Answered, line: ClaimedLine, tries: int) -> Meaning:
-    """What becomes of a line after a reply. A failure counts, and `tries` of them are the line's answer."""
+    """Return what a reply means for its line. A failure counts, and `tries` of them are the line's answer."""
     return meaning(answered.status, answered.code, line.failures, tries)
 
 

@@ -1,4 +1,4 @@
-"""What the batch tier reports for metrics."""
+"""Observers of the batch tier, for metrics."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -19,7 +19,7 @@ class BatchObserver:
     def count_batch(self, event: Event) -> None: ...
 
     def observe_estimate(self, off: float) -> None:
-        """How far the first estimate was off, as a part of the time that it took."""
+        """Receive the error of a first estimate, as a part of the time that the batch took."""
 
     def set_live(self, batches: list[Batch], found: Mapping[str, Slack], tokens_per_s: float | None) -> None: ...
 

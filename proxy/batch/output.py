@@ -48,7 +48,7 @@ class _OutputLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_output(outcome: Outcome) -> bool:
-    """True for a line of the output file; every other one stands in the error file."""
+    """Return True for a line of the output file; every other one stands in the error file."""
     return outcome.state == LineState.ANSWERED and outcome.status == _OK
 
 
@@ -69,7 +69,7 @@ def output_line(batch: Batch, outcome: Outcome) -> bytes:
 async def write_files(
     batch: Batch, store: BatchStore, files: FileStore, *, keep_us: int, still_mine: Callable[[], Awaitable[None]]
 ) -> OutputFiles:
-    """Writes both files. `still_mine` is awaited now and then, and raises to give up. Raises StorageUnavailable."""
+    """Write both files. `still_mine` is awaited now and then, and raises to give up. Raises StorageUnavailable."""
     has_output = batch.completed > 0
     has_errors = batch.total > batch.completed
     async with contextlib.AsyncExitStack() as stack:
@@ -90,7 +90,7 @@ async def write_files(
 
 
 def output_file_id(batch_id: str, kind: str) -> str:
-    """The id of a batch's file. It is as hard to guess as the batch's own."""
+    """Return the id of a batch's file. It is as hard to guess as the batch's own."""
     return f"file-{blake2b(f'{kind}:{batch_id}'.encode(), digest_size=16).hexdigest()}"
 
 

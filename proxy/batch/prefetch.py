@@ -21,7 +21,7 @@ _SHARED: Final = 8
 
 
 def next_group(group: int, lasted_s: float) -> int:
-    """How many lines the next claim takes, after a group of `group` lines that lasted so many seconds until the last was begun."""
+    """Return the lines that the next claim takes, after a group of `group` lines that lasted so many seconds until the last was begun."""
     if lasted_s < _GONE_SOON_S:
         return min(MOST_AHEAD, group * 2)
     return max(1, group // 2) if lasted_s > _LAY_ABOUT_S else group
@@ -41,7 +41,7 @@ class _Kept(msgspec.Struct):
 
 
 class Prefetch:
-    """What one process keeps ahead, by batch."""
+    """The lines that one process keeps ahead, by batch."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class Prefetch:
         return sum(len(each.lines) for each in self._kept.values())
 
     def wanted(self, batch_id: str, more: int, left: int) -> int:
-        """How many lines to claim before `more` lines of a batch are begun."""
+        """Return the lines to claim before `more` lines of a batch are begun."""
         kept = self._kept.get(batch_id)
         if kept is None:
             return to_claim(more, more, left, len(self))
@@ -59,18 +59,18 @@ class Prefetch:
         return to_claim(more - len(kept.lines), group, left, len(self))
 
     def add(self, batch_id: str, lines: Collection[ClaimedLine]) -> None:
-        """Keeps lines that were claimed just now."""
+        """Keep lines that were claimed just now."""
         kept = self._kept.setdefault(batch_id, _Kept(deque(), 0.0, 1))
         kept.lines.extend(lines)
         kept.claimed_at, kept.group = self._clock(), max(1, len(lines))
 
     def begin(self, batch_id: str, more: int) -> list[ClaimedLine]:
-        """Takes out up to `more` lines of a batch, in the order in which they were claimed."""
+        """Take out up to `more` lines of a batch, in the order in which they were claimed."""
         kept = self._kept.get(batch_id)
         return [] if kept is None else [kept.lines.popleft() for _ in range(min(more, len(kept.lines)))]
 
     def stale(self, live: Collection[str], longest_s: float) -> list[ClaimedLine]:
-        """Takes out what shall wait for anybody again: lines of batches that are not live, and what has lain about for so long."""
+        """Take out what shall wait for anybody again: lines of batches that are not live, and what has lain about for so long."""
         found: list[ClaimedLine] = []
         for batch_id in list(self._kept):
             kept = self._kept[batch_id]

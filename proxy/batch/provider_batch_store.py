@@ -1,4 +1,4 @@
-"""What was handed over to providers, in the database: with its lines, and with their entries in the ledger.
+"""Batches at providers in the database, with their lines and with their entries in the ledger.
 
 Lines that were handed over are held by their batch at the provider rather than by a process, until the moment at which they are
 taken back. What changes a line and what is booked for it are one transaction, so nothing is lost or booked twice whichever process
@@ -45,7 +45,7 @@ _COLUMNS: Final = tuple(col(getattr(ProviderBatchRow, name)) for name in Provide
 
 
 class Out(msgspec.Struct, frozen=True, kw_only=True):
-    """What of one batch is, or was, at providers."""
+    """The part of one batch that is, or was, at providers."""
 
     lines: int
     """Lines that wait there now."""
@@ -59,7 +59,7 @@ NOTHING_OUT: Final = Out(lines=0, tokens=0, answered_tokens=0)
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What one transaction made of a provider's answers."""
+    """The result of one transaction with a provider's answers."""
 
     answered: int
     unneeded: int
@@ -77,7 +77,7 @@ class ProviderBatchStore:
     # ProviderBatchLine over.
 
     async def peek(self, batch_id: str, after: int, limit: int) -> list[ClaimedLine]:
-        """The next lines of a batch by place that wait and have not failed, none of which is begun by this."""
+        """Return the next lines of a batch by place that wait and have not failed, none of which is begun by this."""
         query = (
             select(*_CLAIMED)
             .where(
@@ -148,7 +148,7 @@ class ProviderBatchStore:
         return lines
 
     async def made(self, handed_id: str, upstream_id: str, look_us: int) -> bool:
-        """The provider has it under this id. False where it has come to its end meanwhile: then it is only to be forgotten there."""
+        """Return the provider has it under this id. False where it has come to its end meanwhile: then it is only to be forgotten there."""
         ours = col(ProviderBatchRow.handed_id) == handed_id
         is_open = col(ProviderBatchRow.state).in_(("making", "running"))
         values = {"upstream_id": upstream_id, "look_us": look_us, "held_until_us": 0}
@@ -166,7 +166,7 @@ class ProviderBatchStore:
     # Seeing to it.
 
     async def take_due(self, due_us: int, holder: str, lease_us: int) -> ProviderBatchRecord | None:
-        """Takes one that was to be looked at by a moment and that nobody sees to, the one that waits longest; None without one."""
+        """Take one that was to be looked at by a moment and that nobody sees to, the one that waits longest; None without one."""
         due = and_(
             col(ProviderBatchRow.state) != "ended",
             col(ProviderBatchRow.look_us) <= due_us,
@@ -194,14 +194,14 @@ class ProviderBatchStore:
         return None if row is None else ProviderBatchRecord(**row)
 
     async def hold(self, handed_id: str, holder: str, lease_us: int) -> bool:
-        """Extends the lease of one that is seen to; False where it is another process's by now."""
+        """Extend the lease of one that is seen to; False where it is another process's by now."""
         mine = and_(col(ProviderBatchRow.handed_id) == handed_id, col(ProviderBatchRow.holder) == holder)
         change = update(ProviderBatchRow).where(mine).values(held_until_us=self._time.now() + lease_us)
         async with self._engine.begin() as connection:
             return (await connection.execute(change)).rowcount == 1
 
     async def lines_of(self, batch_id: str, numbers: Collection[int]) -> dict[int, ClaimedLine]:
-        """These lines of a batch, by number, as they stand now."""
+        """Return these lines of a batch, by number, as they stand now."""
         ours = and_(col(BatchLine.batch_id) == batch_id, col(BatchLine.number).in_(numbers))
         async with self._engine.connect() as connection:
             rows = (await connection.execute(select(*_CLAIMED).where(ours))).mappings()
@@ -214,7 +214,7 @@ class ProviderBatchStore:
     async def collect(
         self, handed: ProviderBatchRecord, results: Sequence[LineResult], entries: Sequence[Entry], estimated: int = 0
     ) -> Collected:
-        """Writes answers and what is booked for them. An answer whose line is another's by now is booked all the same;
+        """Write answers and what is booked for them. An answer whose line is another's by now is booked all the same;
         `estimated` of the entries belong to answers that are of no use.
         """
         async with self._engine.begin() as connection:
@@ -255,7 +255,7 @@ class ProviderBatchStore:
         failed: bool,
         leaves: bool,
     ) -> int:
-        """It has come to its end: what closes its open reservations is booked, and lines without an answer wait again.
+        """End it: what closes its open reservations is booked, and lines without an answer wait again.
 
         Returns how many do; with `failed` it counts as a failure of each, and they are not handed over again. `leaves`: the
         provider may still have something of it, and is asked to forget it from now on.
@@ -306,7 +306,7 @@ class ProviderBatchStore:
         }
 
     async def turnaround_s(self, deployment_id: str) -> float | None:
-        """The longest that the latest batches of a deployment took, in seconds; None where none has come to its end."""
+        """Return the longest that the latest batches of a deployment took, in seconds; None where none has come to its end."""
         took = (col(ProviderBatchRow.ended_us) - col(ProviderBatchRow.created_us)).label("took")
         ours = and_(col(ProviderBatchRow.deployment_id) == deployment_id, _judged())
         latest = select(took).where(ours).order_by(col(ProviderBatchRow.ended_us).desc()).limit(_LATEST).subquery()
@@ -315,7 +315,7 @@ class ProviderBatchStore:
         return None if longest is None else int(longest) / 1_000_000
 
     async def known_ids(self, deployment_id: str) -> set[str]:
-        """The provider's ids of the batches that are known to be ours."""
+        """Return the provider's ids of the batches that are known to be ours."""
         query = select(col(ProviderBatchRow.upstream_id)).where(
             col(ProviderBatchRow.deployment_id) == deployment_id, col(ProviderBatchRow.upstream_id) != ""
         )
@@ -339,7 +339,7 @@ def _judged() -> ColumnElement[bool]:
 
 
 def _locked(handed_id: str) -> Any:
-    """An update that changes nothing and locks it, before anything else of the transaction."""
+    """Return an update that changes nothing and locks it, before anything else of the transaction."""
     return (
         update(ProviderBatchRow)
         .where(col(ProviderBatchRow.handed_id) == handed_id)

@@ -56,16 +56,16 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 _LOOK_AGAIN_S: Final = 300.0
 """After so long, lines that another way was cheaper for are looked at again."""
 _REFUSED_S: Final = 600.0
-"""How long nothing is handed over to a deployment that refused a batch for another reason than its pace."""
+"""The seconds for which a deployment is left alone that refused a batch for another reason than its pace."""
 _PACED_S: Final = 60.0
 """The same for a provider's pace, where it does not say for how long."""
 _MOST_PACED_S: Final = 3_600.0
 _SETTLED_S: Final = 60.0
-"""How long after it was begun a batch that cannot be found was never made."""
+"""The seconds after its beginning from which on a batch that cannot be found was never made."""
 _LOST_S: Final = 100_000.0
-"""How long after it was begun nothing more is to be heard of a batch: more than a day."""
+"""The seconds after its beginning from which on nothing more is to be heard of a batch: more than a day."""
 _FORGET_S: Final = 604_800.0
-"""How long a provider is asked to delete what it has of a batch: a week."""
+"""The seconds for which a provider is asked to delete its part of a batch: a week."""
 _FORGET_LATER: Final = 0.125
 """The part of a batch's age after which it is asked again, so that it is asked ever more seldom."""
 _RESULTS_AT_A_TIME: Final = 200
@@ -85,11 +85,11 @@ class Allowed(Protocol):
     """Money for what is handed over."""
 
     async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
-        """Holds it under a name; False where a hard budget has too little."""
+        """Hold it under a name; False where a hard budget has too little."""
         ...
 
     async def free(self, name: str) -> None:
-        """Gives back what is held under a name."""
+        """Give back what is held under a name."""
         ...
 
 
@@ -116,7 +116,7 @@ class _Group(msgspec.Struct):
 
 
 class _Looked(msgspec.Struct):
-    """How far the lines of a batch were looked at, by their places."""
+    """The progress of looking through the lines of a batch, by their places."""
 
     since: float
     at: int = -1
@@ -210,7 +210,7 @@ class ProviderBatchRunner:
                 await self._look_through(batch, slack, turnarounds, out.get(batch.batch_id, NOTHING_OUT))
 
     def bound(self, batch: Batch) -> int | None:
-        """The last place whose line may go another way, for what is decided line by line; None for all lines.
+        """Return the last place whose line may go another way, for what is decided line by line; None for all lines.
 
         Nothing waits here for a decision once time presses, nor in the second half of a window while no speed is known.
         """
@@ -271,7 +271,7 @@ class ProviderBatchRunner:
         by_name: Mapping[str, OptionTimes],
         left_s: float | None,
     ) -> ProviderBatchLine | None:
-        """The line as a provider takes it, where that is the cheapest way that still makes it."""
+        """Return the line as a provider takes it, where that is the cheapest way that still makes it."""
         # Planning is a millisecond of work, and many lines of it must not keep the loop from others.
         await asyncio.sleep(0)
         try:
@@ -375,7 +375,7 @@ class ProviderBatchRunner:
             await api.cancel(deployment, made)
 
     async def _keep(self, handed_id: str) -> None:
-        """Keeps other processes from taking this one for dead while it hands over, however long the upload lasts."""
+        """Keep other processes from taking this one for dead while it hands over, however long the upload lasts."""
         while True:
             await asyncio.sleep(self._section.lease_s / 3)
             try:
@@ -386,7 +386,7 @@ class ProviderBatchRunner:
     # Seeing to what is handed over.
 
     async def tend(self) -> None:
-        """Looks at everything that is due to be looked at by now."""
+        """Look at everything that is due to be looked at by now."""
         due_us = self._batches.now_us()
         while True:
             handed = await self._store.take_due(due_us, self._holder, self._lease_us)
@@ -407,7 +407,7 @@ class ProviderBatchRunner:
                 await self._wait_or_lose(handed)
 
     async def _find(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
-        """A batch of which nobody wrote down whether the provider took it."""
+        """Return a batch of which nobody wrote down whether the provider took it."""
         api = self._apis[deployment.batch_api or ""]
         found = await api.find(deployment, handed.handed_id, handed.created_us / 1_000_000, handed.lines)
         if not api.names_batches:
@@ -423,7 +423,7 @@ class ProviderBatchRunner:
     async def _ours_among(
         self, handed: ProviderBatchRecord, deployment: Deployment, api: BatchApi, found: Sequence[str]
     ) -> list[str]:
-        """The one of these that is ours. While one still runs that may be, it is an empty name."""
+        """Return the one of these that is ours. While one still runs that may be, it is an empty name."""
         known = await self._store.known_ids(deployment.deployment_id)
         open_ones = False
         for batch_id in found:
@@ -488,7 +488,7 @@ class ProviderBatchRunner:
         await self._store.look_later(handed.handed_id, max(self._next_look_us(), self._batches.now_us() + later_us))
 
     async def _wait_or_lose(self, handed: ProviderBatchRecord) -> None:
-        """Looks again later. Lines that are needed go other ways meanwhile, and what is never heard of again is booked."""
+        """Look again later. Lines that are needed go other ways meanwhile, and what is never heard of again is booked."""
         if handed.state == "forgetting":
             await self._wait_to_forget(handed)
             return
@@ -531,7 +531,7 @@ class ProviderBatchRunner:
         reserves: Mapping[str, Entry],
         some: Sequence[CallOutcome],
     ) -> None:
-        """Writes some answers with their bookings. What nothing can be made of is booked at the most that it may cost."""
+        """Write some answers with their bookings. What nothing can be made of is booked at the most that it may cost."""
         numbers = {each.custom_id: parsed for each in some if (parsed := number_of(handed.handed_id, each.custom_id))}
         lines = await self._store.lines_of(handed.batch_id, {number for number, _ in numbers.values()})
         results: list[LineResult] = []
@@ -574,7 +574,7 @@ class ProviderBatchRunner:
         return result_of(line, reserve.request_id, answered), entry
 
     async def _asked(self, batch: Batch, caller: Caller, line: ClaimedLine, named: str) -> Asked:
-        """The line as the request line is asked about it. Raises Refused."""
+        """Return the line as the request line is asked about it. Raises Refused."""
         return Asked(
             request_id=named,
             caller=caller,
@@ -586,7 +586,7 @@ class ProviderBatchRunner:
     async def _end(
         self, handed: ProviderBatchRecord, outcome: str, *, failed: bool, unknown: int = 0, leaves: bool | None = None
     ) -> None:
-        """Closes it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made. With
+        """Close it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made. With
         `leaves` something of it is at the provider; None: where it was made there.
         """
         reserves = list((await self._store.open_reserves(handed.handed_id)).values())
@@ -614,12 +614,12 @@ class ProviderBatchRunner:
 
 
 def custom_id(handed_id: str, line: ClaimedLine) -> str:
-    """The name of a line at a provider: letters, digits, `_` and `-`, at most 64 of them."""
+    """Return the name of a line at a provider: letters, digits, `_` and `-`, at most 64 of them."""
     return f"{handed_id}-{line.number}-{line.generation}"
 
 
 def number_of(handed_id: str, name: str) -> tuple[int, int] | None:
-    """The line's number and generation of such a name; None for one that is not ours."""
+    """Return the line's number and generation of such a name; None for one that is not ours."""
     prefix, _, rest = name.partition("-")
     number, _, generation = rest.partition("-")
     if prefix != handed_id or not number.isdecimal() or not generation.isdecimal():

@@ -42,7 +42,7 @@ _DUTY_S: Final = 1.0
 _CALLER_S: Final = 5.0
 _LEAST_PAUSE_S: Final = 0.02
 _LONGEST_REST_S: Final = 15.0
-"""How seldom it is looked for batches that another process may have made, once there was none for long."""
+"""The longest pause between looks for batches of other processes, once there was none for long."""
 _AT_A_TIME: Final = 1_000
 """Lines that one transaction adds, or answers that one deletes."""
 _RESULTS_AT_A_TIME: Final = 200
@@ -54,27 +54,27 @@ Told = Callable[[AsyncConnection, Batch, Event], Awaitable[None]]
 
 
 class Room(Protocol):
-    """What interactive work leaves."""
+    """The capacity that interactive work leaves."""
 
     def idle(self, model: str | None) -> float:
-        """The idle share, from 0 to 1, of what serves a model; of anything, where lines name several."""
+        """Return the idle share, from 0 to 1, of what serves a model; of anything, where lines name several."""
         ...
 
     def reading(self, model: str | None) -> PoolReading | None:
-        """Whose prompts the own engines that serve a model still read; None where something else may serve it, too."""
+        """Return what own engines that serve a model still have to read; None where something else may serve it, too."""
         ...
 
 
 class Callers(Protocol):
-    """Who made a batch, as of now."""
+    """The callers of batches, as of now."""
 
     async def caller_of(self, key_id: str) -> Caller | None:
-        """The caller of a key that still works; None of one that does not."""
+        """Return the caller of a key that still works; None of one that does not."""
         ...
 
 
 Handed = Callable[[], Awaitable[Mapping[str, Out]]]
-"""What of each batch is at providers."""
+"""The part of each batch that is at providers, by its id."""
 
 
 LineBound = Callable[[Batch], int | None]
@@ -86,19 +86,19 @@ def _everything(_batch: Batch) -> None:
 
 
 async def nothing_at_providers() -> Mapping[str, Out]:
-    """What is at providers where lines are never handed over."""
+    """Return nothing, where lines are never handed over."""
     return {}
 
 
 class Money(Protocol):
-    """What a batch may cost, and whether budgets have room for it."""
+    """The cost of batches, and the room of budgets for it."""
 
     def bound_for(self, caller: Caller) -> Bound:
         """Bounds the cost of a caller's lines."""
         ...
 
     async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
-        """Why no budget has room for the whole batch; None where all have."""
+        """Return why no budget has room for the whole batch; None where all have."""
         ...
 
 
@@ -166,7 +166,7 @@ class BatchRunner:
         self._news = 0
         """Batches that were made by this process."""
         self._idle_looks = 0
-        """How often in a row there was no batch that had not ended."""
+        """Looks in a row that found no batch that had not ended."""
         batches.news = self._hear_of_news
         self._turns = Turns(clock)
         self._is_draining: Callable[[], bool] = lambda: False
@@ -226,7 +226,7 @@ class BatchRunner:
         self._wake.set()
 
     async def _pause(self, took_s: float) -> None:
-        """Waits for a reason to look again. A slow database is asked less often."""
+        """Wait for a reason to look again. A slow database is asked less often."""
         self._wake.clear()
         await asyncio.sleep(max(_LEAST_PAUSE_S, took_s))
         try:
@@ -296,7 +296,7 @@ class BatchRunner:
         return self._ahead.begin(batch.batch_id, more)
 
     async def _let_go(self, live: Collection[str]) -> None:
-        """Gives back what was claimed ahead of batches that have ended, and what others could have begun by now."""
+        """Give back what was claimed ahead of batches that have ended, and what others could have begun by now."""
         # Kept until it is done: nobody else may begin them while their leases are renewed here.
         self._returning += self._ahead.stale(live, self._section.lease_s)
         await self._batches.give_back([(line, 0) for line in self._returning], self._holder)
@@ -319,7 +319,7 @@ class BatchRunner:
         )
 
     def _waits(self, batch: Batch) -> bool:
-        """Whether the last claim found nothing that may be begun here, and nothing has changed since."""
+        """Return True when the last claim found nothing that may be begun here, and nothing has changed since."""
         found = self._nothing_up_to.get(batch.batch_id)
         return found is not None and found == self._bound(batch)
 
@@ -366,7 +366,7 @@ class BatchRunner:
         return await self._answering.answer(asked)
 
     async def body_of(self, batch: Batch, line: ClaimedLine) -> bytes:
-        """The request of a line, as JSON. Raises FileNotFound."""
+        """Return the request of a line, as JSON. Raises FileNotFound."""
         pieces = self._files.blobs.reading(batch.input_file_id, line.start, line.start + line.size)
         raw = b"".join([piece async for piece in pieces])
         try:
@@ -393,7 +393,7 @@ class BatchRunner:
             _log.warning("batch: a line could not be given back: %s", type(error).__name__)
 
     async def _write_results(self) -> None:
-        """Writes answers as they come, many by one transaction. One that cannot be written is tried again."""
+        """Write answers as they come, many by one transaction. One that cannot be written is tried again."""
         while True:
             results = [await self._results.get()]
             while not self._results.empty() and len(results) < _RESULTS_AT_A_TIME:
@@ -427,7 +427,7 @@ class BatchRunner:
                 _log.warning("batch: leases could not be renewed: %s", type(error).__name__)
 
     async def _stop(self, others: list["asyncio.Task[None]"]) -> None:
-        """Gives back what runs, and writes what was answered."""
+        """Give back what runs, and write what was answered."""
         tasks = [each.task for each in self._running.values()]
         if self._job is not None:
             tasks.append(self._job)
@@ -516,7 +516,7 @@ class BatchRunner:
         return await asyncio.to_thread(validation.end)
 
     async def _refusals(self, batch: Batch, caller: Caller, validated: Validated) -> list[Problem]:
-        """What stands against a sound file: too much waits already, or budgets have no room."""
+        """Return the objections to a sound file: too much waits already, or budgets have no room."""
         owner = Owner(organisation_id=batch.organisation_id, team_id=batch.team_id)
         waiting = await self._batches.waiting_tokens(owner)
         most = self._section.max_queued_tokens
@@ -573,7 +573,7 @@ class BatchRunner:
             raise _NotMine
 
     async def forget(self) -> None:
-        """Deletes what nobody needs any more: answers that files have, old batches, and files that have expired."""
+        """Delete what nobody needs any more: answers that files have, old batches, and files that have expired."""
         for batch_id in await self._batches.with_results():
             while await self._batches.forget_results(batch_id, _AT_A_TIME):
                 pass
@@ -588,11 +588,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "expired": "batch.expired",
     "cancelled": "batch.cancelled",
 }
-"""What is told of each way to end."""
+"""The event of each way to end."""
 
 
 def event_id(batch_id: str, event: Event) -> str:
-    """The id of a batch's event: the same however often it is told."""
+    """Return the id of a batch's event: the same however often it is told."""
     return f"evt_{blake2b(f'{batch_id}:{event}'.encode(), digest_size=12).hexdigest()}"
 
 

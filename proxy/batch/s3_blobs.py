@@ -49,7 +49,7 @@ class S3Blobs:
     def __init__(
         self, section: S3Section, access_key_id: str | None = None, secret_access_key: str | None = None
     ) -> None:
-        """The key is what the section refers to. Nothing is contacted yet."""
+        """Return the key is what the section refers to. Nothing is contacted yet."""
         named: dict[str, Any] = {} if section.endpoint is None else {"endpoint": section.endpoint}
         if access_key_id is not None and secret_access_key is not None:
             named |= {"access_key_id": access_key_id, "secret_access_key": secret_access_key}
@@ -68,7 +68,7 @@ class S3Blobs:
 
     @contextlib.asynccontextmanager
     async def writing(self, name: str) -> AsyncIterator[BlobWriter]:
-        """A writer. The object is there once the store has confirmed all of it."""
+        """Return a writer. The object is there once the store has confirmed all of it."""
         _check(name)
         with _translated(_UNWRITTEN):
             file = obstore.open_writer_async(self._store, name, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
@@ -82,13 +82,13 @@ class S3Blobs:
                 raise
 
     async def size(self, name: str) -> int:
-        """The size in bytes."""
+        """Return the size in bytes."""
         _check(name)
         with _translated(_UNREAD):
             return int((await obstore.head_async(self._store, name))["size"])
 
     async def reading(self, name: str, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes of a range, in pieces."""
+        """Return the bytes of a range, in pieces."""
         end = await self.size(name) if stop is None else stop
         _check(name)
         while start < end:
@@ -101,7 +101,7 @@ class S3Blobs:
             yield piece
 
     async def remove(self, name: str) -> None:
-        """Deletes an object."""
+        """Delete an object."""
         _check(name)
         with _translated(_UNREAD), contextlib.suppress(FileNotFoundError):
             await obstore.delete_async(self._store, name)
@@ -127,7 +127,7 @@ def _check(name: str) -> None:
 
 @contextlib.contextmanager
 def _translated(unavailable: str) -> Iterator[None]:
-    """Maps errors of the store. Callers are not told its own words, which name the bucket."""
+    """Map errors of the store. Callers are not told its own words, which name the bucket."""
     try:
         yield
     except (BaseError, OSError) as error:

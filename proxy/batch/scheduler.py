@@ -1,4 +1,4 @@
-"""How many lines of which batch run at once in one process, by slack. Pure.
+"""The lines of each batch that run at once in one process, by slack. Pure.
 
 The slack of a batch is the time to its deadline, less the time that its work takes at the measured speed; work that is due
 earlier goes before, so it counts too. With much slack lines only fill what interactive work leaves idle. As it shrinks,
@@ -25,13 +25,13 @@ _PRESSES: Final = 0.95
 _PRESSES_ALL: Final = 1.0
 """From this share on a batch takes everything that it may."""
 UNKNOWN: Final = 0.1
-"""What is taken of a speed that was never measured, so that it can be."""
+"""The part that is taken of a speed that was never measured, so that it can be."""
 SPARED: Final = 0.05
 """The part of a window that is kept free at its end, for what could not be foreseen."""
 _LONGEST_TURN_S: Final = 0.1
-"""How long lines whose time is over wait for engines to have read what they have."""
+"""The seconds that lines whose time is over wait for engines to have read their prompts."""
 _LONGER_S: Final = 1.0
-"""How much longer those wait that hardly press."""
+"""The additional seconds of those that hardly press."""
 _LOOK_SOON_S: Final = 0.02
 
 
@@ -58,7 +58,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slack(msgspec.Struct, frozen=True, kw_only=True):
-    """How much time a batch has to spare, in seconds, and the share that it takes even where nothing is idle.
+    """The time that a batch has to spare, in seconds, and the share that it takes even where nothing is idle.
 
     `slack_s` is None without a deadline, or while no speed is known.
     """
@@ -70,7 +70,7 @@ class Slack(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_easy(self) -> bool:
-        """Whether there is time enough to go a way that may fail."""
+        """True where there is time enough to go a way that may fail."""
         return self.pressure <= 0 and (self.needed is None or self.needed <= EASY)
 
 
@@ -93,7 +93,7 @@ def left_until_due_s(left_s: float, window_s: float) -> float:
 
 
 def slacks(standings: Iterable[Standing], ahead: Callable[[float], float | None]) -> dict[str, Slack]:
-    """The slack of each batch by id. `ahead` tells the speed, in tokens a second, to expect of the next so many seconds; None
+    """Return the slack of each batch by id. `ahead` tells the speed, in tokens a second, to expect of the next so many seconds; None
     while it is not known.
     """
     found: dict[str, Slack] = {}
@@ -115,7 +115,7 @@ def slacks(standings: Iterable[Standing], ahead: Callable[[float], float | None]
 
 
 def shares(standings: Sequence[Standing], found: Mapping[str, Slack], at_once: int) -> dict[str, int]:
-    """How many lines of each batch shall run in this process, at most `at_once` together."""
+    """Return the lines of each batch that shall run in this process, at most `at_once` together."""
     pressing = {
         each.batch_id: min(each.lines_left, math.ceil(found[each.batch_id].pressure * at_once)) for each in standings
     }
@@ -152,7 +152,7 @@ class Turns:
         self.look_in_s = math.inf
 
     def may_begin(self, reading: PoolReading | None, more: int, pressure: float) -> int:
-        """How many of `more` lines may be begun now; `reading` is None where own engines alone do not answer them.
+        """Return the number of `more` lines that may be begun now; `reading` is None where own engines alone do not answer them.
 
         Lines that press are held for a second at most, and the more they press the shorter.
         """

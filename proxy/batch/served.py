@@ -1,4 +1,4 @@
-"""Where the lines of a batch run: the targets that answered its latest lines, as the ledger has them."""
+"""The targets that answered the latest lines of a batch, as the ledger has them."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ LATEST: Final = 500
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What one target answered of a batch's latest lines. `cost_nanousd` is None where one of them has no price."""
+    """One target's part in a batch's latest lines. `cost_nanousd` is None where one of them has no price."""
 
     target_id: str
     pool: str

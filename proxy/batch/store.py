@@ -56,7 +56,7 @@ _COLUMNS: Final = tuple(col(getattr(BatchRow, name)) for name in Batch.__struct_
 _CLAIMED: Final = tuple(col(getattr(BatchLine, name)) for name in ClaimedLine.__struct_fields__)
 _OK: Final = 200
 _WORKED: Final = ("in_progress", "completed")
-"""Whose tokens tell a speed: what was cancelled or expired has dropped some without answering them."""
+"""The states whose tokens tell a speed: a cancelled or expired batch has dropped some without answering them."""
 _FRESH: Final[Mapping[str, int]] = dict.fromkeys(
     (
         "total", "completed", "failed", "repeated", "tokens", "tokens_left", "input_tokens", "cached_tokens", "output_tokens",
@@ -95,13 +95,13 @@ class BatchStore:
         return self._time.here_us()
 
     def within(self, engine: AsyncEngine) -> "BatchStore":
-        """The same, inside of somebody's transaction."""
+        """Return the same, inside of somebody's transaction."""
         return BatchStore(engine, self._time)
 
     # What callers ask for.
 
     async def create(self, new: NewBatch) -> Batch:
-        """A batch that waits to be validated."""
+        """Return a batch that waits to be validated."""
         now_us = self.now_us()
         window_us = WINDOW_US[new.completion_window]
         batch_id = f"batch_{secrets.token_hex(16)}"
@@ -121,17 +121,17 @@ class BatchStore:
         return await self.get(batch_id)
 
     async def get(self, batch_id: str) -> Batch:
-        """A batch of anybody, for the tier itself. Raises BatchNotFound."""
+        """Return a batch of anybody, for the tier itself. Raises BatchNotFound."""
         return await self._one(col(BatchRow.batch_id) == batch_id, batch_id)
 
     async def find(self, owner: Owner, batch_id: str) -> Batch:
-        """A batch of a team. Raises BatchNotFound, also for another team's."""
+        """Return a batch of a team. Raises BatchNotFound, also for another team's."""
         return await self._one(and_(_of(owner), col(BatchRow.batch_id) == batch_id), batch_id)
 
     async def page(
         self, owner: Owner, *, after: str | None, limit: int, endpoint: str | None = None, before: str | None = None
     ) -> BatchPage:
-        """A page of a team's batches, the newest first: those made before `after`, or the next that were made later than
+        """Return a page of a team's batches, the newest first: those made before `after`, or the next that were made later than
         `before`. Raises BatchNotFound for an unknown one.
         """
         made, name = col(BatchRow.created_us), col(BatchRow.batch_id)
@@ -150,7 +150,7 @@ class BatchStore:
         return BatchPage(batches=found[:limit], has_more=len(found) > limit)
 
     async def newest(self, organisation_id: str, team_ids: Collection[str] | None, limit: int) -> list[Batch]:
-        """An organisation's newest batches, of these teams or, with None, of all."""
+        """Return an organisation's newest batches, of these teams or, with None, of all."""
         where = [col(BatchRow.organisation_id) == organisation_id]
         if team_ids is not None:
             where.append(col(BatchRow.team_id).in_(team_ids))
@@ -174,7 +174,7 @@ class BatchStore:
         raise BatchEnded(f"This batch is {found.status}; only one that has not ended can be cancelled.")
 
     async def remove(self, owner: Owner, batch_id: str) -> Batch:
-        """Deletes a batch that has ended, with its lines. Raises BatchNotFound, or BatchEnded for one that has not."""
+        """Delete a batch that has ended, with its lines. Raises BatchNotFound, or BatchEnded for one that has not."""
         batch = await self.find(owner, batch_id)
         if not batch.has_ended:
             raise BatchEnded(f"This batch is {batch.status}; only one that has ended can be deleted.")
@@ -184,7 +184,7 @@ class BatchStore:
         return batch
 
     async def failed_lines(self, owner: Owner, batch_id: str, limit: int) -> list[Outcome]:
-        """The first lines of a batch that got an error, without its text."""
+        """Return the first lines of a batch that got an error, without its text."""
         await self.find(owner, batch_id)
         columns = (*_OUTCOME, col(BatchLine.error_code))
         query = (
@@ -202,7 +202,7 @@ class BatchStore:
     # What runs.
 
     async def has_open(self) -> bool:
-        """Whether any batch has not ended."""
+        """Return True while any batch has not ended."""
         query = select(exists().where(col(BatchRow.status).in_(NOT_ENDED)))
         async with self.engine.connect() as connection:
             return bool(await connection.scalar(query))
@@ -231,7 +231,7 @@ class BatchStore:
             return int(await connection.scalar(query) or 0)
 
     async def recent_work(self, limit: int = 50) -> list[Worked]:
-        """What the newest batches did, and from when to when."""
+        """Return the work of the newest batches, and its beginnings and ends."""
         ended = func.coalesce(col(BatchRow.completed_us), col(BatchRow.expired_us), col(BatchRow.cancelled_us))
         query: Select[*tuple[Any, ...]] = (
             select(
@@ -247,13 +247,13 @@ class BatchStore:
             return [Worked(**row) for row in (await connection.execute(query)).mappings()]
 
     async def note_estimate(self, batch_id: str, at_us: int) -> None:
-        """Keeps the first estimate, so that it can be held against what came."""
+        """Keep the first estimate, so that it can be held against what came."""
         first = and_(col(BatchRow.batch_id) == batch_id, col(BatchRow.estimated_us).is_(None))
         async with self.engine.begin() as connection:
             await connection.execute(update(BatchRow).where(first).values(estimated_us=at_us))
 
     async def reserved(self, *where: ColumnElement[bool]) -> int:
-        """The most, in nano-dollars, that lines without an answer may still cost."""
+        """Return the most, in nano-dollars, that lines without an answer may still cost."""
         query = select(func.sum(col(BatchRow.reserved_nanousd))).where(
             col(BatchRow.status).in_(("in_progress", "cancelling", "finalizing")), *where
         )
@@ -311,14 +311,14 @@ class BatchStore:
         return sorted((ClaimedLine(**row) for row in rows), key=attrgetter("place"))
 
     async def renew(self, holder: str, lease_us: int) -> int:
-        """Extends the leases of all lines that a process has begun; returns how many."""
+        """Extend the leases of all lines that a process has begun; returns how many."""
         mine = and_(col(BatchLine.state) == LineState.RUNNING, col(BatchLine.holder) == holder)
         async with self.engine.begin() as connection:
             change = update(BatchLine).where(mine).values(held_until_us=self._time.now() + lease_us)
             return (await connection.execute(change)).rowcount
 
     async def answer(self, results: Sequence[LineResult]) -> list[LineResult]:
-        """Writes results with their lines' state and what the batch came to, in one transaction.
+        """Write results with their lines' state and what the batch came to, in one transaction.
 
         Returns those that were written. The others' lines are another process's by now: their leases had ended.
         """
@@ -328,7 +328,7 @@ class BatchStore:
             return await self.answer_within(connection, results)
 
     async def answer_within(self, connection: AsyncConnection, results: Sequence[LineResult]) -> list[LineResult]:
-        """The same within the transaction of a caller whose own rows must commit or fail with these."""
+        """Return the same within the transaction of a caller whose own rows must commit or fail with these."""
         by_batch: dict[str, list[LineResult]] = {}
         for each in results:
             by_batch.setdefault(each.line.batch_id, []).append(each)
@@ -419,7 +419,7 @@ class BatchStore:
         return ended
 
     async def finish_answered(self) -> int:
-        """Finalizes batches all of whose lines are answered; returns how many."""
+        """Finalize batches all of whose lines are answered; returns how many."""
         done = and_(
             col(BatchRow.status) == "in_progress",
             col(BatchRow.completed) + col(BatchRow.failed) >= col(BatchRow.total),
@@ -431,7 +431,7 @@ class BatchStore:
             return (await connection.execute(change)).rowcount
 
     async def take(self, statuses: Iterable[str], holder: str, lease_us: int) -> Batch | None:
-        """Takes a batch to validate or to finalize that nobody works on, the oldest first; None without one.
+        """Take a batch to validate or to finalize that nobody works on, the oldest first; None without one.
 
         One that is finalized, or cancelled, waits until its last line that runs has come to its end.
         """
@@ -464,7 +464,7 @@ class BatchStore:
         return None if row is None else Batch(**row)
 
     async def hold(self, batch_id: str, holder: str, lease_us: int) -> bool:
-        """Extends the lease of a batch that is validated or finalized. False where it is another process's by now."""
+        """Extend the lease of a batch that is validated or finalized. False where it is another process's by now."""
         mine = and_(col(BatchRow.batch_id) == batch_id, col(BatchRow.holder) == holder)
         change = update(BatchRow).where(mine).values(held_until_us=self._time.now() + lease_us)
         async with self.engine.begin() as connection:
@@ -473,7 +473,7 @@ class BatchStore:
     # Validation.
 
     async def add_lines(self, batch_id: str, lines: Sequence[NewLine]) -> None:
-        """Adds lines of a batch that is validated; those that are there already stay as they are."""
+        """Add lines of a batch that is validated; those that are there already stay as they are."""
         fixed = {
             "batch_id": batch_id,
             "state": LineState.WAITING,
@@ -502,7 +502,7 @@ class BatchStore:
         bound_nanousd: int | None,
         reserved_nanousd: int,
     ) -> bool:
-        """A batch was sound: its lines may be begun. False where it is another process's by now, or was cancelled."""
+        """Return a batch was sound: its lines may be begun. False where it is another process's by now, or was cancelled."""
         values = {
             "status": "in_progress",
             "in_progress_us": self.now_us(),
@@ -519,7 +519,7 @@ class BatchStore:
             return (await connection.execute(change)).rowcount == 1
 
     async def fail(self, connection: AsyncConnection, batch_id: str, holder: str, errors: str) -> bool:
-        """A batch is not sound, within the caller's transaction; none of its lines will be begun."""
+        """Return a batch is not sound, within the caller's transaction; none of its lines will be begun."""
         values = {"status": "failed", "errors": errors, "failed_us": self.now_us(), "held_until_us": 0}
         changed = await connection.execute(update(BatchRow).where(_validated_by(batch_id, holder)).values(**values))
         return changed.rowcount == 1
@@ -527,7 +527,7 @@ class BatchStore:
     # Finalizing.
 
     async def outcomes(self, batch_id: str, after: int, limit: int) -> list[Outcome]:
-        """The next lines of a batch in the order of the input file, with their answers."""
+        """Return the next lines of a batch in the order of the input file, with their answers."""
         query = (
             select(*_OUTCOME, col(BatchResult.body))
             .join_from(
@@ -555,7 +555,7 @@ class BatchStore:
         output_file_id: str | None,
         error_file_id: str | None,
     ) -> bool:
-        """The batch has come to its end, within the caller's transaction. False where another process was first."""
+        """Return the batch has come to its end, within the caller's transaction. False where another process was first."""
         mine = and_(
             col(BatchRow.batch_id) == batch.batch_id,
             col(BatchRow.holder) == holder,
@@ -575,7 +575,7 @@ class BatchStore:
     # Forgetting.
 
     async def forget_results(self, batch_id: str, limit: int) -> int:
-        """Deletes up to `limit` answers of a batch that has ended: its files have them. Returns how many."""
+        """Delete up to `limit` answers of a batch that has ended: its files have them. Returns how many."""
         some = select(col(BatchResult.number)).where(col(BatchResult.batch_id) == batch_id).limit(limit)
         return await self._delete(
             delete(BatchResult).where(col(BatchResult.batch_id) == batch_id, col(BatchResult.number).in_(some))
@@ -589,7 +589,7 @@ class BatchStore:
             return list((await connection.execute(query)).scalars())
 
     async def forget_old(self, keep_us: int, limit: int) -> int:
-        """Deletes batches that ended so long ago, with up to `limit` of their lines a call; returns what was deleted."""
+        """Delete batches that ended so long ago, with up to `limit` of their lines a call; returns what was deleted."""
         last = func.coalesce(
             col(BatchRow.completed_us), col(BatchRow.failed_us), col(BatchRow.expired_us), col(BatchRow.cancelled_us)
         )
@@ -647,7 +647,7 @@ class BatchStore:
         await connection.execute(update(BatchLine).where(waiting).values(state=state))
 
     def _waiting_again(self) -> ColumnElement[int]:
-        """The state of a line that runs no more without an answer: what ends its batch has ended it too."""
+        """Return the state of a line that runs no more without an answer: what ends its batch has ended it too."""
         ending = select(col(BatchRow.ending)).where(col(BatchRow.batch_id) == col(BatchLine.batch_id)).scalar_subquery()
         return case(
             (ending == "cancelled", int(LineState.CANCELLED)),
@@ -705,7 +705,7 @@ def _validated_by(batch_id: str, holder: str) -> ColumnElement[bool]:
 
 
 def _locked(batch_id: str) -> Any:
-    """An update that changes nothing and locks the batch."""
+    """Return an update that changes nothing and locks the batch."""
     return update(BatchRow).where(col(BatchRow.batch_id) == batch_id).values(total=col(BatchRow.total))
 
 
@@ -714,7 +714,7 @@ def _repeated(batch_id: str, times: int) -> Any:
 
 
 def _booked(batch_id: str, results: Sequence[LineResult]) -> Any:
-    """Counts answers and what they came to, and gives back what was reserved for them."""
+    """Count answers and what they came to, and give back what was reserved for them."""
     completed = sum(each.status == _OK for each in results)
     return (
         update(BatchRow)

@@ -54,7 +54,7 @@ class BatchRow(SQLModel, table=True):
     ending: str = Field(sa_column=Column(String(16), nullable=False))
     """The status that finalizing leads to; empty before."""
     errors: str | None = Field(sa_column=Column(Text, nullable=True))
-    """What validation found, as a JSON list."""
+    """The problems that validation found, as a JSON list."""
     model: str | None = Field(sa_column=Column(String(MODEL_CHARS), nullable=True))
     """The model of all lines; None where they differ."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -86,13 +86,13 @@ class BatchRow(SQLModel, table=True):
     unpriced: int = Field(sa_column=Column(Integer, nullable=False))
     """Answered lines whose cost is not known."""
     saved_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
-    """What the answered lines would have cost had somebody waited for them, less what they did cost."""
+    """The price of the answered lines had somebody waited for them, less what they did cost."""
     bound_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     """The most that all lines may cost together; None where a line has no price."""
     reserved_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The part of the bound that belongs to lines without an answer."""
     estimated_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
-    """When it was expected to be done, as of the beginning of its first line; None where no speed was known."""
+    """The moment of its expected end, as of the beginning of its first line; None where no speed was known."""
     holder: str = Field(sa_column=Column(String(64), nullable=False))
     """The process that validates or finalizes it."""
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -120,7 +120,7 @@ class BatchLine(SQLModel, table=True):
     bound_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     state: int = Field(sa_column=Column(SmallInteger, nullable=False))
     generation: int = Field(sa_column=Column(Integer, nullable=False))
-    """How often it was begun. Only the newest may write the answer."""
+    """The number of its beginnings. Only the newest may write the answer."""
     holder: str = Field(sa_column=Column(String(64), nullable=False))
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The end of the holder's lease; while the line waits, the moment before which it is not begun."""
@@ -162,7 +162,7 @@ class ProviderBatchRow(SQLModel, table=True):
     has of it, `ended`.
     """
     outcome: str = Field(sa_column=Column(String(16), nullable=False))
-    """How it ended: as the provider says, or `late`, `refused` or `lost`; empty before."""
+    """The outcome: as the provider says, or `late`, `refused` or `lost`; empty before."""
     upstream_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
     """The provider's id for it; empty while it is not known."""
     lines: int = Field(sa_column=Column(Integer, nullable=False))
@@ -179,10 +179,10 @@ class ProviderBatchRow(SQLModel, table=True):
     """Calls whose cost nobody knows, and that are booked at the most that it may be."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     give_up_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """When its lines are taken back."""
+    """The moment at which its lines are taken back."""
     ended_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     look_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """When to look at it next."""
+    """The moment of the next look at it."""
     holder: str = Field(sa_column=Column(String(64), nullable=False))
     """The process that sees to it."""
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -23,7 +23,7 @@ _MOST_TOKENS: Final = 10**9
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong. `line` is None for the file as a whole."""
+    """One fault of a file. `line` is None for the file as a whole."""
 
     code: str
     message: str
@@ -32,7 +32,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineSize(msgspec.Struct, frozen=True, kw_only=True):
-    """What a line's cost is bounded by."""
+    """The quantities that bound a line's cost."""
 
     operation: Operation
     model: str
@@ -115,7 +115,7 @@ class Validation:
         self._bound = bound
         self._held = b""
         self._start = 0
-        """Where in the file the held bytes begin."""
+        """The place in the file at which the held bytes begin."""
         self._number = 0
         self._embedded = 0
         self._ids: dict[str, int] = {}
@@ -128,7 +128,7 @@ class Validation:
         return len(self._problems) >= MAX_PROBLEMS
 
     def feed(self, piece: bytes) -> None:
-        """Takes the next piece of the file."""
+        """Take the next piece of the file."""
         lines = (self._held + piece).split(b"\n")
         self._held = lines.pop()
         for line in lines:
@@ -141,7 +141,7 @@ class Validation:
             self._problems.extend([self._problems[-1]] * MAX_PROBLEMS)
 
     def end(self) -> Validated:
-        """What the whole file is."""
+        """Return the findings on the whole file."""
         if self._held and not self.is_hopeless:
             self._take(self._held)
         if not self._found and not self._problems:
@@ -283,7 +283,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _texts_in(raw: bytes) -> int:
-    """How many texts an embeddings request has; a list of numbers is one."""
+    """Return the number of texts of an embeddings request; a list of numbers is one."""
     try:
         each = _decode_list(raw)
     except msgspec.MsgspecError:
@@ -292,7 +292,7 @@ def _texts_in(raw: bytes) -> int:
 
 
 def _beginning(body: _Body) -> bytes:
-    """A hash of the instructions or the first message, which mostly is what lines share."""
+    """Return a hash of the instructions or the first message, which mostly is what lines share."""
     try:
         messages = _decode_list(bytes(body.messages) or b"[]")
     except msgspec.MsgspecError:

@@ -90,7 +90,7 @@ class RetainedAnswer:
             self._payloads, self._text = [], bytearray()
 
     def payloads(self) -> list[bytes]:
-        """The payloads so far, which say what those of the answer said; empty where they were too many."""
+        """Return the payloads so far, which say what those of the answer said; empty where they were too many."""
         self._end_text()
         return self._payloads
 
@@ -174,7 +174,7 @@ class Attempt:
         self._now_us = now_us
         self.started_at = clock()
         self.began_us = now_us()
-        """When it began, in microseconds since 1970."""
+        """The moment of its beginning, in microseconds since 1970."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.token_events = 0
@@ -183,7 +183,7 @@ class Attempt:
         self.cached_before: int | None = None
         """Tokens of the prompt that were cached before it was read ahead for this attempt; None where it was not."""
         self.units: UsedUnits | None = None
-        """What the upstream said that it used beside tokens."""
+        """The units beside tokens that the upstream reported."""
         self._counted: Money | None = None
         self.finished = False
         self._reserve: Entry | None = None
@@ -196,7 +196,7 @@ class Attempt:
         self.settled: Settled | None = None
         before = () if routed.before is None else routed.before.kept
         self.retained = RetainedAnswer(routed.keep_bytes, before) if routed.keep_bytes else None
-        """What is judged after the reply; None when nothing is."""
+        """The answer as it is judged after the reply; None when nothing is."""
         self.unused: Unused | None = None
         self.slot: Slot | None = None
         """The attempt's place among the target's work in flight, released when it settles."""
@@ -218,7 +218,7 @@ class Attempt:
         self._reserve = entry
 
     def observe(self, events: list[Event]) -> None:
-        """Counts tokens, characters and usage from a batch of events."""
+        """Count tokens, characters and usage from a batch of events."""
         self._counted = None
         if self.retained is not None:
             self.retained.add(events)
@@ -255,11 +255,11 @@ class Attempt:
         return self.sent and (self.settled is None or self.settled.cost_nanousd != 0)
 
     def reaches(self, reached: bool) -> None:
-        """Records whether a connection exists; called by the upstream client."""
+        """Record whether a connection exists; called by the upstream client."""
         self.reached = reached
 
     def healthy(self) -> None:
-        """Reports the deployment healthy to its breaker at the first token. A later cut counts as a failure of its own."""
+        """Report the deployment healthy to its breaker at the first token. A later cut counts as a failure of its own."""
         self._permit.success()
         if self.load_tracker is not None:
             self.load_tracker.first_token()
@@ -319,7 +319,7 @@ class Attempt:
         return self.settled
 
     def without_echo(self, error: BaseException) -> BaseException:
-        """The error, or what is left of an upstream's without the request's own words."""
+        """Return the error, or what is left of an upstream's without the request's own words."""
         if not isinstance(error, UpstreamError) or error.without_words is None:
             return error
         request = self.routed.request
@@ -328,7 +328,7 @@ class Attempt:
         return without_repeated_words(error, {name: bytes(value) for name, value in fields.items()})
 
     def _ended(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
-        """Returns the closing entry's kind and its money, with the usage flagged by how the attempt ended."""
+        """Return the closing entry's kind and its money, with the usage flagged by how the attempt ended."""
         if not self.sent or not self.reached or (not self.token_events and isinstance(error, _NEVER_STARTED)):
             kind, money = _VOID
         else:
@@ -356,7 +356,7 @@ class Attempt:
         return took_s / (output_tokens - 1) if output_tokens > 1 and took_s > 0 else None
 
     def preview(self) -> tuple[Usage, int | None, int | None]:
-        """Returns usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or
+        """Return usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or
         event. Of an answer that this attempt goes on with, they are those of the whole.
         """
         money, before = self._money(), self.routed.before
@@ -366,7 +366,7 @@ class Attempt:
         return self.of_answer(money.usage), cost, money.baselines.reference_nanousd
 
     def of_answer(self, usage: Usage) -> Usage:
-        """The usage of the whole answer, where this attempt's `usage` is that of its last part."""
+        """Return the usage of the whole answer, where this attempt's `usage` is that of its last part."""
         before = self.routed.before
         return usage if before is None else whole_usage(before.usage, usage)
 
@@ -380,7 +380,7 @@ class Attempt:
         return waited_s >= routed.timeouts.first_token_s(routed.facts.tier) or routed.deadline.is_good_part(waited_s)
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
-        """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
+        """Report to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
         late = isinstance(error, DeadlineExceeded | AnswerLate)
         if late and self.sent and not self.token_events and self.was_patient:
             self._permit.record_fault(type(error).__name__, None, counted=True)
@@ -404,7 +404,7 @@ class Attempt:
         return False
 
     def _report_fault(self, error: UpstreamError) -> bool | None:
-        """Reports a failure that is not the request's, by whose it is."""
+        """Report a failure that is not the request's, by whose it is."""
         permit = self._permit
         counted = error.gateway_failure or error.key_refused
         permit.record_fault(type(error).__name__, error.status, counted=counted, detail=self._told(error))
@@ -419,13 +419,13 @@ class Attempt:
         return True if counted else None
 
     def _told(self, error: BaseException | None) -> str:
-        """What the upstream said of a failure, as operators may read it."""
+        """Return the upstream's words on a failure, as operators may read them."""
         if not isinstance(error, UpstreamError) or not error.detail:
             return ""
         return without_echo(error.detail, map(bytes, self.routed.request.fields.values()))
 
     def _money(self) -> Money:
-        """The money of the usage counted so far, cached until the next batch of events."""
+        """Return the money of the usage counted so far, cached until the next batch of events."""
         if self._counted is None:
             target = self.candidate.target
             usage = usage_of(
@@ -443,7 +443,7 @@ class Attempt:
         return self._counted
 
     def _reserve_entry(self) -> Entry:
-        """The entry that books what the attempt is likely to cost at most."""
+        """Return the entry that books what the attempt is likely to cost at most."""
         routed, candidate, tracker = self.routed, self.candidate, self.load_tracker
         target, caller = candidate.target, routed.caller
         entry = replace(
@@ -481,7 +481,7 @@ class Attempt:
     def _closing_entry(
         self, reserve: Entry, kind: EntryKind, money: Money, lasted_s: float, *, status: int, served: bool
     ) -> Entry:
-        """The entry that closes the reserve: the same, but for what is known only now."""
+        """Return the entry that closes the reserve: the same, but for what is known only now."""
         usage, baselines, tracker, routed = money.usage, money.baselines, self.load_tracker, self.routed
         meters = money.costs_nanousd or ZERO_METERS
         entry = replace(
@@ -569,12 +569,12 @@ dict, which takes longer than three such calls.
 
 
 def _other_version(tracker: LoadTracker) -> tuple[str, ...]:
-    """The flag of an attempt that another version of the model answers than the conversation was to have."""
+    """Return the flag of an attempt that another version of the model answers than the conversation was to have."""
     return ("other_version",) if tracker.other_version else ()
 
 
 def _was_chosen(routed: RoutedRequest) -> bool:
-    """True where the gateway chose for a caller, so that somebody may ask why."""
+    """Return True where the gateway chose for a caller, so that somebody may ask why."""
     return routed.prediction is not None and routed.origin == "caller"
 
 
@@ -583,7 +583,7 @@ def _us(seconds: float) -> int:
 
 
 def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
-    """Returns the ledger's flags: the error's where there is one, else the ending's; empty for a success."""
+    """Return the ledger's flags: the error's where there is one, else the ending's; empty for a success."""
     match error:
         case None:
             pass
@@ -602,7 +602,7 @@ def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
 
 
 def result_of(ending: Ending, error: BaseException | None) -> AttemptResult:
-    """Returns the attempt's result for metrics and logs."""
+    """Return the attempt's result for metrics and logs."""
     match error:
         case None:
             pass

@@ -67,7 +67,7 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
 
 
 def whole_usage(first: Usage, rest: Usage) -> Usage:
-    """The usage of an answer that was continued, as its caller asked for it: the prompt once, and all of the answer."""
+    """Return the usage of an answer that was continued, as its caller asked for it: the prompt once, and all of the answer."""
     return msgspec.structs.replace(
         first,
         output_tokens=first.output_tokens + rest.output_tokens,
@@ -78,7 +78,7 @@ def whole_usage(first: Usage, rest: Usage) -> Usage:
 
 
 def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, Meters]:
-    """The cost with the calls of tools that the provider ran, as part of what the request itself costs; where one of them
+    """Return the cost with the calls of tools that the provider ran, as part of what the request itself costs; where one of them
     has no price, the usage says that the cost is without it.
     """
     called, unpriced = price.calls_nanousd(usage.tool_calls)
@@ -88,7 +88,7 @@ def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, 
 
 
 def _most_output(target: Target, facts: Facts, plausible: int) -> int:
-    """The most answer tokens that a report is believed: what was asked for, or else what the target can, of each choice.
+    """Return the most answer tokens that a report is believed: what was asked for, or else what the target can, of each choice.
 
     Some engines count a mark or two beside the answer; under a hard budget what is held is all there is.
     """
@@ -114,7 +114,7 @@ def usage_of(
     stale: bool,
     units: UsedUnits | None = None,
 ) -> Usage:
-    """Returns the upstream's usage report where it is plausible, else an estimate from the streamed events.
+    """Return the upstream's usage report where it is plausible, else an estimate from the streamed events.
 
     `chars` and `token_events` count the answer so far; `units` are what the upstream told beside tokens. `stale` marks a report that does not cover everything: more
     tokens followed, or it counts one choice of several.

@@ -12,7 +12,7 @@ from proxy.plan.routed_request import Hold
 
 
 async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> "HeldStream":
-    """Reads further events into `events` until the end or a limit. Raises what the upstream raises."""
+    """Read further events into `events` until the end or a limit. Raises what the upstream raises."""
     held = HeldStream(stream, attempt, events, limits)
     try:
         await held.fill()
@@ -36,7 +36,7 @@ class HeldStream:
         self._reading: asyncio.Task[None] | None = None
 
     async def fill(self) -> None:
-        """Reads until the end or a limit. The time limit applies to streams only."""
+        """Read until the end or a limit. The time limit applies to streams only."""
         if not self._attempt.routed.request.stream:
             await self._read_on()
             return
@@ -89,7 +89,7 @@ class HeldStream:
         return [*(late or ()), *(() if self._reading is not None else self._stream.unread())]
 
     async def stop(self) -> None:
-        """Cancels a read that is still running."""
+        """Cancel a read that is still running."""
         if self._reading is not None:
             self._reading.cancel()
             # Waiting for it also takes note of its failure, which nobody asks for any more.

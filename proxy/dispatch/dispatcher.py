@@ -43,7 +43,7 @@ from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.target_latency import LatencyTracker
 
 _CLOSING_S: Final = 1.0
-"""How long the attempt that lost a race is waited for to close its connection; it is settled by then."""
+"""The seconds that the attempt that lost a race has to close its connection; it is settled by then."""
 _MAY_BE_OF_A_NAME: Final = frozenset({"permission", "quota"})
 """Refusals of ours that a provider gives for one of its models as well as for all of them."""
 _NOT_HELD: Final = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
@@ -98,7 +98,7 @@ class Dispatcher:
         self._policy.configure(hedging.budget_share, retry.budget_window_s)
 
     async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        """Tries the candidates in order and returns the first that commits; every attempt is appended to `attempts`.
+        """Try the candidates in order and return the first that commits; every attempt is appended to `attempts`.
 
         A target that has no room, or cannot answer in time, is passed over: the request spills over to the next one.
         Raises the last UpstreamError when none answered, at once when the request itself is at fault; NoRoom or
@@ -109,6 +109,7 @@ class Dispatcher:
         for planned in routed.plan.candidates:
             candidate = planned if short is None else _as_spill_over(planned, routed)
             if candidate is None:
+                # A team whose requests stay on our own targets waits there, and pays for none that is sold.
                 continue
             try:
                 slot = await self._take_place(candidate, routed, waits=routed.origin == "caller")
@@ -118,6 +119,7 @@ class Dispatcher:
                 self.room.record_overflow(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
                 continue
             if not self._may_ask(candidate, routed, failure):
+                # In an outage the retry budget is what keeps all requests from walking the whole plan.
                 _release(slot)
                 continue
             if slot is not None and slot.waited_s:
@@ -137,7 +139,7 @@ class Dispatcher:
         raise _error_to_report(failure, short, routed.plan.paced_s)
 
     async def escalate(self, routed: RoutedRequest, candidate: Candidate, attempts: list[Attempt]) -> Committed:
-        """Makes one attempt at one better target, without retries or queueing, as an answer exists already.
+        """Make one attempt at one better target, without retries or queueing, as an answer exists already.
 
         Raises what the attempt raises.
         """
@@ -150,7 +152,7 @@ class Dispatcher:
         return await self.room.take(candidate, routed, start_by, waits=waits)
 
     def _may_ask(self, candidate: Candidate, routed: RoutedRequest, failure: UpstreamError | None) -> bool:
-        """True when a candidate may be asked, after the `failure` of one before it. Only to go on from one that fails to another
+        """Return True when a candidate may be asked, after the `failure` of one before it. Only to go on from one that fails to another
         one that is known to fail draws on a budget: nothing else multiplies the load of an outage.
         """
         budget = self._budgets.of(candidate.target.entry)
@@ -161,7 +163,7 @@ class Dispatcher:
         return True
 
     async def _retrying(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        """Makes attempts at a candidate, with a second one beside the first when that is late and it is wanted."""
+        """Make attempts at a candidate, with a second one beside the first when that is late and it is wanted."""
         try:
             late_s = self._policy.hedge_after_s(candidate.target, routed)
             if late_s is None:
@@ -177,7 +179,7 @@ class Dispatcher:
     async def _again(
         self, failed: list[UpstreamError], candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
     ) -> Committed:
-        """Makes further attempts at a candidate after the first, as far as that makes sense: `failed` has its error, which is
+        """Make further attempts at a candidate after the first, as far as that makes sense: `failed` has its error, which is
         taken out. Raises the last one's error.
         """
         target = candidate.target
@@ -189,6 +191,7 @@ class Dispatcher:
             return self._balancer.has_untried(target, routed.caller, tried_deployments(attempts)) and not is_time_up()
 
         if not worth_another(failed[0], untried):
+            # The same target would fail for the same reason; the next candidate may not.
             raise failed.pop()
 
         async def again() -> Committed:
@@ -253,7 +256,7 @@ class Dispatcher:
         return None
 
     async def _begin(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        """Makes one attempt, until the first token of its answer."""
+        """Make one attempt, until the first token of its answer."""
         attempt = self._new_attempt(candidate, routed, attempts)
         stream: UpstreamStream | None = None
         timeout: AttemptTimeout | None = None
@@ -283,7 +286,7 @@ class Dispatcher:
         return Committed(attempt, stream, events)
 
     async def _held_back(self, begun: Committed, attempts: list[Attempt]) -> Committed:
-        """Reads an answer that is to be judged to its end or its bounds; any other is returned as it is.
+        """Read an answer that is to be judged to its end or its bounds; any other is returned as it is.
 
         A failure here is one like any other before commit: the next candidate may answer.
         """
@@ -301,7 +304,7 @@ class Dispatcher:
         return Committed(attempt, held, begun.events, held.whole)
 
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
-        """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
+        """Create the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
         deployment, permit, load = self._balancer.take(candidate, routed, tried_deployments(attempts))
         # Not their count: two that run beside each other may be given up in any order.
         number = attempts[-1].number + 1 if attempts else 1
@@ -311,7 +314,7 @@ class Dispatcher:
         return attempt
 
     def _cause_of(self, attempt: Attempt, error: BaseException, timeout: AttemptTimeout | None) -> BaseException | None:
-        """Returns the failure to report in place of `error`, or None to keep it: an expired time-out becomes the fault
+        """Return the failure to report in place of `error`, or None to keep it: an expired time-out becomes the fault
         of the deadline, the replica or the upstream.
         """
         deployment, deadline = attempt.deployment, attempt.routed.deadline
@@ -329,7 +332,7 @@ class Dispatcher:
         return None
 
     def _adapter_missing(self, target: Target, deployment: Deployment, error: UpstreamError) -> None:
-        """Marks the adapter as evicted from the engine, so that a retry on the same deployment loads it again."""
+        """Mark the adapter as evicted from the engine, so that a retry on the same deployment loads it again."""
         error.retry_same = True
         if self._replicas is not None:
             self._replicas.missing(target, deployment)
@@ -347,7 +350,7 @@ class Dispatcher:
 
 
 def _of_a_name(error: UpstreamError, attempt: Attempt) -> UpstreamError | None:
-    """The error in place of one that a wildcard's provider told, None where it stands: the caller chose the name, so what may be said
+    """Return the error in place of one that a wildcard's provider told, None where it stands: the caller chose the name, so what may be said
     of it alone takes no other name's deployment away.
     """
     if error.status == HTTPStatus.NOT_FOUND or (error.owner == "operator" and error.reason == "model"):
@@ -359,7 +362,7 @@ def _of_a_name(error: UpstreamError, attempt: Attempt) -> UpstreamError | None:
 
 
 def _unknown_there(attempt: Attempt) -> RequestRejected:
-    """The error for a name that a wildcard passed on and its provider does not know, or does not let us have."""
+    """Return the error for a name that a wildcard passed on and its provider does not know, or does not let us have."""
     target_id = attempt.candidate.target.target_id
     return RequestRejected(
         f"The model `{target_id}` does not exist at its provider. Send `auto` or a name from GET /v1/models.",
@@ -371,7 +374,7 @@ def _unknown_there(attempt: Attempt) -> RequestRejected:
 
 
 async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed], *, hedge: bool = False) -> Committed:
-    """Moves the slot to the attempt that commits, which releases it when it settles; otherwise releases it here. A `hedge`
+    """Move the slot to the attempt that commits, which releases it when it settles; otherwise releases it here. A `hedge`
     has a slot of its own.
     """
     try:
@@ -387,7 +390,7 @@ async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed], *, he
 
 
 async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | None) -> None:
-    """Cancels all attempts but the one that won, and sees to it that each is settled. None won when the caller is gone."""
+    """Cancel all attempts but the one that won, and see to it that each is settled. None won when the caller is gone."""
     running = [each for each in racing if not each.done()]
     for each in running:
         each.cancel()
@@ -434,14 +437,14 @@ def _close_cancelled(attempt: Attempt, stream: UpstreamStream | None) -> None:
 
 
 def _as_spill_over(candidate: Candidate, routed: RoutedRequest) -> Candidate | None:
-    """The candidate marked as spill-over; None where the team does not let its requests go to paid targets."""
+    """Return the candidate marked as spill-over; None where the team does not let its requests go to paid targets."""
     if routed.caller.settings.spill_over or is_own(candidate.target, routed.pools):
         return msgspec.structs.replace(candidate, reason="spill-over")
     return None
 
 
 def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
-    """True when a later target of `auto` holds less money: targets come in the order of their margins, and what budgets
+    """Return True when a later target of `auto` holds less money: targets come in the order of their margins, and what budgets
     hold is the price.
     """
     if routed.facts.alias != AUTO or planned.bound_nanousd is None:
@@ -452,12 +455,12 @@ def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
 
 
 def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamError:
-    """The failure that tells more: the latest, but what one target cannot take says little where another one failed that could."""
+    """Return the failure that tells more: the latest, but what one target cannot take says little where another one failed that could."""
     return error if earlier is None or error.owner != "request" else earlier
 
 
 def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced_s: float | None) -> Exception:
-    """The error to report: a full queue first, because it passes by itself, else the upstream's failure. What is the request's own
+    """Return the error to report: a full queue first, because it passes by itself, else the upstream's failure. What is the request's own
     fault only where it was asked passes by itself, too, where another target could take it that its provider's pace keeps away.
     """
     if failure is not None and not isinstance(short, QueueRefusal):
@@ -471,7 +474,7 @@ def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced
 
 
 async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
-    """Reads until the first token or the end of the reply; a chunk with only a role counts as neither. Raises
+    """Read until the first token or the end of the reply; a chunk with only a role counts as neither. Raises
     MalformedReply when the stream ends without any choice.
     """
     events: list[Event] = []
@@ -487,7 +490,7 @@ async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
 
 
 async def close_quietly(stream: UpstreamStream | None) -> None:
-    """Closes the stream, ignoring errors."""
+    """Close the stream, ignoring errors."""
     if stream is None:
         return
     try:  # noqa: SIM105  Each request closes one.

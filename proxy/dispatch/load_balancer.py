@@ -77,15 +77,15 @@ class ReplicaPool(Protocol):
     """The replicas of our own pools, as the dispatcher sees them. A replica is a deployment of the targets it serves."""
 
     def crowd(self, target: Target) -> PoolFullness | None:
-        """Returns the pool's fullness when no replica of the target takes more work, else None."""
+        """Return the pool's fullness when no replica of the target takes more work, else None."""
         ...
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
-        """Returns the pool's room for one more request with a prompt of so many tokens; None when it is not known."""
+        """Return the pool's room for one more request with a prompt of so many tokens; None when it is not known."""
         ...
 
     def starts_in_s(self, target: Target) -> float | None:
-        """Returns after how many seconds a replica may be there, where none takes requests; None where that is not known."""
+        """Return after how many seconds a replica may be there, where none takes requests; None where that is not known."""
         ...
 
     def ask(
@@ -95,7 +95,7 @@ class ReplicaPool(Protocol):
     def pick(
         self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
     ) -> tuple[Deployment, ReplicaChoice] | None:
-        """Returns the best of these deployments for the request, or None without a reason to prefer one. Reserves
+        """Return the best of these deployments for the request, or None without a reason to prefer one. Reserves
         nothing.
         """
         ...
@@ -103,33 +103,33 @@ class ReplicaPool(Protocol):
     def take(
         self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
     ) -> LoadTracker:
-        """Counts the request as load of the chosen replica until the returned load ends."""
+        """Count the request as load of the chosen replica until the returned load ends."""
         ...
 
     def reader(self, target: Target, load: LoadTracker, tried: Collection[str]) -> Reader | None:
-        """Returns a replica that reads the prompt for the one of the load, none of those tried before (by their names), counted
+        """Return a replica that reads the prompt for the one of the load, none of those tried before (by their names), counted
         as load there; None where that one should read it itself.
         """
         ...
 
     def ahead(self, target: Target, load: LoadTracker) -> ReadingAhead | None:
-        """Returns how the prompt of the load's request is read in pieces before it is asked for; None where it is read as one."""
+        """Return how the prompt of the load's request is read in pieces before it is asked for; None where it is read as one."""
         ...
 
     def read(self, target: Target, result: ReadResult) -> None:
-        """Counts what became of asking such a replica."""
+        """Count what became of asking such a replica."""
         ...
 
     def turned_away(self, target: Target, tokens: int) -> None:
-        """Reports demand of `tokens` that found no room, for the autoscaler."""
+        """Report demand of `tokens` that found no room, for the autoscaler."""
         ...
 
     def missing(self, target: Target, deployment: Deployment) -> None:
-        """Records that the deployment's LoRA adapter is not loaded, against earlier knowledge."""
+        """Record that the deployment's LoRA adapter is not loaded, against earlier knowledge."""
         ...
 
     async def prepare(self, target: Target, deployment: Deployment) -> None:
-        """Loads the deployment's LoRA adapter if it is missing. Raises an UpstreamError."""
+        """Load the deployment's LoRA adapter if it is missing. Raises an UpstreamError."""
         ...
 
 
@@ -142,11 +142,11 @@ class LoadBalancer:
         self.replicas = replicas
 
     def has_untried(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
-        """Returns True when the target has a deployment that may be called now, and that this request has not tried."""
+        """Return True when the target has a deployment that may be called now, and that this request has not tried."""
         return any(each.deployment_id not in tried for each in self._breakers.available(target, caller.scope))
 
     def has_healthy(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
-        """Returns True when one of those is not known to fail."""
+        """Return True when one of those is not known to fail."""
         scope = caller.scope
         return any(
             each.deployment_id not in tried and not self._breakers.is_failing(each.deployment_id, scope)
@@ -156,7 +156,7 @@ class LoadBalancer:
     def take(
         self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]
     ) -> tuple[Deployment, Permit, LoadTracker | None]:
-        """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a load
+        """Take a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a load
         where it is a replica chosen by load. Raises UpstreamRateLimited or UpstreamUnavailable when none may be called.
         """
         target, scope = candidate.target, routed.caller.scope
@@ -206,7 +206,7 @@ class LoadBalancer:
 
 
 def _none_left(target: Target, absence: Absence | None) -> UpstreamError:
-    """The error of a target that nothing of may be called any more since the request was planned."""
+    """Return the error of a target that nothing of may be called any more since the request was planned."""
     if absence is not None and absence.owner == "pace":
         return UpstreamRateLimited(
             "The provider's rate limit is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
@@ -222,15 +222,15 @@ class QueueClient(Protocol):
     def queue_of(self, target_id: str) -> str | None: ...
 
     def expected(self, target_id: str, work: Work) -> QueueWait | None:
-        """Returns the expected wait of work that would come now, and the longest; None without a queue."""
+        """Return the expected wait of work that would come now, and the longest; None without a queue."""
         ...
 
     async def enter(self, target_id: str, work: Work) -> Slot:
-        """Waits for a slot. Raises NoRoom."""
+        """Wait for a slot. Raises NoRoom."""
         ...
 
     def try_enter(self, target_id: str, work: Work) -> Slot:
-        """Returns a slot without waiting. Raises NoRoom."""
+        """Return a slot without waiting. Raises NoRoom."""
         ...
 
 
@@ -264,7 +264,7 @@ class TargetRoom:
         return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
 
     def wait_s(self, candidate: Candidate, routed: RoutedRequest) -> float | None:
-        """The wait before the target; None where it has no room."""
+        """Return the wait before the target; None where it has no room."""
         target = candidate.target
         if self._queues is not None and self._queues.queue_of(target.target_id) is not None:
             wait = self._queues.expected(target.target_id, _work(candidate, routed, math.inf))
@@ -273,7 +273,7 @@ class TargetRoom:
         return None if full else 0.0
 
     def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None:
-        """Returns the room of one of our own targets for work that would come now; None when it is not known.
+        """Return the room of one of our own targets for work that would come now; None when it is not known.
 
         `aim_s` is what is allowed to the first token; a queue that lets nobody wait as long shortens it.
         """
@@ -289,7 +289,7 @@ class TargetRoom:
         return Room(queue.expected_s + (0.0 if engines is None else engines.wait_s), min(aim_s, queue.most_s))
 
     def _check_engines(self, target: Target) -> None:
-        """Checks that the target's pool, which has no queue, has a replica that takes work. Raises NoRoom."""
+        """Check that the target's pool, which has no queue, has a replica that takes work. Raises NoRoom."""
         crowd = None if self._replicas is None else self._replicas.crowd(target)
         if crowd is not None:
             raise _too_crowded(crowd)

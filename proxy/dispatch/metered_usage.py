@@ -22,7 +22,7 @@ def metered_usage(
     most_input: int,
     most_output: int,
 ) -> Usage:
-    """Returns what an attempt used so far, by what the upstream told: its tokens, and its units beside them.
+    """Return what an attempt used so far, by what the upstream told: its tokens, and its units beside them.
 
     A report above what is plausible, or above what was asked for, is not believed.
     """
@@ -68,6 +68,6 @@ def _tokens(routed: RoutedRequest, wire: WireUsage | None, most_input: int, most
 
 
 def _priced_name(price: Price | None, unit: str) -> str:
-    """The most particular name of a unit that has a price, so that what costs the same is booked together."""
+    """Return the most particular name of a unit that has a price, so that what costs the same is booked together."""
     found = None if price is None or not unit else price.priced_unit(unit)
     return unit.partition("/")[0] if found is None else found.unit

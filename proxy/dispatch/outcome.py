@@ -18,7 +18,7 @@ CALLER_GONE: Final = 499
 """The status of a request whose caller hung up before its end (nginx's convention)."""
 
 Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed", "hedge_lost"]
-"""How an attempt ended. `hedge_lost`: of two that ran beside each other the other one began to answer first."""
+"""The end of an attempt. `hedge_lost`: of two that ran beside each other the other one began to answer first."""
 Unused = Literal["escalated", "discarded", "hedge_lost", "confirmed", "disputed"]
 """The reason that an answer was not given: `escalated`, a better target's replaced it; `discarded`, it was the better
 target's but the worse answer; `hedge_lost`, another attempt was quicker; `confirmed`, of two cheap answers that agreed the other
@@ -31,7 +31,7 @@ Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "m
 """The fault for which an answer counts as weak."""
 
 Agreement = Literal["agreed", "disagreed", "unconfirmed"]
-"""What became of two cheap answers: they said the same and one was given; they did not, and a better target was asked; that one could not
+"""The fate of two cheap answers: they said the same and one was given; they did not, and a better target was asked; that one could not
 answer, or only the plan's own choice had answered in time, and that answer was given.
 """
 
@@ -57,7 +57,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     """The model's version there; empty or `-` when it is not known."""
     waited_s: float = 0.0
-    """How long the request had waited in the queue before the target, before its first attempt there."""
+    """The seconds that the request had waited in the queue before the target, before its first attempt there."""
     ttft_s: float | None = None
     """Of a stream: seconds from its beginning to its first token."""
     tpot_s: float | None = None
@@ -76,7 +76,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     duration_s: float
     told_after_s: float = 0.0
-    """How long ago it ended when it is told of."""
+    """The seconds between its end and this report of it."""
     organisation_id: str = ""
     team_id: str = ""
     key_id: str = ""
@@ -106,17 +106,17 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     asked_model: str = ""
     """The model that the caller named, where the configuration knows it."""
     error_message: str | None = None
-    """What the caller was told, where the gateway itself refused."""
+    """The message to the caller, where the gateway itself refused."""
     escalated_from: str | None = None
     """The target whose weak answer was replaced by that of `target_id`."""
     weakness: Weakness | None = None
     """The weakness of the answer of `escalated_from` when that is set, else of the given answer."""
     agreement: Agreement | None = None
-    """What became of two cheap answers; None where two were not asked."""
+    """The fate of two cheap answers; None where two were not asked."""
     loop_steps: int = 0
     """Answers of this user turn that had called tools by then; 0 where the loop was not read."""
     struggle: Struggle | None = None
-    """How the tool loop of this turn, or of the one before, struggled."""
+    """The struggle of this turn's tool loop, or of the one before."""
     prediction: Prediction | None = None
     settings: TeamSettings | None = None
     """The team's settings when the request came."""

@@ -34,7 +34,7 @@ from selfhosted.pools.pool import Reader, ReadingAhead
 _TRIES: Final = 2
 """Replicas that are asked to read one prompt. A prompt may be what makes them fail."""
 _MOST_WAITING_S: Final = 5.0
-"""How long the pieces of one prompt wait in all for those who wait for their first tokens."""
+"""The seconds that the pieces of one prompt wait in all for those who wait for their first tokens."""
 _LONGEST_PIECE_S: Final = 10.0
 """An engine that takes longer for a piece has too much to do; the request waits in its queue once, and not once for each piece."""
 _LOOK_S: Final = 0.01

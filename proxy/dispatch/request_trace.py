@@ -10,8 +10,8 @@ class RequestTrace:
     """True where `finish` must not be late."""
 
     def headers(self) -> dict[str, str]:
-        """Returns headers to send upstream, so that an engine's spans join the trace."""
+        """Return headers to send upstream, so that an engine's spans join the trace."""
         return {}
 
     def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
-        """Ends the trace. Never raises, never blocks; spans beyond the exporter's queue are dropped."""
+        """End the trace. Never raises, never blocks; spans beyond the exporter's queue are dropped."""

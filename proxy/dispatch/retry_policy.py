@@ -39,7 +39,7 @@ def retrying(
     attempts: int,
     sleep: Callable[[float], Awaitable[None]],
 ) -> AsyncRetrying:
-    """Builds the retry loop of up to `attempts` tries. `healthy` tells whether an untried deployment is not known to fail."""
+    """Build the retry loop of up to `attempts` tries. `healthy` tells whether an untried deployment is not known to fail."""
     return AsyncRetrying(
         retry=retry_if_exception(lambda error: worth_another(error, untried)),
         stop=_NoRetryLeft(budget, untried, healthy=healthy, attempts=attempts),
@@ -50,7 +50,7 @@ def retrying(
 
 
 def worth_another(error: BaseException, untried: Untried) -> bool:
-    """Returns True when the same target may answer another try: this deployment, or one with limits or a key of its
+    """Return True when the same target may answer another try: this deployment, or one with limits or a key of its
     own.
     """
     if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut | FirstTokenTimeout):

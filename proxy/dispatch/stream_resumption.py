@@ -13,7 +13,7 @@ from cost.usage import Usage
 from providers.wire import Event
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-"""What every event of a stream says alike."""
+"""The fields that every event of a stream says alike."""
 
 
 class Seam:
@@ -34,14 +34,14 @@ class Seam:
         self._open_stops = {
             stop[begun:]: stop for stop in stops for begun in range(1, len(stop)) if said.endswith(stop[:begun])
         }
-        """What is missing of each stop sequence that the end of `said` may be the beginning of."""
+        """The missing rest of each stop sequence that the end of `said` may be the beginning of."""
         self._held: list[Event] = []
         self._held_text = ""
         self.ended = False
         """True once a stop sequence across the cut ended the answer: what the engine says further is not its part."""
 
     def sewn(self, events: Iterable[Event]) -> list[Event]:
-        """The events to write for these; empty while it is open whether a stop sequence ends the answer."""
+        """Return the events to write for these; empty while it is open whether a stop sequence ends the answer."""
         found: list[Event] = []
         for event in events:
             if self.ended:
@@ -58,7 +58,7 @@ class Seam:
         return found
 
     def rest(self) -> list[Event]:
-        """The events that were held back, at the end of the engine's stream."""
+        """Return the events that were held back, at the end of the engine's stream."""
         held, self._held, self._open_stops = self._held, [], {}
         return held
 
@@ -71,7 +71,7 @@ class Seam:
         return text[same:]
 
     def _past_stops(self, event: Event, text: str) -> list[Event]:
-        """The events to write now, where a stop sequence may be under way."""
+        """Return the events to write now, where a stop sequence may be under way."""
         if not self._open_stops:
             return [event]
         self._held.append(event)
@@ -90,7 +90,7 @@ class Seam:
         return Event(payload, False, 1, 0, None, True)
 
     def _written(self, event: Event, fields: dict[str, Any], came: str, text: str) -> Event:
-        """The event with this head, and with `text` in place of the text that came."""
+        """Return the event with this head, and with `text` in place of the text that came."""
         fields.update(self._head)
         for choice in fields.get("choices") or ():
             delta = choice.get("delta") if isinstance(choice, dict) else None
@@ -104,7 +104,7 @@ class Seam:
         return msgspec.structs.replace(event, payload=json.dumps(fields).encode(), words=words, run=None)
 
     def _of_whole(self, told: dict[str, Any]) -> dict[str, Any]:
-        """The engine's usage with the prompt and the first part as they were before the cut."""
+        """Return the engine's usage with the prompt and the first part as they were before the cut."""
         completion = told.get("completion_tokens")
         whole = self._before.output_tokens + (completion if isinstance(completion, int) else 0)
         prompt = self._before.input_tokens
@@ -115,7 +115,7 @@ class Seam:
 
 
 def _text_of(fields: Mapping[str, Any]) -> str:
-    """The text of an event's one choice."""
+    """Return the text of an event's one choice."""
     choices = fields.get("choices")
     delta = choices[0].get("delta") if choices and isinstance(choices[0], dict) else None
     content = delta.get("content") if isinstance(delta, dict) else None
@@ -123,7 +123,7 @@ def _text_of(fields: Mapping[str, Any]) -> str:
 
 
 def _decoded(payload: bytes) -> dict[str, Any]:
-    """A payload's fields; what cannot be read says nothing."""
+    """Return a payload's fields; what cannot be read says nothing."""
     try:
         found = json.loads(payload.decode(errors="replace"))
     except ValueError:

@@ -63,7 +63,7 @@ def upstream_call(
 
 
 def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:
-    """Returns the extra body fields that vLLM reads; empty for an engine not configured for them."""
+    """Return the extra body fields that vLLM reads; empty for an engine not configured for them."""
     if not deployment.priority_scheduling and deployment.cache_isolation == "none":
         return _NOTHING
     fields: dict[str, int | str] = {}
@@ -75,7 +75,7 @@ def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str,
 
 
 def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:
-    """Returns all fields to set for a call: those of an engine, the longest answer where it is not the caller's own, and
+    """Return all fields to set for a call: those of an engine, the longest answer where it is not the caller's own, and
     the service tier where the target's provider sells it.
     """
     fields = engine_fields(deployment, routed)
@@ -99,7 +99,7 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
 
 
 def call_headers(target: Target, routed: RoutedRequest, now: float) -> dict[str, str]:
-    """Returns the gateway's own headers for a call. Engines of our own, and what stands before them, are told the team
+    """Return the gateway's own headers for a call. Engines of our own, and what stands before them, are told the team
     and how long there is, by the names that llm-d's scheduler and this gateway read: nobody else is.
     """
     if target.pool is None:
@@ -129,7 +129,7 @@ def _longest_field(target: Target, deployment: Deployment) -> str:
 
 
 def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
-    """Returns the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
+    """Return the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
     fields = routed.request.fields
     if target.lacks.isdisjoint(fields):
         return ()
@@ -137,13 +137,13 @@ def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
 
 
 def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
-    """Returns all of the caller's parameters that are left out: also what asks for nothing, and what another name says."""
+    """Return all of the caller's parameters that are left out: also what asks for nothing, and what another name says."""
     fields = routed.request.fields
     return () if target.lacks.isdisjoint(fields) else tuple(target.lacks & fields.keys())
 
 
 def engine_priority(routed: RoutedRequest) -> int:
-    """Returns vLLM's scheduling priority, lower first: interactive, then batch, then background work, each ordered by
+    """Return vLLM's scheduling priority, lower first: interactive, then batch, then background work, each ordered by
     the request's own priority.
     """
     if routed.origin != "caller":
@@ -152,7 +152,7 @@ def engine_priority(routed: RoutedRequest) -> int:
 
 
 def cache_salt(deployment: Deployment, caller: Caller) -> str:
-    """Returns vLLM's `cache_salt`: requests with the same salt share cached prefixes. Empty where all may share.
+    """Return vLLM's `cache_salt`: requests with the same salt share cached prefixes. Empty where all may share.
 
     It is a hash, so that engine logs do not name customers; callers cannot send one themselves.
     """

@@ -12,7 +12,7 @@ from proxy.plan.answer_form import AskedForm
 
 
 def said_by(asked: AskedForm, request: ChatRequest, payloads: Sequence[bytes]) -> Any:
-    """Returns what a whole answer says in the asked form; NOTHING for a weak one, and for what does not say anything in it."""
+    """Return what a whole answer says in the asked form; NOTHING for a weak one, and for what does not say anything in it."""
     if judge(request, payloads) is not None:
         return NOTHING
     try:
@@ -25,7 +25,7 @@ def said_by(asked: AskedForm, request: ChatRequest, payloads: Sequence[bytes]) -
 
 
 def agree(asked: AskedForm, one: Any, other: Any) -> bool:
-    """Whether two answers say the same. What says nothing agrees with nothing."""
+    """Return True for two answers that say the same. One that says nothing agrees with nothing."""
     if one is NOTHING or other is NOTHING:
         return False
     match asked.kind:
@@ -56,7 +56,7 @@ def _said(asked: AskedForm, text: str) -> Any:
 
 
 def _called(answer: WholeChoice) -> Any:
-    """The calls of an answer, whose arguments were found to be objects; NOTHING without one."""
+    """Return the calls of an answer, whose arguments were found to be objects; NOTHING without one."""
     calls = [
         (call.name, msgspec.json.decode("".join(call.arguments).strip() or "{}")) for call in answer.calls.values()
     ]

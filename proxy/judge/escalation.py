@@ -24,7 +24,7 @@ class BetterAnswers:
         self._allowance = EscalationAllowance()
 
     async def choose(self, context: RequestContext, first: Committed) -> Committed:
-        """Returns the answer to give: the held one, or a better target's when the held one is weak.
+        """Return the answer to give: the held one, or a better target's when the held one is weak.
 
         When this fails or is cancelled, every open attempt is settled first.
         """
@@ -81,7 +81,7 @@ class BetterAnswers:
 
 
 async def _weakness_of(held: Committed, rules: EscalationRules) -> Weakness | None:
-    """Returns the weakness of a held answer; None when it is not weak, or was not held to its end."""
+    """Return the weakness of a held answer; None when it is not weak, or was not held to its end."""
     if not held.whole:
         return None
     request = held.attempt.routed.request

@@ -71,7 +71,7 @@ _APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"
 
 
 def reads_as_refusal(text: str) -> bool:
-    """Returns True when the whole answer is a refusal: at most MAX_REFUSAL_CHARS long and opening like one."""
+    """Return True when the whole answer is a refusal: at most MAX_REFUSAL_CHARS long and opening like one."""
     if not text or len(text) > MAX_REFUSAL_CHARS:
         return False
     if not text.isascii():

@@ -78,14 +78,14 @@ _meter: ContextVar[_Meter] = ContextVar("weighbridge_schema_meter")
 
 
 def prepare(*, max_steps: int = MAX_STEPS) -> None:
-    """Imports the library ahead of the first request, which takes a tenth of a second."""
+    """Import the library ahead of the first request, which takes a tenth of a second."""
     # Nobody waits for this verdict, and a pause for garbage in this thread is no reason not to start.
     with contextlib.suppress(NotJudged):
         follows(None, {"type": "null"}, max_steps=max_steps)
 
 
 def follows(value: Any, schema: Any, *, max_steps: int = MAX_STEPS) -> bool:
-    """Returns True when `value` follows `schema`. Raises NotJudged for a schema that is broken or exceeds `max_steps`."""
+    """Return True when `value` follows `schema`. Raises NotJudged for a schema that is broken or exceeds `max_steps`."""
     if not isinstance(schema, Mapping):
         raise NotJudged
     try:
@@ -136,7 +136,7 @@ def _drafts() -> Any:
 
 @cache
 def _bounded(*, refused: tuple[str, ...], inner_references: bool) -> Any:
-    """Builds the Draft 2020-12 validator with every keyword counted. Cached; importing the library takes 80 ms."""
+    """Build the Draft 2020-12 validator with every keyword counted. Cached; importing the library takes 80 ms."""
     library = import_module("jsonschema.validators")
     draft = library.Draft202012Validator
     keywords: dict[str, Keyword] = dict(draft.VALIDATORS)
@@ -160,7 +160,7 @@ def _descending(descend: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
 
 
 def _evolved(validator: Any, **changes: Any) -> Any:
-    """Replaces the library's `evolve`, which would return to the plain, uncounted draft at every nested `$schema`."""
+    """Replace the library's `evolve`, which would return to the plain, uncounted draft at every nested `$schema`."""
     present = {
         "schema": validator.schema,
         "format_checker": validator.format_checker,
@@ -191,7 +191,7 @@ def _counted(name: str, keyword: Keyword) -> Keyword:
 
 
 def _size_steps(name: str, wanted: Any, instance: Any, most: int) -> int:
-    """The steps that a keyword costs beyond its first, estimated from sizes before it runs."""
+    """Return the steps that a keyword costs beyond its first, estimated from sizes before it runs."""
     if name in _COMPARING:
         return _entries(wanted, most * _ENTRIES_A_STEP) // _ENTRIES_A_STEP
     steps = _width(wanted) // (_DESCENTS_A_STEP if name in _DESCENDING_SCHEMA else _ENTRIES_A_STEP)
@@ -205,7 +205,7 @@ def _width(value: Any) -> int:
 
 
 def _entries(value: Any, most: int) -> int:
-    """Counts the entries nested anywhere in a value, stopping soon after `most`."""
+    """Count the entries nested anywhere in a value, stopping soon after `most`."""
     found, rest = 0, [value]
     while rest and found <= most:
         each = rest.pop()
@@ -216,7 +216,7 @@ def _entries(value: Any, most: int) -> int:
 
 
 def _inner_reference(keyword: Keyword) -> Keyword:
-    """Wraps `$ref` to accept only JSON pointers into the schema: an anchor would be searched for in all of it."""
+    """Wrap `$ref` to accept only JSON pointers into the schema: an anchor would be searched for in all of it."""
 
     def guarded(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
         if not isinstance(wanted, str) or not (wanted == "#" or wanted.startswith("#/")):
@@ -236,7 +236,7 @@ def _not_judged(_validator: Any, _wanted: Any, _instance: Any, _schema: Any) -> 
 
 
 def _without_patterns(keyword: Keyword) -> Keyword:
-    """Wraps `additionalProperties`, which reads `patternProperties` itself, to refuse schemas that have both."""
+    """Wrap `additionalProperties`, which reads `patternProperties` itself, to refuse schemas that have both."""
 
     def guarded(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
         if "patternProperties" in schema:
@@ -247,7 +247,7 @@ def _without_patterns(keyword: Keyword) -> Keyword:
 
 
 def _unique_items(_validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-    """Replaces the library's quadratic `uniqueItems` with one that hashes; unlike JSON Schema, 1 and 1.0 differ here."""
+    """Replace the library's quadratic `uniqueItems` with one that hashes; unlike JSON Schema, 1 and 1.0 differ here."""
     if wanted and isinstance(instance, list):
         written = {msgspec.json.encode(item, order="deterministic") for item in instance}
         if len(written) < len(instance):

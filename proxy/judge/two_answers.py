@@ -21,7 +21,7 @@ from proxy.plan.agreement import AgreementRates, Pair
 from proxy.plan.routed_request import Hold, RoutedRequest
 
 _LEAST_WAIT_S: Final = 1.0
-"""How long the later of two answers is waited for after the first at least; beyond that as long again as the first took."""
+"""The seconds that the later of two answers has after the first at least; beyond that as long again as the first took."""
 
 
 class TwoAnswers:
@@ -33,7 +33,7 @@ class TwoAnswers:
         self._running = 0
 
     async def dispatch(self, context: RequestContext, routed: RoutedRequest) -> Committed:
-        """Returns the answer that both targets of the pair agree on, else what the plan answers. Raises what `Dispatcher.dispatch` raises
+        """Return the answer that both targets of the pair agree on, else what the plan answers. Raises what `Dispatcher.dispatch` raises
         where the pair left nothing to give.
         """
         pair = routed.agreement
@@ -88,7 +88,7 @@ class TwoAnswers:
     async def _ask(
         self, context: RequestContext, routed: RoutedRequest, pair: Pair, open_: list[Committed]
     ) -> list[tuple[Committed, Any]]:
-        """The pair's answers with what they say, as far as they are there in time: each as soon as it is there, so that an answer that says
+        """Return the pair's answers with what they say, as far as they are there in time: each as soon as it is there, so that an answer that says
         nothing ends the wait for the other one.
         """
         rules = context.config.escalation
@@ -128,7 +128,7 @@ class TwoAnswers:
     async def _as_planned(
         self, context: RequestContext, routed: RoutedRequest, pair: Pair, open_: list[Committed]
     ) -> Committed:
-        """What the better target answers; where it cannot, or where nothing speaks against the plan's own choice, the answer that the pair
+        """Return the better target's answer; where it has none, or where nothing speaks against the plan's own choice, the one that the pair
         left.
         """
         if context.agreement == "unconfirmed":
@@ -155,12 +155,12 @@ class TwoAnswers:
 
 
 def _is_alone(pair: Pair, told: Sequence[tuple[Committed, Any]]) -> bool:
-    """True where only the plan's own choice answered, and says something."""
+    """Return True where only the plan's own choice answered, and says something."""
     return len(told) == 1 and told[0][0].attempt.deployment.target_id == pair.alone and told[0][1] is not NOTHING
 
 
 def _mark_late(attempts: Sequence[Attempt], told: Sequence[tuple[Committed, Any]]) -> None:
-    """Marks those that are cancelled because nobody waits for them any more."""
+    """Mark those that are cancelled because nobody waits for them any more."""
     answered = {id(each.attempt) for each, _ in told}
     for attempt in attempts:
         if attempt.settled is None and id(attempt) not in answered:
@@ -168,7 +168,7 @@ def _mark_late(attempts: Sequence[Attempt], told: Sequence[tuple[Committed, Any]
 
 
 async def _said(pair: Pair, held: Committed) -> Any:
-    """What an answer says in the asked form; NOTHING where it was not held to its end."""
+    """Return the statement of an answer in the asked form; NOTHING where it was not held to its end."""
     if not held.whole:
         return NOTHING
     payloads, request = [event.payload for event in held.events], held.attempt.routed.request

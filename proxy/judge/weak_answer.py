@@ -111,13 +111,13 @@ class _RequestedForm(msgspec.Struct):
     definitions: tuple[dict[str, Any], bool] | None = None
 
     def response_schema(self) -> Any:
-        """The schema of a `json_schema` response format, or None."""
+        """Return the schema of a `json_schema` response format, or None."""
         form = self._field("response_format")
         inner = form.get("json_schema") if isinstance(form, dict) else None
         return inner.get("schema") if isinstance(inner, dict) else None
 
     def wants_bare(self) -> bool:
-        """True where the answer must be JSON and nothing else."""
+        """Return True where the answer must be JSON and nothing else."""
         form = self._field("response_format")
         inner = form.get("json_schema") if isinstance(form, dict) else None
         return isinstance(inner, dict) and inner.get("strict") is True
@@ -127,7 +127,7 @@ class _RequestedForm(msgspec.Struct):
         return isinstance(form, dict) and form.get("type") == "json_object"
 
     def tools(self) -> tuple[dict[str, Any], bool]:
-        """Returns each function's parameter schema by name, and True when no other kind of tool was offered."""
+        """Return each function's parameter schema by name, and True when no other kind of tool was offered."""
         if self.definitions is None:
             tools, functions = self._field("tools") or [], self._field("functions") or []
             named = [tool.get("function") if isinstance(tool, dict) else None for tool in tools]
@@ -140,7 +140,7 @@ class _RequestedForm(msgspec.Struct):
         return self.definitions
 
     def follows(self, value: Any, schema: Any) -> bool:
-        """Returns True when `value` follows `schema`, or when there is no schema."""
+        """Return True when `value` follows `schema`, or when there is no schema."""
         return schema is None or follows(value, schema, max_steps=self.max_steps)
 
     def _field(self, name: str) -> Any:
@@ -159,7 +159,7 @@ def judge(
     min_mean_logprob: float | None = None,
     max_schema_steps: int = MAX_STEPS,
 ) -> Weakness | None:
-    """Returns the weakness of a whole answer, or None when it has none or cannot be judged within the bounds.
+    """Return the weakness of a whole answer, or None when it has none or cannot be judged within the bounds.
 
     `payloads` are its events' JSON payloads. Of several choices all must be weak; the first one's weakness is returned.
     """
@@ -180,7 +180,7 @@ def judge(
 
 
 def graver(weakness: Weakness, than: Weakness) -> bool:
-    """Returns True when `weakness` leaves less of an answer usable than the weakness `than` does."""
+    """Return True when `weakness` leaves less of an answer usable than the weakness `than` does."""
     return _GRAVITY[weakness] > _GRAVITY[than]
 
 
@@ -188,7 +188,7 @@ _decode: Final = msgspec.json.Decoder(_Payload).decode
 
 
 def choices_of(payloads: Sequence[bytes]) -> Iterable[WholeChoice]:
-    """The choices' answers, the first choice's first."""
+    """Return the choices' answers, the first choice's first."""
     answers: dict[int, WholeChoice] = {}
     for payload in payloads:
         for choice in _decode(payload).choices or ():
@@ -268,7 +268,7 @@ def _weakness(asked: _RequestedForm, answer: WholeChoice, min_mean_logprob: floa
 
 
 def _form_weakness(asked: _RequestedForm, answer: WholeChoice) -> Weakness | None:
-    """Returns the weakness of an answer whose tool calls or JSON cannot be used, or which a cut left empty; else None."""
+    """Return the weakness of an answer whose tool calls or JSON cannot be used, or which a cut left empty; else None."""
     if answer.calls:
         return "malformed-tool-arguments" if not _callable(asked, answer.calls.values()) else None
     if asked.request.json_mode:
@@ -311,7 +311,7 @@ def _callable(asked: _RequestedForm, calls: Iterable[CalledTool]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """Parses JSON. Raises ValueError when the text is not JSON, NotJudged when it is too large."""
+    """Parse JSON. Raises ValueError when the text is not JSON, NotJudged when it is too large."""
     if len(text) > MAX_JSON_CHARS:
         raise NotJudged
     try:

@@ -76,7 +76,7 @@ def routed_to(
 
 
 async def read_answer(dispatcher: Dispatcher, routed: RoutedRequest, attempts: list[Attempt]) -> list[Event]:
-    """Sends the request and reads the whole answer; every attempt is settled, whatever happens."""
+    """Send the request and read the whole answer; every attempt is settled, whatever happens."""
     committed = await dispatcher.dispatch(routed, attempts)
     attempt, events = committed.attempt, list(committed.events)
     try:

@@ -73,11 +73,11 @@ class MeasuringRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stopped(Exception):
-    """Why a measurement cannot go on, in words for the operator."""
+    """The end of a measurement that cannot go on, in words for the operator."""
 
 
 class _Spending:
-    """What a measurement has spent and may still have to pay. Nothing is begun that might not fit."""
+    """The money that a measurement has spent and may still have to pay. Nothing is begun that might not fit."""
 
     def __init__(self, budget: int, spent: int) -> None:
         self.budget = budget
@@ -86,7 +86,7 @@ class _Spending:
         self._changed = asyncio.Condition()
 
     async def hold(self, bound: int) -> None:
-        """Holds the most that a question may cost, once it fits. Raises Stopped when it will not."""
+        """Hold the most that a question may cost, once it fits. Raises Stopped when it will not."""
         async with self._changed:
             # What runs may cost less than was held for it, and make room.
             await self._changed.wait_for(lambda: self.held == 0 or self._fits(bound))
@@ -182,7 +182,7 @@ class Measuring:
             return str(error)
 
     async def _caller(self) -> Caller:
-        """The team of its own, as the line sees it. Raises Stopped."""
+        """Return the team of its own, as the line sees it. Raises Stopped."""
         try:
             team: TeamRecord = await self._accounts.team_of(self._operator, TEAM)
         except UnknownTeam as error:
@@ -363,7 +363,7 @@ class _Run:
 
 
 def told(error: BaseException) -> str:
-    """An error in words that name no secret."""
+    """Return an error in words that name no secret."""
     if isinstance(error, UpstreamError):
         return error.public
     if isinstance(error, Refused):
@@ -372,12 +372,12 @@ def told(error: BaseException) -> str:
 
 
 def most_tokens(target: Target) -> int:
-    """The most tokens of an answer that leave room for a question."""
+    """Return the most tokens of an answer that leave room for a question."""
     return max(1, min(target.max_output_tokens, target.max_context_tokens // _CONTEXT_SHARE))
 
 
 def request_for(question: Question, max_tokens: int) -> ChatRequest:
-    """The request that asks a question, as a caller would send it: streamed, so that the first token can be seen."""
+    """Return the request that asks a question, as a caller would send it: streamed, so that the first token can be seen."""
     body: dict[str, Any] = {
         "model": ALIAS,
         "messages": [
@@ -394,7 +394,7 @@ def request_for(question: Question, max_tokens: int) -> ChatRequest:
 
 
 def _cost_of(attempt: Attempt, bound: int) -> int:
-    """What an attempt cost; one that could not be priced after all may have cost what it was allowed to."""
+    """Return the cost of an attempt; one that could not be priced after all may have cost what it was allowed to."""
     if attempt.settled is None:
         return bound
     return bound if attempt.settled.cost_nanousd is None else attempt.settled.cost_nanousd
@@ -458,7 +458,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer_of(payloads: Sequence[bytes]) -> Heard:
-    """Puts an answer together from its events; what is malformed in them is left out."""
+    """Put an answer together from its events; what is malformed in them is left out."""
     texts: list[str] = []
     calls: dict[int, tuple[list[str], list[str]]] = {}
     refused = is_cut = False
@@ -519,7 +519,7 @@ class TrainedClassifier(Protocol):
 def scorer(
     classifier: Classifier, calibration: Callable[[], CalibrationSet]
 ) -> Callable[[Measurement, Sequence[CalibrationAnswer]], Result]:
-    """The function that makes results with this classifier; without a trained one it raises Stopped."""
+    """Return the function that makes results with this classifier; without a trained one it raises Stopped."""
 
     def scored(measurement: Measurement, answers: Sequence[CalibrationAnswer]) -> Result:
         if not isinstance(classifier, TrainedClassifier):
@@ -532,7 +532,7 @@ def scorer(
 
 
 def yardstick_of(classifier: TrainedClassifier, target_id: str) -> Yardstick:
-    """What the target's row is compared with: the known models, and its row now, on the classifier's own mix of prompts."""
+    """Return the rows to compare the target's row with: the known models, and its row now, on the classifier's own mix of prompts."""
     sample = classifier.sample()
     before = None
     if target_id in classifier.measured:

@@ -11,7 +11,7 @@ _US_A_DAY: Final = 86_400_000_000
 async def forget_what_may_not_stay(
     learning: LearningStore, accounts: AccountStore, *, keep_days: int, now_us: int
 ) -> None:
-    """Deletes rows older than `keep_days`, texts of teams that allow only numbers, and all data of teams that allow
+    """Delete rows older than `keep_days`, texts of teams that allow only numbers, and all data of teams that allow
     none.
 
     A team that changes its mind is cleaned up at once; this finds what a server wrote in the moment between.

@@ -139,7 +139,7 @@ class Shadow:
         return self._section.judge_target is not None
 
     def wants(self, caller: Caller, alias: str, request_id: str) -> bool:
-        """Returns True when the request belongs to the sampled share, so that its answer must be retained."""
+        """Return True when the request belongs to the sampled share, so that its answer must be retained."""
         share = caller.settings.shadow_share
         return (
             share > 0
@@ -151,7 +151,7 @@ class Shadow:
         )
 
     def start(self) -> None:
-        """Starts the workers, if a judge target is configured."""
+        """Start the workers, if a judge target is configured."""
         if self.enabled:
             self._workers = [
                 asyncio.create_task(self._work(), name=f"shadow-{number}")
@@ -159,7 +159,7 @@ class Shadow:
             ]
 
     def drain(self) -> None:
-        """Drops waiting comparisons and accepts no more, because the process is stopping."""
+        """Drop waiting comparisons and accept no more, because the process is stopping."""
         self._draining = True
         while not self._waiting.empty():
             self._waiting.get_nowait()
@@ -167,7 +167,7 @@ class Shadow:
             self._count("draining")
 
     async def aclose(self) -> None:
-        """Cancels running comparisons; their attempts are settled on the way out."""
+        """Cancel running comparisons; their attempts are settled on the way out."""
         self.drain()
         for worker in self._workers:
             worker.cancel()
@@ -176,7 +176,7 @@ class Shadow:
                 await worker
 
     async def idle(self) -> None:
-        """Waits until every accepted comparison is finished."""
+        """Wait until every accepted comparison is finished."""
         await self._waiting.join()
 
     def offer(self, request: ChatRequest, caller: Caller, outcome: RequestOutcome, payloads: Sequence[bytes]) -> None:
@@ -263,7 +263,7 @@ class Shadow:
         request: ChatRequest,
         alias: Literal["shadow", "judge"],
     ) -> str:
-        """Returns one target's answer to the request, from a single attempt booked to the team. Raises _OverBudget."""
+        """Return one target's answer to the request, from a single attempt booked to the team. Raises _OverBudget."""
         routed = self._routed(rules, comparison, target_id, request, alias)
         bound = routed.plan.candidates[0].bound_nanousd
         if bound is None or not self._spend_limit.hold(bound):
@@ -325,7 +325,7 @@ class _SpendLimit:
 
 
 def sampled(request_id: str, share: float) -> bool:
-    """Returns True for `share` of all requests, the same ones in every process. The id is hashed, as its own bits hold
+    """Return True for `share` of all requests, the same ones in every process. The id is hashed, as its own bits hold
     the time.
     """
     digest = hashlib.blake2b(request_id.encode(), digest_size=8, person=b"wb-shadow").digest()
@@ -333,7 +333,7 @@ def sampled(request_id: str, share: float) -> bool:
 
 
 def verdicts_of(comparison: Comparison, reference: str, winner: Winner, at_us: int) -> list[Verdict]:
-    """Returns a verdict on each of both targets. An equal answer is adequate: the reference sets the standard."""
+    """Return a verdict on each of both targets. An equal answer is adequate: the reference sets the standard."""
 
     def verdict(target_id: str, adequate: bool) -> Verdict:
         return Verdict(
@@ -355,14 +355,14 @@ def verdicts_of(comparison: Comparison, reference: str, winner: Winner, at_us: i
 
 
 def _comparable(request: ChatRequest) -> bool:
-    """Returns True for a request for one answer to a text-only question that a judge can be shown in full."""
+    """Return True for a request for one answer to a text-only question that a judge can be shown in full."""
     if request.n != 1 or request.images or sum(map(len, map(bytes, request.fields.values()))) > _MAX_REQUEST_BYTES:
         return False
     return bool(question_of(request))
 
 
 def question_of(request: ChatRequest) -> str:
-    """Renders the conversation as text; empty when it holds anything but text, or is too long."""
+    """Render the conversation as text; empty when it holds anything but text, or is too long."""
     fields = request.fields
     parts = [f"{name}: {bytes(fields[name]).decode()}" for name in _FORM_FIELDS if name in fields]
     for message in request.messages:
@@ -385,7 +385,7 @@ def _text_of(message: Message) -> str | None:
 
 
 def _without_streaming(request: ChatRequest) -> ChatRequest:
-    """Copies the caller's request as one without streaming."""
+    """Copy the caller's request as one without streaming."""
     fields = {name: value for name, value in request.fields.items() if name not in _STREAM_FIELDS}
     return msgspec.structs.replace(request, fields=fields, stream=False, include_usage=False)
 
@@ -409,7 +409,7 @@ _decode = msgspec.json.Decoder(_Payload).decode
 
 
 def answer_of(payloads: Sequence[bytes]) -> str:
-    """Returns the answer's text with its tool calls; empty when there is none, or it cannot be compared."""
+    """Return the answer's text with its tool calls; empty when there is none, or it cannot be compared."""
     if sum(map(len, payloads)) > MAX_PAYLOAD_BYTES:
         return ""
     texts: list[str] = []
@@ -475,7 +475,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def request(self) -> ChatRequest:
-        """Builds the judge's request."""
+        """Build the judge's request."""
         first, second = self.labels
         instructions = _INSTRUCTIONS.format(mark=self.mark, first=first, second=second, equal=_EQUAL)
         sections = (
@@ -494,7 +494,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return ChatRequest(fields=fields, model="judge", messages=messages, max_output_tokens=_JUDGE_TOKENS)
 
     def winner(self, said: str) -> Winner | None:
-        """Parses the judge's reply: one of the three expected words alone, else None."""
+        """Parse the judge's reply: one of the three expected words alone, else None."""
         said = said.strip()
         if said == _EQUAL:
             return "equal"

@@ -55,12 +55,12 @@ class Trained(Protocol):
         ...
 
     def tune(self, tuning: Tuning | None) -> None:
-        """Applies a tuning; None restores the shipped rows."""
+        """Apply a tuning; None restores the shipped rows."""
         ...
 
 
 def known_of(classifier: Classifier, catalog: Catalog, tuning: Tuning | None) -> Known:
-    """Collects the inputs of a refit. Raises TuningRefused when no trained model is in use."""
+    """Collect the inputs of a refit. Raises TuningRefused when no trained model is in use."""
     if not isinstance(classifier, Trained):
         raise TuningRefused("no trained model is in use, and the plain rule has nothing to refit")
     return Known(
@@ -79,7 +79,7 @@ def known_of(classifier: Classifier, catalog: Catalog, tuning: Tuning | None) ->
 async def propose(
     engine: AsyncEngine, classifier: Classifier, catalog: Catalog, team_id: str | None = None
 ) -> Proposal:
-    """Computes a tuning from the stored verdicts, of one team or of all, without storing it. Raises TuningRefused or
+    """Compute a tuning from the stored verdicts, of one team or of all, without storing it. Raises TuningRefused or
     TooFewLabels.
     """
     store = LearningStore(engine)
@@ -107,7 +107,7 @@ async def propose(
 
 
 async def accept(store: LearningStore, proposal: Proposal) -> int:
-    """Stores and activates a proposal; returns its version. Raises TuningRefused when it improves nothing."""
+    """Store and activate a proposal; returns its version. Raises TuningRefused when it improves nothing."""
     if not proposal.report.improves:
         raise TuningRefused("nothing got better on the held-out requests, so there is nothing to accept")
     before = await store.active_version()
@@ -117,7 +117,7 @@ async def accept(store: LearningStore, proposal: Proposal) -> int:
 
 
 async def accept_measured(store: LearningStore, measured: Result) -> int:
-    """Stores and activates the row that a measurement found, beside all that the present tuning has; returns the version.
+    """Store and activate the row that a measurement found, beside all that the present tuning has; returns the version.
 
     Raises TuningRefused where there is no row, or the present tuning is of another trained model.
     """
@@ -155,7 +155,7 @@ async def accept_measured(store: LearningStore, measured: Result) -> int:
 
 
 def metrics_of(report: Report, before: int | None) -> dict[str, Any]:
-    """The metrics stored with a version; `before` is the version that it replaced."""
+    """Return the metrics stored with a version; `before` is the version that it replaced."""
     return {"before": before, **msgspec.to_builtins(report)}
 
 
@@ -179,14 +179,14 @@ def _before(records: list[TuningRecord]) -> int:
 
 
 class TuningSource(Protocol):
-    """Where the tuning in use is read; LearningStore is one."""
+    """The source of the tuning in use; LearningStore is one."""
 
     async def active_version(self) -> int | None:
         """Its version; None for no tuning."""
         ...
 
     async def active_tuning(self) -> Tuning | None:
-        """The tuning itself. Raises LearningError for one that cannot be read."""
+        """Return the tuning itself. Raises LearningError for one that cannot be read."""
         ...
 
 
@@ -196,7 +196,7 @@ class TuningWatch:
     def __init__(
         self, source: TuningSource, classifier: Classifier, changed: Callable[[], None] = lambda: None
     ) -> None:
-        """`changed` is called after the classifier adopted another tuning."""
+        """Follow `source`; `changed` is called after the classifier adopted another tuning."""
         self._source = source
         self._classifier = classifier if isinstance(classifier, Trained) else None
         self._changed = changed
@@ -246,7 +246,7 @@ class TuningWatch:
         self._changed()
 
     def _log_once(self, message: str) -> None:
-        """Logs a message unless it repeats the last one, as refreshes come every few seconds."""
+        """Log a message unless it repeats the last one, as refreshes come every few seconds."""
         if message != self._last_logged:
             self._last_logged = message
             _log.warning("%s", message)

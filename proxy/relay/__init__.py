@@ -1,0 +1,1 @@
+"""The relay stage: an answer that has begun becomes the caller's reply, and from its first byte on nothing falls back."""

@@ -37,7 +37,7 @@ _SECOND_US = 1_000_000
 _FOREVER = contextlib.nullcontext()
 _LONG_BYTES = 512 * 1024
 _LOST: Final = (StreamCut, UpstreamTimeout, UpstreamUnavailable, AnswerLost)
-"""What ends the stream of a replica that died, or hangs."""
+"""The errors that end the stream of a replica that died, or hangs."""
 _FAILED: Final = frozenset({"error", "timeout", "cut"})
 _MOST_LOST: Final = 2
 """Replicas that one request may lose: it may be what kills them."""
@@ -47,11 +47,11 @@ _DOWN_SILENCE_S: Final = 1.0
 _NOT_BEGUN: Final = (
     UpstreamError, Refused, BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget,
 )  # fmt: skip
-"""What keeps another replica from going on: the caller is told of the first failure then."""
+"""The errors that keep another replica from going on: the caller is told of the first failure then."""
 
 
 class _Said:
-    """What the caller was sent so far, while it is nothing but text."""
+    """The text that the caller was sent so far, while it is nothing but text."""
 
     def __init__(self) -> None:
         self.first = b""
@@ -98,9 +98,9 @@ class RelayedAnswer:
         self.attempt: Attempt = committed.attempt
         """The attempt that answers now."""
         self.events = committed.events
-        """What was read before it was committed."""
+        """The events that were read before it was committed."""
         self.stream: UpstreamStream = committed.stream
-        """What is read from; `heard` and `continued` may put another one in its place."""
+        """The stream that is read from; `heard` and `continued` may put another one in its place."""
         self._context = context
         self._opened = committed.stream
         self._dispatcher = dispatcher
@@ -114,11 +114,11 @@ class RelayedAnswer:
 
     @property
     def ended(self) -> bool:
-        """Whether all of it was read. False as long as that is not known."""
+        """True once all of it was read. False as long as that is not known."""
         return self._seam is None and self.stream.ended
 
     def heard(self, batch: list[Event] | None) -> list[Event] | None:
-        """The events to write for those that were read, which may be none yet; None at the answer's end."""
+        """Return the events to write for those that were read, which may be none yet; None at the answer's end."""
         seam = self._seam
         if batch is None:
             return None if seam is None else seam.rest() or None
@@ -132,15 +132,15 @@ class RelayedAnswer:
         return batch
 
     def observe_unread(self) -> None:
-        """Counts what arrived and is not read any more: it was made, and costs."""
+        """Count what arrived and is not read any more: it was made, and costs."""
         self.attempt.observe(self.stream.unread())
 
     def aclose(self) -> Awaitable[None]:
-        """Gives the connection back, or cuts it. Never raises."""
+        """Give the connection back, or cut it. Never raises."""
         return close_quietly(self._opened)
 
     async def continued(self, error: UpstreamError) -> list[Event]:
-        """The first events of the rest, from another replica. Raises the error where nobody goes on."""
+        """Return the first events of the rest, from another replica. Raises the error where nobody goes on."""
         said, broken = self._said, self.attempt
         if self._dispatcher is None or said is None or not self._may_go_on(said, error):
             raise error
@@ -172,7 +172,7 @@ class RelayedAnswer:
         return events
 
     def _hurry(self) -> None:
-        """The replica is down by its probes. A machine that is gone closes no connection, so its stream is not waited for as
+        """Return the replica is down by its probes. A machine that is gone closes no connection, so its stream is not waited for as
         long as another one that is silent; one that still speaks goes on.
         """
         if isinstance(self.stream, Impatient):
@@ -194,7 +194,7 @@ class RelayedAnswer:
 async def relay_answer(
     context: RequestContext, committed: Committed, habits: PrefixTracker | None, dispatcher: Dispatcher | None = None
 ) -> None:
-    """Writes the whole reply, and closes the attempt with its ending. `dispatcher` finds who goes on with an answer that
+    """Write the whole reply, and close the attempt with its ending. `dispatcher` finds who goes on with an answer that
     breaks off; without one nobody does.
 
     Raises UpstreamError or DeadlineExceeded when it failed before the reply began. A later failure is reported to the
@@ -239,7 +239,7 @@ async def relay_answer(
 
 
 def _note_habit(habits: PrefixTracker, attempt: Attempt) -> None:
-    """Records the team's prompt prefix for the report on cache use."""
+    """Record the team's prompt prefix for the report on cache use."""
     routed, caller = attempt.routed, attempt.routed.caller
     if prefix := instructions(routed.request):
         target_id, tokens = attempt.deployment.target_id, routed.facts.input_tokens
@@ -311,7 +311,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
 
 
 async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: bytes) -> None:
-    """Passes on what is no JSON, as it comes. One that breaks off is cut off: half a recording must not be taken for
+    """Pass on what is no JSON, as it comes. One that breaks off is cut off: half a recording must not be taken for
     whole; only a stream of events has words for it.
     """
     reply = context.reply
@@ -338,7 +338,7 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
 
 
 async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter, first: bytes) -> bytes:
-    """Sends the events as they come, the first of which are rendered already. Returns the last of them, to be sent with the
+    """Send the events as they come, the first of which are rendered already. Returns the last of them, to be sent with the
     last words, where these wait for nothing but the booking.
     """
     keeps, reply, data = _dialect_of(context).keeps, context.reply, first
@@ -358,7 +358,7 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
 
 
 async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None, served: Served) -> None:
-    """Keeps and remembers the answer, as its caller wants it, before it learns that the answer is whole."""
+    """Keep and remember the answer, as its caller wants it, before it learns that the answer is whole."""
     asked = context.routed.request.fields.get("messages", b"") if context.routed is not None else b""
     # It holds the whole input, written anew.
     is_long = len(memoryview(asked)) > _LONG_BYTES
@@ -380,7 +380,7 @@ async def _book(attempt: Attempt) -> Settled:
 
 
 def _is_wanted(attempt: Attempt) -> bool:
-    """True where the team wants its streams continued, and this one could be."""
+    """Return True where the team wants its streams continued, and this one could be."""
     routed, request = attempt.routed, attempt.routed.request
     return (
         routed.caller.settings.continue_streams
@@ -392,12 +392,12 @@ def _is_wanted(attempt: Attempt) -> bool:
 
 
 def _lost_a_replica(attempt: Attempt) -> bool:
-    """True for an attempt that an engine saw and did not survive, or did not answer."""
+    """Return True for an attempt that an engine saw and did not survive, or did not answer."""
     return attempt.reached and attempt.settled is not None and attempt.settled.outcome.result in _FAILED
 
 
 def _asking_for_the_rest(broken: Attempt, said: str, now: float) -> tuple[RoutedRequest, str] | None:
-    """The request for what is missing of an answer, and what its engine is told was said; None when nothing is missing.
+    """Return the request for what is missing of an answer, and what its engine is told was said; None when nothing is missing.
 
     Templates trim a message, so the blanks at its end are not told: most engines would begin with them again. The rest has
     the time of a first token to begin, as no caller waits longer for one.
@@ -453,7 +453,7 @@ def _before(broken: Attempt, settled: Settled) -> Before:
 
 
 def _thinks_anew(events: list[Event]) -> bool:
-    """True for an engine that reasons before it goes on: its caller would get thoughts in the middle of the answer."""
+    """Return True for an engine that reasons before it goes on: its caller would get thoughts in the middle of the answer."""
     for event in events:
         if event.token and not event.words:
             choice = completion_of(event.payload).first

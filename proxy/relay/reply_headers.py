@@ -34,7 +34,7 @@ def decision_lines(
     escalated_from: str | None = None,
     agreement: Agreement | None = None,
 ) -> bytes:
-    """Returns the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
+    """Return the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
     began.
     """
     routed, candidate, prediction = answering.routed, answering.candidate, answering.routed.prediction
@@ -75,7 +75,7 @@ def decision_lines(
 def _lines_of_way(
     target_id: str, deployment_id: str, reason: str, tier: str, classifier: str | None, evidence: Evidence | None
 ) -> bytes:
-    """The headers that are the same for all requests that go one way."""
+    """Return the headers that are the same for all requests that go one way."""
     headers = [
         (b"x-weighbridge-model-used", target_id.encode()),
         (b"x-weighbridge-target", target_id.encode()),
@@ -91,7 +91,7 @@ def _lines_of_way(
 
 
 def money_lines(tally: Tally) -> bytes:
-    """Returns the cost headers of a whole reply; a stream reports its cost in the last event."""
+    """Return the cost headers of a whole reply; a stream reports its cost in the last event."""
     lines = b""
     if tally.cost_usd is not None:
         lines = b"x-weighbridge-cost-usd: %b\r\n" % tally.cost_usd.encode()
@@ -101,7 +101,7 @@ def money_lines(tally: Tally) -> bytes:
 
 
 def _unused_headers(attempts: Sequence[Attempt]) -> list[Header]:
-    """The costs of what was not given: of a whole answer that was replaced or discarded, of the slower of two attempts that ran beside
+    """Return the costs of what was not given: of a whole answer that was replaced or discarded, of the slower of two attempts that ran beside
     each other, and of cheap answers that were compared. None is told where none is known.
     """
     spent: dict[bytes, int] = {}

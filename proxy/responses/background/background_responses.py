@@ -34,7 +34,7 @@ _QUIET_S: Final = 10.0
 _ROWS: Final = 32
 _PURGE_BATCH: Final = 200
 _EVENTS_KEPT_US: Final = HOUR_US
-"""How long a stream can be resumed after its end."""
+"""The seconds for which a stream can be resumed after its end."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _AWAY: Final = (SQLAlchemyError, OSError, TimeoutError)
 _KEPT_HEADERS: Final = frozenset(
@@ -117,7 +117,7 @@ class BackgroundResponses:
         self.news()
 
     async def work_of(self, begun: Begun) -> Work:
-        """What was asked. Raises CannotOpen."""
+        """Return the request of one. Raises CannotOpen."""
         await self._sealing.ready()
         place = (begun.team_id, _work_of(begun.response_id), begun.pepper_id, begun.sealed)
         return msgspec.json.decode(self._sealing.open(*place, max_bytes=_MOST_BYTES), type=Work)
@@ -133,7 +133,7 @@ class BackgroundResponses:
         )
 
     async def response(self, team_id: str, response_id: str) -> dict[str, Any]:
-        """A kept response as it is now, also one that is whole. Raises ResponseNotFound or ResponsesUnavailable."""
+        """Return a kept response as it is now, also one that is whole. Raises ResponseNotFound or ResponsesUnavailable."""
         found: dict[str, Any] = msgspec.json.decode(await self._responses.find(team_id, response_id))["response"]
         if found["status"] not in OPEN:
             return found
@@ -149,7 +149,7 @@ class BackgroundResponses:
         return ended
 
     async def cancel(self, team_id: str, response_id: str) -> dict[str, Any]:
-        """The response, which is cancelled now unless it had ended. Raises BadRequest for one that its caller waited for."""
+        """Return the response, which is cancelled now unless it had ended. Raises BadRequest for one that its caller waited for."""
         record = msgspec.json.decode(await self._responses.find(team_id, response_id))
         found: dict[str, Any] = record["response"]
         if not found.get("background"):
@@ -167,7 +167,7 @@ class BackgroundResponses:
         return await self.response(team_id, response_id)
 
     async def forget(self, team_id: str, response_id: str) -> None:
-        """What is known of one beside its record. Raises ResponsesUnavailable."""
+        """Return the state of one beside its record. Raises ResponsesUnavailable."""
         try:
             async with asyncio.timeout(self._section().timeout_s):
                 await self.store.forget(team_id, response_id)
@@ -175,7 +175,7 @@ class BackgroundResponses:
             raise _unavailable() from error
 
     async def check_followed(self, team_id: str, response_id: str) -> None:
-        """Raises BadRequest for a response whose events are not kept, and what `find` raises for none."""
+        """Raise BadRequest for a response whose events are not kept, and what `find` raises for none."""
         await self._responses.find(team_id, response_id)
         try:
             async with asyncio.timeout(self._section().timeout_s):

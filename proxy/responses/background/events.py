@@ -11,7 +11,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def count_of(data: bytes) -> int:
-    """The number of whole events: JSON has no line ends, so an empty line ends one."""
+    """Return the number of whole events: JSON has no line ends, so an empty line ends one."""
     return data.count(_END)
 
 
@@ -24,7 +24,7 @@ def beyond(data: bytes, first: int, after: int) -> bytes:
 
 
 def response_in(data: bytes) -> dict[str, Any] | None:
-    """The response in the last of the events, if that is a response's last."""
+    """Return the response in the last of the events, if that is a response's last."""
     events = data.rsplit(_END, 2)
     last = events[-2] if len(events) > 1 else b""
     if not last.startswith(_TERMINAL):
@@ -34,7 +34,7 @@ def response_in(data: bytes) -> dict[str, Any] | None:
 
 
 def terminal(response: dict[str, Any], number: int) -> bytes:
-    """The event that ends the stream of a response that is completed, incomplete or failed."""
+    """Return the event that ends the stream of a response that is completed, incomplete or failed."""
     kind = f"response.{response['status']}"
     told = {"type": kind, "sequence_number": number, "response": response}
     return b"event: " + kind.encode() + _DATA + msgspec.json.encode(told) + _END

@@ -33,9 +33,9 @@ _log: Final = logging.getLogger("weighbridge.responses")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 5.0
-"""How seldom it is looked for what nobody told of, once there was nothing for long."""
+"""The longest pause between looks for work that nobody told of, once there was nothing for long."""
 _WRITE_S: Final = 0.25
-"""How often events are written, the lease extended, and a cancellation noticed."""
+"""The interval at which events are written, the lease extended, and a cancellation noticed."""
 _TRIES: Final = 3
 _OLDEST_US: Final = DAY_US
 """A response that could not be made within a day never will."""
@@ -44,10 +44,10 @@ _ENDED: Final[frozenset[str]] = frozenset({"completed", "incomplete"})
 
 
 class Callers(Protocol):
-    """Who asked, as of now."""
+    """The callers of responses, as of now."""
 
     async def caller_of(self, key_id: str) -> Caller | None:
-        """The caller of a key that still works; None of one that does not."""
+        """Return the caller of a key that still works; None of one that does not."""
         ...
 
 
@@ -62,7 +62,7 @@ class Line(Protocol):
         request_id: str,
         keep: Callable[[Kept], Awaitable[bool]],
     ) -> str:
-        """Takes a request down the line, and returns its error's code, empty for none. Raises nothing but a cancellation."""
+        """Take a request down the line, and return its error's code, empty for none. Raises nothing but a cancellation."""
         ...
 
 
@@ -77,7 +77,7 @@ class _Making(msgspec.Struct, eq=False):
     is_lost: bool = False
 
     def taken(self) -> tuple[int, bytes]:
-        """What came since the last time: the number of events, and their bytes."""
+        """Return the events since the last time: their number, and their bytes."""
         data = b"".join(self.exchange.reply_pieces)
         self.exchange.reply_pieces.clear()
         return count_of(data), data
@@ -132,7 +132,7 @@ class BackgroundRunner:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     def look(self) -> None:
-        """A response waits: it is looked for at once."""
+        """Return a response waits: it is looked for at once."""
         self._wake.set()
 
     async def step(self) -> bool:
@@ -153,7 +153,7 @@ class BackgroundRunner:
         self._wake.set()
 
     async def _make(self, begun: Begun) -> None:
-        """Makes one. However that ends, it has ended, or waits again."""
+        """Make one. However that ends, it has ended, or waits again."""
         try:
             await self._made(begun)
         except asyncio.CancelledError:
@@ -191,7 +191,7 @@ class BackgroundRunner:
             await self._end(making, code)
 
     async def _asked(self, begun: Begun) -> tuple[Caller, tuple[list[tuple[bytes, bytes]], bytes]]:
-        """Who asked, and what. Raises Refused for what can never be answered."""
+        """Return the caller and the request. Raises Refused for what can never be answered."""
         if self._now_us() - begun.created_us > _OLDEST_US:
             raise Refused("This response could not be made within a day.")
         caller = await self._callers.caller_of(begun.key_id)
@@ -248,7 +248,7 @@ class BackgroundRunner:
         await self._fail(making, _message_in(data))
 
     async def _fail(self, making: _Making, message: str) -> None:
-        """Ends one that has no response of its own to tell why."""
+        """End one that has no response of its own to tell why."""
         begun = making.begun
         try:
             found = await self._responses.find(begun.team_id, begun.response_id)
@@ -318,13 +318,13 @@ class BackgroundRunner:
 
 
 def _request_id(begun: Begun) -> str:
-    """The id under which the ledger books one beginning of one response, and no other, in the shape of every request id."""
+    """Return the id under which the ledger books one beginning of one response, and no other, in the shape of every request id."""
     named = f"{begun.response_id}:{begun.generation}".encode()
     return f"req_{begun.created_us // 1_000:012x}{blake2b(named, digest_size=8).hexdigest()}"
 
 
 def _message_in(data: bytes) -> str:
-    """The words of an error reply."""
+    """Return the words of an error reply."""
     try:
         return str(msgspec.json.decode(data)["error"]["message"])
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):

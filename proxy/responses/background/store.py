@@ -42,7 +42,7 @@ _BEGUN: Final = tuple(col(getattr(BackgroundResponse, name)) for name in Begun._
 
 
 class Standing(NamedTuple):
-    """How far a response is, as its team may know."""
+    """The progress of a response, as its team may know it."""
 
     state: State
     streams: bool
@@ -81,7 +81,7 @@ class BackgroundStore:
     async def events(
         self, team_id: str, response_id: str, after: int, limit: int
     ) -> tuple[Standing, list[BackgroundEvents]]:
-        """How far it is, and rows of events beyond the number `after`. What is read of an ended one is all there is.
+        """Return its progress, and rows of events beyond the number `after`. Those of an ended one are all there are.
 
         An unknown one counts as cancelled, without events.
         """
@@ -131,7 +131,7 @@ class BackgroundStore:
             return [Begun(**row) for row in (await connection.execute(taken)).mappings()]
 
     async def go_on(self, begun: Begun, lease_us: int, events: BackgroundEvents | None) -> bool:
-        """Extends the lease, and writes the events that came. False when it is no longer this process's to run."""
+        """Extend the lease, and write the events that came. False when it is no longer this process's to run."""
         values = {"held_until_us": self._time.now() + lease_us, **_counted(events)}
         async with self._engine.begin() as connection:
             if not await _changed(connection, _mine(begun), values):
@@ -157,7 +157,7 @@ class BackgroundStore:
         events: BackgroundEvents | None,
         changed: StoredResponse | None = None,
     ) -> Literal["ended", "lost", "outrun"]:
-        """Writes how it ended: the response, its last events and its turn in a conversation; all of it, or nothing.
+        """Write how it ended: the response, its last events and its turn in a conversation; all of it, or nothing.
 
         `lost`: it is no longer this process's. `outrun`: somebody changed the conversation since it was read.
         """
@@ -171,7 +171,7 @@ class BackgroundStore:
         return "ended"
 
     async def cancel(self, team_id: str, response_id: str, record: StoredResponse) -> bool:
-        """Ends one that has not ended; whoever runs it learns that when it goes on. False for one that has."""
+        """End one that has not ended; whoever runs it learns that when it goes on. False for one that has."""
         mine = and_(_of(team_id, response_id), col(BackgroundResponse.state).in_(OPEN))
         async with self._engine.begin() as connection:
             if not await _changed(connection, mine, self._ended("cancelled")):

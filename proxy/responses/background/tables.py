@@ -9,7 +9,7 @@ from accounts.tables import ID_CHARS
 
 
 class BackgroundResponse(SQLModel, table=True):
-    """What was asked, and how far it is. Times are microseconds since 1970."""
+    """A request and its progress. Times are microseconds since 1970."""
 
     __tablename__: ClassVar[str] = "background_response"
     __table_args__ = (
@@ -23,14 +23,14 @@ class BackgroundResponse(SQLModel, table=True):
     state: str = Field(sa_column=Column(String(16), nullable=False))
     """`queued`, `in_progress`, or how it ended: `completed`, `incomplete`, `failed`, `cancelled`."""
     streams: bool = Field(sa_column=Column(Boolean, nullable=False))
-    """Whether its events are kept."""
+    """True for a response whose events are kept."""
     generation: int = Field(sa_column=Column(Integer, nullable=False))
-    """How often it was begun."""
+    """The number of its beginnings."""
     failures: int = Field(sa_column=Column(Integer, nullable=False))
     events: int = Field(sa_column=Column(Integer, nullable=False))
     """The number of events that were written, which is the next one's sequence number."""
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """When it may be begun: the end of a wait, or of the lease of whoever runs it."""
+    """The moment at which it may be begun: the end of a wait, or of the lease of whoever runs it."""
     pepper_id: str = Field(sa_column=Column(String(64), nullable=False))
     sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     """The request, sealed; empty once it ended."""

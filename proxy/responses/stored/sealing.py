@@ -37,7 +37,7 @@ class Sealing:
         self._random_bytes = random_bytes
 
     async def ready(self) -> None:
-        """Returns once sealing and opening import nothing any more, which would hold up the loop."""
+        """Return once sealing and opening import nothing any more, which would hold up the loop."""
         if not _load.cache_info().currsize:
             await asyncio.to_thread(_load)
 
@@ -47,7 +47,7 @@ class Sealing:
         return nonce + cipher.encrypt(nonce, zlib.compress(record, _LEVEL), _place(team_id, response_id))
 
     def open(self, team_id: str, response_id: str, pepper_id: str, sealed: bytes, *, max_bytes: int) -> bytes:
-        """The record. Raises CannotOpen."""
+        """Return the record. Raises CannotOpen."""
         if pepper_id not in self._peppers:
             raise CannotOpen(f"pepper {pepper_id!r} is not known")
         cipher = self._cipher(pepper_id, team_id)

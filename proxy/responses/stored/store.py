@@ -26,7 +26,7 @@ class ResponseStore:
         self._engine = engine
 
     async def write(self, added: StoredResponse | None, changed: StoredResponse | None = None) -> bool:
-        """Adds a row and changes another one, or does neither: False when somebody else has changed that since.
+        """Add a row and change another one, or do neither: False when somebody else has changed that since.
 
         `changed` has the version that it is to get.
         """
@@ -41,7 +41,7 @@ class ResponseStore:
         *,
         replaces: bool = False,
     ) -> bool:
-        """The same within somebody's transaction, before which nothing is written that False would have to undo.
+        """Return the same within somebody's transaction, before which nothing is written that False would have to undo.
 
         With `replaces` the row stands in place of one of that name that may be there.
         """
@@ -66,7 +66,7 @@ class ResponseStore:
         return None if row is None else Sealed(*row)
 
     async def remove(self, team_id: str, response_id: str, now_us: int) -> bool:
-        """Returns False when there was none."""
+        """Return False when there was none."""
         there = and_(_place(team_id, response_id), col(StoredResponse.expires_us) > now_us)
         async with self._engine.begin() as connection:
             return (await connection.execute(delete(StoredResponse).where(there))).rowcount == 1
@@ -80,7 +80,7 @@ class ResponseStore:
             return int(await connection.scalar(question) or 0)
 
     async def trim(self, team_id: str, max_bytes: int) -> None:
-        """Deletes the team's oldest responses, a batch of them at most, until the rest fits."""
+        """Delete the team's oldest responses, a batch of them at most, until the rest fits."""
         newest_first = (col(StoredResponse.created_us).desc(), col(StoredResponse.response_id).desc())
         running = func.sum(col(StoredResponse.size)).over(order_by=newest_first).label("running")
         sizes = (
@@ -100,7 +100,7 @@ class ResponseStore:
             await connection.execute(delete(StoredResponse).where(beyond))
 
     async def purge(self, now_us: int, limit: int) -> int:
-        """Deletes up to `limit` responses that expired, of whatever team, and returns how many."""
+        """Delete up to `limit` responses that expired, of whatever team, and return how many."""
         expired = (
             select(col(StoredResponse.team_id), col(StoredResponse.response_id))
             .where(col(StoredResponse.expires_us) <= now_us)

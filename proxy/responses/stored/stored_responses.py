@@ -27,7 +27,7 @@ CONVERSATION: Final = "conv_"
 """The beginning of a conversation's id."""
 _DAY_US: Final = 86_400_000_000
 _FRESH_US: Final = 60_000_000
-"""How long what is known of a team's size holds."""
+"""The seconds for which a known size of a team holds."""
 _MAX_TEAMS: Final = 10_000
 _SPARE: Final = 0.9
 """A team that is full is cut down to this part, so that not every response trims."""
@@ -35,7 +35,7 @@ _INLINE_BYTES: Final = 64 * 1024
 """Larger records are compressed beside the loop."""
 _PURGE_BATCH: Final = 500
 _CHANGES: Final = 16
-"""How often a change is tried that others come before."""
+"""The number of tries of a change that others come before."""
 _AWAY: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
@@ -61,7 +61,7 @@ class StoredResponses:
         self._sizes: OrderedDict[str, _Size] = OrderedDict()
 
     async def keep(self, caller: Caller, kept: Kept) -> bool:
-        """Keeps a response, and what it adds to a conversation: both, or neither.
+        """Keep a response, and what it adds to a conversation: both, or neither.
 
         False when something is too large, the conversation is gone, or the database does not answer.
         """
@@ -88,7 +88,7 @@ class StoredResponses:
         return True
 
     async def add(self, team_id: str, name: str, record: bytes) -> None:
-        """Keeps a record of a caller who waits for nothing else. Raises BadRequest or ResponsesUnavailable."""
+        """Keep a record of a caller who waits for nothing else. Raises BadRequest or ResponsesUnavailable."""
         section = self._section()
         try:
             async with asyncio.timeout(section.timeout_s):
@@ -99,7 +99,7 @@ class StoredResponses:
             raise _unavailable() from error
 
     async def change(self, team_id: str, change: Change) -> bytes:
-        """The record as it was changed. Raises what `find` raises, and what the change does."""
+        """Return the record as it was changed. Raises what `find` raises, and what the change does."""
         section = self._section()
         try:
             async with asyncio.timeout(section.timeout_s):
@@ -108,7 +108,7 @@ class StoredResponses:
             raise _unavailable() from error
 
     async def find(self, team_id: str, response_id: str) -> bytes:
-        """The record. Raises ResponseNotFound, ConversationNotFound or ResponsesUnavailable."""
+        """Return the record. Raises ResponseNotFound, ConversationNotFound or ResponsesUnavailable."""
         try:
             async with asyncio.timeout(self._section().timeout_s):
                 record, _ = await self._found(team_id, response_id)
@@ -153,7 +153,7 @@ class StoredResponses:
         return whole
 
     async def remove(self, team_id: str, response_id: str) -> None:
-        """Raises ResponseNotFound, ConversationNotFound or ResponsesUnavailable."""
+        """Raise ResponseNotFound, ConversationNotFound or ResponsesUnavailable."""
         try:
             async with asyncio.timeout(self._section().timeout_s):
                 there = await self._store.remove(team_id, response_id, self._now_us())
@@ -163,12 +163,12 @@ class StoredResponses:
             raise _not_found(response_id)
 
     async def purge(self) -> None:
-        """Deletes what expired. Call it now and then."""
+        """Delete what expired. Call it now and then."""
         while await self._store.purge(self._now_us(), _PURGE_BATCH) == _PURGE_BATCH:
             pass
 
     async def _found(self, team_id: str, name: str) -> tuple[bytes, int]:
-        """The record and its version."""
+        """Return the record and its version."""
         found = await self._store.find(team_id, name, self._now_us())
         if found is None:
             raise _not_found(name)
@@ -182,7 +182,7 @@ class StoredResponses:
         return record, found.version
 
     async def row_of(self, team_id: str, name: str, record: bytes) -> StoredResponse:
-        """A record as it is stored, for whoever writes it. Raises BadRequest for one that is too large, or where nothing is
+        """Return a record as it is stored, for whoever writes it. Raises BadRequest for one that is too large, or where nothing is
         kept.
         """
         section = self._section()
@@ -192,7 +192,7 @@ class StoredResponses:
         return await self._row(team_id, name, record, section)
 
     async def changed_row(self, team_id: str, change: Change) -> tuple[StoredResponse, bytes]:
-        """A changed record, as it is stored and as it is, for whoever writes it. Raises what `find` raises, and what the
+        """Return a changed record, as it is stored and as it is, for whoever writes it. Raises what `find` raises, and what the
         change does.
         """
         before, version = await self._found(team_id, change.name)
@@ -202,7 +202,7 @@ class StoredResponses:
         return row, record
 
     async def _change(self, team_id: str, change: Change, added: StoredResponse | None = None) -> bytes:
-        """Changes a record, and adds a row with it. Whoever comes second reads anew, so no turn is lost."""
+        """Change a record, and add a row with it. Whoever comes second reads anew, so no turn is lost."""
         for _ in range(_CHANGES):
             row, record = await self.changed_row(team_id, change)
             if await self._store.write(added, row):

@@ -27,5 +27,5 @@ class StoredResponse(SQLModel, table=True):
     version: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     """Counts the changes, so that of two that are made at once none is lost. A response has none."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """When it was kept, or last changed."""
+    """The moment at which it was kept, or last changed."""
     expires_us: int = Field(sa_column=Column(BigInteger, nullable=False))
