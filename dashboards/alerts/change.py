@@ -6,9 +6,9 @@ import msgspec
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
+from api.web.changing import changing
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.store import MOST, add_alert, remove_alert
-from dashboards.web.changing import changing
 from proxy.errors import BadRequest
 
 

@@ -8,12 +8,12 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from api.live.newest import is_failure
+from api.live.recent import quantile
 from cost.ledger.entries import TERMINAL
 from cost.tables import LedgerEntry, rollup_hour
 from cost.times import HOUR_US, MINUTE_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
-from dashboards.live.newest import is_failure
-from dashboards.live.recent import quantile
 from proxy.settle.refusals.store import RefusalStore
 
 LOOKED_AT: Final = 2_000

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, cast
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES, MILLION, WINDOWS_S, Alert, Measure, shown
 from dashboards.alerts.change import put_new_alert, take_alert
 from dashboards.alerts.measuring import measured
@@ -15,7 +16,6 @@ from dashboards.alerts.store import read_alerts
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 

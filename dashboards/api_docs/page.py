@@ -6,10 +6,10 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.api_docs.document import document_of
+from api.openapi.document import document_of
+from api.web.address import base_url
 from dashboards.api_docs.reference import reference
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)

@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from accounts.audit.entry import Entry
 from accounts.audit.log import Filters, Scope
-from dashboards.audit.admin import export_reply
-from dashboards.audit.listing import FILTERS, BadFilter, filters_from, name_of
+from api.audit.admin import export_reply
+from api.audit.listing import FILTERS, BadFilter, filters_from, name_of
+from api.web.changing import looking
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.view import PageRequest
 from proxy.errors import AuditEntryNotFound
 

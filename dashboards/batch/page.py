@@ -7,15 +7,15 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.batch.batch_types import problems_of
-from dashboards.batch.change import cancel_batch, resend_callback
-from dashboards.batch.files_api import JSONL
-from dashboards.batch.tier import asking, tier_of
+from api.batches.batch_types import problems_of
+from api.batches.change import cancel_batch, resend_callback
+from api.batches.tier import asking, tier_of
+from api.files.routes import JSONL
+from api.web.reading import Export
+from api.webhooks.outbox import Delivery
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.reading import Export
 from dashboards.web.view import PageRequest
-from dashboards.webhooks.outbox import Delivery
 from proxy.batch.batch import ENDED, Batch
 from proxy.batch.batch_errors import FileNotFound
 from proxy.batch.estimate import Estimate, estimated

@@ -7,12 +7,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.changing import looking
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
 from dashboards.budgets.page import STATES
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)

@@ -12,11 +12,12 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import KeyRecord, TeamRecord, utc_now
+from api.budgets.change import put_budget, remove_budget
+from api.limits.change import put_limit, remove_limit
+from api.web.changing import looking
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
-from dashboards.budgets.change import put_budget, remove_budget
-from dashboards.limits.change import put_limit, remove_limit
 from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
@@ -30,7 +31,6 @@ from dashboards.limits.limit_fields import (
 )
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.admit.limits.limit import Limits

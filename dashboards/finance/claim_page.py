@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from cost.claim.reading import ClaimBooks
 from cost.claim.report import DAILY_COLUMNS, Claim, FleetClaim, comparability, daily
 from cost.claim.savings import ComparatorName, Part, Word
@@ -18,7 +19,6 @@ from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import chosen_scope, kept_fields, period_of, presets, team_names
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from dashboards.finance.focus_api import focus_reply
-from dashboards.finance.organization_api import completions_reply, costs_reply, embeddings_reply
-from dashboards.finance.usage_api import CSV, NDJSON, usage_export
+from api.focus.routes import focus_reply
+from api.organization.routes import completions_reply, costs_reply, embeddings_reply
+from api.usage.routes import CSV, NDJSON, usage_export
+from api.web.address import base_url
+from api.web.reading import reading
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
 from dashboards.web.headers import SAFE
 from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.claims import Claims
 from cost.claim.report import Claim
 from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
@@ -14,7 +15,6 @@ from cost.ledger.late import Late, late_between
 from cost.reconcile.coverage import compared_days
 from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
 from cost.reports.scope import ReadScope
-from dashboards.savings import Claims
 
 
 class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.changing import REASON_CHARS
+from api.web.reading import reading
 from cost.close.checklist import MonthFacts, ProviderMonth, State, is_ready, providers_of, steps
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing, SignedMonth
@@ -17,10 +19,8 @@ from dashboards.finance.month_change import mark_step, sign_off
 from dashboards.finance.month_close import ClosingMonth, MonthClose
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import REASON_CHARS
 from dashboards.web.forms import Form, FormError
 from dashboards.web.period import team_names, whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.web.reading import reading
 from cost.close.checklist import ProviderMonth, providers_of
 from cost.reconcile.books import TooManyRows
 from cost.reconcile.coverage import keep_compared, outcomes
@@ -23,7 +24,6 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused, UsageUnavailable
 

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
+from api.webhooks.outbox import DestinationState, Outbox
 from cost.reports.report_config import ReportSection
 from cost.times import DAY_US, day_of, start_of
 from dashboards.finance.daily_reports import FORMATS, Format, ReportReader, Subject, rendered, subject_of
@@ -16,9 +18,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
 from dashboards.web.period import whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
-from dashboards.webhooks.outbox import DestinationState, Outbox
 from proxy.errors import BadRequest
 
 router: Final = APIRouter(include_in_schema=False)

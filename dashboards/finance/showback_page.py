@@ -8,13 +8,13 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from cost.reports.period import DaySpent, Grouping, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
 from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)

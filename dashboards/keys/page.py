@@ -10,12 +10,8 @@ from starlette.responses import Response
 from accounts.caller import Role
 from accounts.keys import MintedKey
 from accounts.store import KeyRecord, utc_now
-from cost.budgets.budget import Budget, BudgetStatus, Kind
-from cost.budgets.periods import Period
-from cost.budgets.store import BudgetStore, new_budget_id
-from cost.reports.keys import KeyUse, read_key_use
-from dashboards.budgets.change import put_budget
-from dashboards.keys.change import (
+from api.budgets.change import put_budget
+from api.keys.change import (
     MAX_OVERLAP_S,
     create_key,
     read_key,
@@ -25,14 +21,18 @@ from dashboards.keys.change import (
     set_key_expiry,
     set_key_models,
 )
-from dashboards.limits.change import put_limit, remove_limit
+from api.limits.change import put_limit, remove_limit
+from api.web.address import base_url
+from api.web.changing import looking
+from api.web.reading import reading
+from cost.budgets.budget import Budget, BudgetStatus, Kind
+from cost.budgets.periods import Period
+from cost.budgets.store import BudgetStore, new_budget_id
+from cost.reports.keys import KeyUse, read_key_use
 from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_as_form, limits_in, rule_in_words
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
-from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule, says_nothing

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.operations.masked import ConfigLine, environment_lines, lines
+from api.operations.masked import ConfigLine, environment_lines, lines
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed

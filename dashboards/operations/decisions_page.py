@@ -11,8 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from accounts.access import may
-from dashboards.live.newest import EndedAttempt, newest
-from dashboards.live.tail import MOST_VIEWERS, PAGE, DecisionTail, TooManyViewers, event_id
+from api.live.newest import EndedAttempt, newest
+from api.live.tail import MOST_VIEWERS, PAGE, DecisionTail, TooManyViewers, event_id
+from api.web.reading import Export, reading
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.rendering import render
 from dashboards.ui.tables import Column, Table
@@ -20,7 +21,6 @@ from dashboards.ui.words import reason_label
 from dashboards.web.access import allowed, remembered_operator
 from dashboards.web.cookie import COOKIE
 from dashboards.web.headers import SAFE
-from dashboards.web.reading import Export, reading
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)

@@ -9,11 +9,11 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog, Change
 from accounts.errors import UnknownTeam
 from accounts.store import AccountStore
+from api.web.changing import changing
 from classifier.learning.store import LearningError, LearningStore
 from classifier.measuring.result import Result
 from classifier.measuring.store import Measurement, MeasurementError, MeasurementStore, Order
 from cost.prices import usd
-from dashboards.web.changing import changing
 from proxy.errors import BadRequest
 from proxy.learning.measuring import TEAM, TEAM_NAME
 from proxy.learning.tunings import TuningRefused, accept_measured, roll_back

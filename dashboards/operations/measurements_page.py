@@ -8,6 +8,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.changing import looking
+from api.web.gateway import Gateway
 from classifier.measuring.drawing import ranked
 from classifier.measuring.result import Result
 from classifier.measuring.store import Measurement, MeasurementError, MeasurementStore, Order
@@ -25,9 +27,7 @@ from dashboards.operations.measurement_change import (
 from dashboards.operations.overview_page import HOME, address_of
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import FormError
-from dashboards.web.gateway import Gateway
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, MeasurementNotFound, Refused
 from proxy.learning.tunings import AS_TRAINED

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.operations.snapshot import operations_snapshot
+from api.operations.snapshot import operations_snapshot
 from dashboards.refusals.refused import refusals_table
 from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table

@@ -9,15 +9,15 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.fleet.drain import drain_replica, undrain_replica
+from api.operations.snapshot import fleet
+from api.web.patience import patience
+from api.web.reading import reading
 from cost.fleet.earnings import EarningsReader, PoolEarnings
 from cost.times import DAY_US, HOUR_US, wall_us
-from dashboards.fleet.drain import drain_replica, undrain_replica
 from dashboards.operations.overview_page import HOME, STATES, address_of, sentence
-from dashboards.operations.snapshot import fleet
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.patience import patience
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound, UsageUnavailable
 from selfhosted.fleet_view import FleetView, WatchedPool, told_pool

@@ -8,13 +8,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.fleet.rollouts import add_version, check_registrable, gets, promote, roll_back, start_canary, verdict_of
+from api.web.changing import checked_reason, looking
 from cost.times import wall_us
-from dashboards.fleet.rollouts import add_version, check_registrable, gets, promote, roll_back, start_canary, verdict_of
 from dashboards.operations.overview_page import HOME, address_of
 from dashboards.ui import formats
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import checked_reason, looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, NameTaken, PoolNotFound, RolloutRefused, VersionNotFound

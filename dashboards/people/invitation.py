@@ -4,8 +4,8 @@ from starlette.responses import Response
 
 from accounts.people.links import link_url
 from accounts.people.person import Person
-from dashboards.people.change import make_link
-from dashboards.web.address import link_base
+from api.people.change import make_link
+from api.web.address import link_base
 from dashboards.web.view import PageRequest
 
 

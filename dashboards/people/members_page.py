@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from accounts.access import TeamRole
 from accounts.people.person import Member, Person
-from dashboards.people.change import put_person, read_people
+from api.people.change import put_person, read_people
+from api.people.members_change import put_member, read_members, remove_member
+from api.web.changing import looking
 from dashboards.people.invitation import with_link
-from dashboards.people.members_change import put_member, read_members, remove_member
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, PersonNotFound, Refused

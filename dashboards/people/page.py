@@ -11,12 +11,12 @@ from accounts.access import OrganisationRole, TeamRole
 from accounts.people.people_errors import UnknownPerson
 from accounts.people.person import Member, Person
 from accounts.store import TeamRecord
-from dashboards.people.change import disable_person, enable_person, put_person, read_people
+from api.people.change import disable_person, enable_person, put_person, read_people
+from api.people.members_change import put_member, remove_member
+from api.web.changing import changing, looking
 from dashboards.people.invitation import with_link
-from dashboards.people.members_change import put_member, remove_member
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import changing, looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import PersonNotFound, Refused

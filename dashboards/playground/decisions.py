@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Caller
+from api.web.gateway import Gateway
 from classifier.asking import PLACES, resolve
 from dashboards.requests.considered import deciding
-from dashboards.web.gateway import Gateway
 from proxy.errors import Refused
 from proxy.parse.chat_request import input_tokens, parse_chat, prompt_of
 from proxy.parse.headers import RequestHeaders

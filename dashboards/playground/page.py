@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from accounts.caller import Caller
 from accounts.store import KeyRecord, utc_now
+from api.web.changing import looking
 from dashboards.playground.decisions import weighed
 from dashboards.requests.considered import lost_against_baseline
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.batch.line_protocol import Answered, Asked

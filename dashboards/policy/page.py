@@ -16,20 +16,20 @@ from starlette.responses import Response
 
 from accounts.caller import Escalation, Learning
 from accounts.store import TeamRecord
+from api.policy.anchored import AnchoredPreview, Month, anchored
+from api.policy.change import PolicyChoice, policy_of, proposed, set_policy
+from api.policy.preview import bill_words, own_words, replicas_up, room_words, two_words
+from api.policy.traffic import DAYS, auto_traffic
+from api.web.changing import REASON_CHARS
+from api.web.gateway import Gateway
+from api.web.reading import reading
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import own_requests
 from cost.reports.scope import ReadScope
-from dashboards.policy.anchored import AnchoredPreview, Month, anchored
-from dashboards.policy.change import PolicyChoice, policy_of, proposed, set_policy
-from dashboards.policy.preview import bill_words, own_words, replicas_up, room_words, two_words
-from dashboards.policy.traffic import DAYS, auto_traffic
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import REASON_CHARS
 from dashboards.web.forms import Form, FormError
-from dashboards.web.gateway import Gateway
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from proxy.plan.evidence import evidence_notes

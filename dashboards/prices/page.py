@@ -12,18 +12,18 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.prices import change as changes
+from api.prices.listing import BadPrice, checked_prices, exact, today
+from api.web.gateway import Gateway
+from api.web.patience import patience
+from api.web.reading import reading
 from cost.errors import PriceError, UnknownPrice
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
 from cost.prices import METERS, Price, usd
-from dashboards.prices import change as changes
-from dashboards.prices.listing import BadPrice, checked_prices, exact, today
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
-from dashboards.web.gateway import Gateway
-from dashboards.web.patience import patience
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from api.web.gateway import Gateway
 from dashboards.ui.tables import Column, Table
-from dashboards.web.gateway import Gateway
 from proxy.settle.refusals.store import RefusalSum
 
 WINDOW_US: Final = 600_000_000

@@ -15,6 +15,7 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from classifier.prediction import Prompt
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
@@ -51,7 +52,6 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
 from dashboards.web.forms import ungrouped
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
 from proxy.plan.decision_record import Considered

@@ -8,20 +8,20 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from accounts.openid.openid_errors import SignInStopped
+from accounts.openid.pending import LASTS_S
+from accounts.openid.provisioning import arrive
 from accounts.people.oidc import IdentityRefused
 from accounts.people.oidc_config import OidcSection
 from accounts.people.people_errors import UnknownPerson
-from dashboards.openid.openid_errors import SignInStopped
-from dashboards.openid.pending import LASTS_S
-from dashboards.openid.provisioning import arrive
+from api.web.gateway import Gateway, gateway_of
 from dashboards.sign_in.page import enter, redirect
 from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import local_next
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.view import client_address, shown_to_anybody
 
 if TYPE_CHECKING:
-    from dashboards.openid.oidc import SignInResult
+    from accounts.openid.oidc import SignInResult
 
 router: Final = APIRouter(include_in_schema=False)
 

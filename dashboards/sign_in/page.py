@@ -9,10 +9,10 @@ from accounts.audit.entry import Actor
 from accounts.people.people_errors import Locked, PasswordsOff, SignInBusy, UnknownPerson, WrongCredentials
 from accounts.people.person import Person
 from accounts.people.sessions import Via
+from api.web.gateway import Gateway, gateway_of
 from dashboards.web.access import SIGN_IN, check_origin, session_of
 from dashboards.web.cookie import COOKIE, clear_cookie, local_next, set_cookie
 from dashboards.web.forms import FormError, read_form
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.headers import SAFE
 from dashboards.web.view import client_address, shown_to_anybody
 

@@ -8,10 +8,10 @@ from starlette.responses import Response
 from accounts.people.links import WELCOME
 from accounts.people.people_errors import LinkUnusable, SignInBusy, UnknownPerson, WeakPassword
 from accounts.people.person import Person
+from api.web.gateway import Gateway, gateway_of
 from dashboards.sign_in.page import actor_of, enter
 from dashboards.web.access import check_origin
 from dashboards.web.forms import Form, FormError, read_form
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.view import client_address, shown_to_anybody
 
 router: Final = APIRouter(include_in_schema=False)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from api.web.gateway import Gateway
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
@@ -22,7 +23,6 @@ from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, Usag
 from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.tables import Column, Table
-from dashboards.web.gateway import Gateway
 
 DAYS: Final = 30
 HABITS: Final = ("caller", "shadow", "true-up")

@@ -7,6 +7,9 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import TeamRecord
+from api.teams.change import put_team
+from api.web.gateway import Gateway
+from api.web.reading import reading
 from cost.budgets.store import BudgetStore
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
@@ -16,7 +19,6 @@ from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, ad
 from cost.times import DAY_US
 from dashboards.refusals.refused import refusal_as_json, refusals_table
 from dashboards.requests.page import key_names, rows_of
-from dashboards.teams.change import put_team
 from dashboards.teams.figures import (
     DAYS,
     HABITS,
@@ -39,9 +41,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import cause_words
 from dashboards.web.access import allowed
 from dashboards.web.forms import FormError
-from dashboards.web.gateway import Gateway
 from dashboards.web.period import kept_fields, period_of, presets
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from selfhosted.prefixes.report import PrefixReport, rates_of, stability

@@ -14,10 +14,10 @@ from accounts.access import Right, may
 from accounts.errors import UnknownTeam
 from accounts.people.sessions import Session
 from accounts.store import TeamRecord
+from api.web.gateway import Gateway, gateway_of
+from api.web.patience import patience
 from dashboards.web.cookie import COOKIE
 from dashboards.web.forms import FORM, Form, read_form
-from dashboards.web.gateway import Gateway, gateway_of
-from dashboards.web.patience import patience
 from dashboards.web.view import PageRequest
 from proxy.errors import CrossSite, DatabaseAway, NotAllowed, NotSignedIn, SignInFirst, TeamNotFound
 

@@ -17,13 +17,13 @@ from accounts.access import Principal, Right, may
 from accounts.audit.entry import Actor
 from accounts.people.sessions import Session
 from accounts.store import TeamRecord
+from api.web.address import address_of
+from api.web.gateway import Gateway, gateway_of
 from cost.times import wall_us
 from dashboards.ui.navigation import menu
 from dashboards.ui.rendering import render
 from dashboards.ui.tables import Table, table_asked
-from dashboards.web.address import address_of
 from dashboards.web.forms import Form, read_form
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.headers import new_nonce, page_headers
 
 TOLD_COOKIE: Final = "__Host-weighbridge-told"

@@ -10,7 +10,7 @@ from gateway.database import make_engine
 from proxy.settle.refusals.counting import SHOWN
 from proxy.settle.refusals.refused_requests import RefusedQuery, RefusedRequestStore
 from proxy.settle.refusals.store import RefusalStore
-from tests.dashboards.api.finance import SCRIPTED
+from tests.api.finance import SCRIPTED
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import signed_in
 
