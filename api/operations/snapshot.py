@@ -13,11 +13,11 @@ from api.live.recent import MOST, WINDOW_US, Recent, Spend, summed
 from api.live.workers import WorkersNow
 from api.operations import stores
 from api.operations.incidents import incidents
+from api.operations.refusals import refusals_snapshot
 from api.operations.targets import figures_snapshot, target_snapshots
 from api.web.gateway import Gateway, Settings
 from classifier.onnx_classifier import OnnxClassifier
 from cost.times import iso, wall_us
-from dashboards.refusals.refused import refusals_snapshot
 from providers.target import Tier
 from selfhosted.fleet_view import fleet_as_json as told_fleet
 

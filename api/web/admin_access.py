@@ -15,9 +15,9 @@ from accounts.store import TeamRecord
 from api.web.actor import actor_of
 from api.web.changing import looking
 from api.web.gateway import Gateway, Keyed, caller_of, gateway_of
+from api.web.parameters import check_path
 from api.web.reading import json_reply
 from api.web.request_body import read_body
-from dashboards.web.access import check_path
 from proxy.errors import BadRequest, NotAllowed, TeamNotFound
 
 MAX_BODY_BYTES: Final = 64 * 1024

@@ -1,4 +1,4 @@
-"""Query parameters of the finance APIs: each is declared, parsed and validated.
+"""Parameters of addresses: each of a query is declared, parsed and validated.
 
 Unknown parameters are refused too: a misspelt filter would otherwise return the figures of something else. A route
 declares its parameters in one table, which the OpenAPI document also shows.
@@ -7,10 +7,13 @@ declares its parameters in one table, which the OpenAPI document also shows.
 import datetime as dt
 import re
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from cost.times import HOUR_US, start_of
 from proxy.errors import BadRequest
@@ -199,3 +202,9 @@ def _supported_day(day: dt.date) -> dt.date:
 
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(sorted(words))
+
+
+def check_path(request: Request) -> None:
+    """Raise HTTPException (404) for a NUL in the path: no name has one, and PostgreSQL would fail on it."""
+    if "\x00" in request.scope["path"]:
+        raise HTTPException(HTTPStatus.NOT_FOUND)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.operations.snapshot import operations_snapshot
-from dashboards.refusals.refused import refusals_table
+from dashboards.requests.refusals_table import refusals_table
 from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed

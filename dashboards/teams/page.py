@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import TeamRecord
+from api.operations.refusals import refusal_as_json
 from api.teams.change import put_team
 from api.web.gateway import Gateway
 from api.web.reading import reading
@@ -17,8 +18,8 @@ from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US
-from dashboards.refusals.refused import refusal_as_json, refusals_table
 from dashboards.requests.page import key_names, rows_of
+from dashboards.requests.refusals_table import refusals_table
 from dashboards.teams.figures import (
     DAYS,
     HABITS,

@@ -2,12 +2,10 @@
 
 import hmac
 import logging
-from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from accounts.access import Right, may
@@ -15,6 +13,7 @@ from accounts.errors import UnknownTeam
 from accounts.people.sessions import Session
 from accounts.store import TeamRecord
 from api.web.gateway import Gateway, gateway_of
+from api.web.parameters import check_path
 from api.web.patience import patience
 from dashboards.web.cookie import COOKIE
 from dashboards.web.forms import FORM, Form, read_form
@@ -101,12 +100,6 @@ def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
     if session is None or not may(session.principal(gateway.operator), "operations.read"):
         return None
     return session
-
-
-def check_path(request: Request) -> None:
-    """Raises HTTPException (404) for a NUL in the path: no name has one, and PostgreSQL would fail on it."""
-    if "\x00" in request.scope["path"]:
-        raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
 def check_origin(request: Request) -> None:

@@ -23,7 +23,7 @@ from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
-from tests.dashboards.changes.bench import ANN, PEPPER, Bench
+from tests.api.changes.bench import ANN, PEPPER, Bench
 
 LATER = datetime.now(UTC) + timedelta(days=30)
 

@@ -8,7 +8,7 @@ from accounts.access import OrganisationRole
 from api.people.change import disable_person, enable_person, put_person, read_people, read_person
 from api.people.members_change import put_member, read_members, remove_member
 from proxy.errors import BadRequest, LastAdmin, NameTaken, PersonNotFound
-from tests.dashboards.changes.bench import ANN, Bench
+from tests.api.changes.bench import ANN, Bench
 
 
 async def person(bench: Bench, email: str, role: OrganisationRole = "") -> None:

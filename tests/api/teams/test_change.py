@@ -9,7 +9,7 @@ from accounts.audit.log import Scope
 from api.policy.change import PolicyChoice, policy_of, proposed, set_policy
 from api.teams.change import put_team
 from proxy.errors import BadRequest, ChangesUnavailable, NotAllowed, TeamNotFound
-from tests.dashboards.changes.bench import ANN, Bench
+from tests.api.changes.bench import ANN, Bench
 
 WHY = "a trial"
 

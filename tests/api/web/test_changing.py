@@ -11,7 +11,7 @@ from api.teams.change import put_team
 from api.web.changing import changing, checked_reason, looking, refusals
 from gateway.database import make_engine
 from proxy.errors import BadRequest, ChangesUnavailable, Refused
-from tests.dashboards.changes.bench import ANN, PEPPER, Bench
+from tests.api.changes.bench import ANN, PEPPER, Bench
 
 
 async def test_a_change_that_fails_leaves_nothing(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.dashboards.changes.bench import Bench, make_bench
+from tests.api.changes.bench import Bench, make_bench
 
 
 @pytest.fixture

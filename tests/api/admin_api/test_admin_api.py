@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from accounts.audit.log import AuditLog, Scope
-from tests.dashboards.admin_api.calls import SCRIPTED, call, globex, key_of
+from tests.api.admin_api.calls import SCRIPTED, call, globex, key_of
 from tests.in_turn import in_turn
 from tests.running_gateway import Running, model, running_gateway
 

@@ -14,7 +14,7 @@ from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import ANY_ID, Place, Rule
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound, NotAllowed, Refused
-from tests.dashboards.changes.bench import ANN, PEPPER, Bench
+from tests.api.changes.bench import ANN, PEPPER, Bench
 
 NO_WEBHOOKS: frozenset[str] = frozenset()
 DOLLAR = 10**9
