@@ -54,11 +54,11 @@ class Claims:
         return self._section().pools
 
     async def books(self, scope: ReadScope, start_us: int, end_us: int) -> ClaimBooks:
-        """Inputs of the claim for [start_us, end_us). Raises BadQuery."""
+        """Read the claim's inputs for [start_us, end_us). Raises BadQuery."""
         return await self._reader.read(scope, self._section().pools, start_us, end_us, self._now_us())
 
     async def claim(self, scope: ReadScope, books: ClaimBooks) -> Claim:
-        """The claim on these books. A team's has neither idle GPUs nor the gateway: they are the organisation's.
+        """Return the claim on these books. A team's has neither idle GPUs nor the gateway: they are the organisation's.
 
         The gateway's own cost is counted once, with the organisation that operates it.
         """
@@ -74,7 +74,7 @@ class Claims:
         )
 
     def as_json(self, scope: ReadScope, found: Claim) -> dict[str, Any]:
-        """The claim as JSON values, with the names of its comparators."""
+        """Return the claim as JSON values, with the names of its comparators."""
         section = self._section()
         return {
             **claim_as_json(found),

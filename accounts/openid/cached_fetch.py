@@ -25,14 +25,14 @@ class CachedFetch(Generic[T]):
         self._failed: tuple[float, ProviderFailed] | None = None
 
     async def now(self) -> T:
-        """The cached value, loaded if needed. Raises ProviderFailed."""
+        """Return the cached value, loaded if needed. Raises ProviderFailed."""
         async with self._lock:
             if self._kept is not None and self._clock() - self._kept[0] < KEPT_S:
                 return self._kept[1]
             return await self._reload()
 
     async def anew(self) -> T:
-        """The value loaded now, whatever is cached. Raises ProviderFailed."""
+        """Return the value loaded now, whatever is cached. Raises ProviderFailed."""
         async with self._lock:
             return await self._reload()
 

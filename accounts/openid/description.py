@@ -33,7 +33,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def description_of(found: Mapping[str, Any], section: OidcSection) -> Description:
-    """Validated metadata. Raises ProviderFailed for another issuer's, for incomplete metadata, or for addresses that
+    """Validate metadata. Raises ProviderFailed for another issuer's, for incomplete metadata, or for addresses that
     could be eavesdropped on.
     """
     if found.get("issuer") != section.issuer:
@@ -53,6 +53,6 @@ def description_of(found: Mapping[str, Any], section: OidcSection) -> Descriptio
 
 
 async def describe(http: ProviderHttp, section: OidcSection) -> Description:
-    """Fetches the metadata. Raises ProviderFailed."""
+    """Fetch the metadata. Raises ProviderFailed."""
     address = section.issuer.removesuffix("/") + "/.well-known/openid-configuration"
     return description_of(await http.get("description", address), section)

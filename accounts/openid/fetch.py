@@ -31,7 +31,7 @@ class ProviderHttp:
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, what: str, address: str, *, bearer: str | None = None) -> dict[str, Any]:
-        """The JSON object at an address. Raises ProviderFailed."""
+        """Return the JSON object at an address. Raises ProviderFailed."""
         headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
         status, found = await self._request(what, "GET", address, headers, None)
         if status != _OK:
@@ -39,7 +39,7 @@ class ProviderHttp:
         return found
 
     async def post(self, what: str, address: str, headers: Mapping[str, str], form: str) -> dict[str, Any]:
-        """The JSON object of the reply, also of refusals (400 to 499). Raises ProviderFailed."""
+        """Return the JSON object of the reply, also of refusals (400 to 499). Raises ProviderFailed."""
         status, found = await self._request(what, "POST", address, headers, form)
         if status != _OK and not _CLIENT_ERROR <= status < _SERVER_ERROR:
             raise ProviderFailed(f"{what}: status {status}", self._label)

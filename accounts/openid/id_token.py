@@ -38,7 +38,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def header_of(token: str, algorithms: Collection[str], label: str) -> Header:
-    """The header of a signed token. Raises TokenUnsound where it is malformed or its algorithm is not accepted."""
+    """Return the header of a signed token. Raises TokenUnsound where it is malformed or its algorithm is not accepted."""
     try:
         headers = jws.extract_compact(token.encode(), registry=_registry(algorithms)).headers()
     except (JoseError, ValueError) as failure:
@@ -50,7 +50,7 @@ def header_of(token: str, algorithms: Collection[str], label: str) -> Header:
 
 
 def claims_of(token: str, header: Header, key: Key, expected: Expected, now_s: int) -> dict[str, Any]:
-    """The claims of a token whose signature and claims were verified. Raises TokenUnsound."""
+    """Return the claims of a token whose signature and claims were verified. Raises TokenUnsound."""
     try:
         decoded = jwt.decode(token, key, registry=_registry([header.algorithm]))
     except (JoseError, ValueError) as failure:

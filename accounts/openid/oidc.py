@@ -106,7 +106,7 @@ class OidcProvider:
         await self._http.aclose()
 
     def _take_pending(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> PendingSignIn:
-        """The pending sign-in of this browser and callback. Each is accepted once. Raises SignInStopped."""
+        """Return the pending sign-in of this browser and callback. Each is accepted once. Raises SignInStopped."""
         begun = None if cookie is None else self._pending.read(cookie)
         if begun is None or begun.provider != self.section.name:
             raise SignInStopped(
@@ -161,7 +161,7 @@ class OidcProvider:
         return joined(claims, more)
 
     def _is_complete(self, claims: dict[str, Any]) -> bool:
-        """True if the ID token has every claim that decides access, so that userinfo need not be fetched."""
+        """Return True if the ID token has every claim that decides access, so that userinfo need not be fetched."""
         section = self.section
         groups_matter = bool(section.groups or section.required_groups)
         root = section.groups_claim if section.groups_claim in claims else section.groups_claim.split(".")[0]
@@ -176,7 +176,7 @@ class OidcProvider:
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[None]:
-        """Holds one of the MAX_AT_ONCE places. Raises ProviderFailed when all are taken."""
+        """Hold one of the MAX_AT_ONCE places. Raises ProviderFailed when all are taken."""
         if self._running >= MAX_AT_ONCE:
             raise ProviderFailed(f"busy: {MAX_AT_ONCE} sign-ins wait for it", self.section.label, late=True)
         self._running += 1
@@ -202,7 +202,7 @@ def joined(claims: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _single(answer: Sequence[tuple[str, str]], name: str) -> str | None:
-    """A parameter's value, or None. Raises SignInStopped when it was sent more than once."""
+    """Return a parameter's value, or None. Raises SignInStopped when it was sent more than once."""
     found = [value for key, value in answer if key == name]
     if len(found) > 1:
         raise SignInStopped(f"callback: {name} more than once", "The answer is not as it should be. Start again.")

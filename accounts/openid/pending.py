@@ -60,7 +60,7 @@ class PendingSignIns:
         self._used: dict[str, int] = {}
 
     def begin(self, provider: str, next_path: str) -> PendingSignIn:
-        """A new pending sign-in, valid for ten minutes. A `next_path` too long for the cookie is dropped."""
+        """Return a new pending sign-in, valid for ten minutes. A `next_path` too long for the cookie is dropped."""
         return PendingSignIn(
             seed=self._random_bytes(SEED_BYTES).hex(),
             provider=provider,
@@ -69,12 +69,12 @@ class PendingSignIns:
         )
 
     def cookie(self, begun: PendingSignIn) -> str:
-        """The signed cookie value."""
+        """Return the signed cookie value."""
         body = _encoded(msgspec.json.encode(begun))
         return f"{body}.{self._signature(body)}"
 
     def read(self, cookie: str) -> PendingSignIn | None:
-        """The pending sign-in of a cookie; None where it is forged, malformed or expired."""
+        """Return the pending sign-in of a cookie; None where it is forged, malformed or expired."""
         body, _, signature = cookie.partition(".")
         if len(cookie) > MAX_COOKIE_CHARS or not cookie.isascii():
             return None
@@ -95,7 +95,7 @@ class PendingSignIns:
         )
 
     def take(self, begun: PendingSignIn) -> bool:
-        """True at the first use in this process; each sign-in is accepted once.
+        """Return True at the first use in this process; each sign-in is accepted once.
 
         Strangers can begin sign-ins and come back with them, so a full memory must lock nobody out, nor take long: the
         oldest is forgotten. Its cookie alone is no use: the provider accepts each code once, too.

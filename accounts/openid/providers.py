@@ -20,7 +20,7 @@ class Providers:
         self._providers = dict(providers)
 
     def get(self, name: str) -> "OidcProvider | None":
-        """The provider of this name, or None."""
+        """Return the provider of this name, or None."""
         return self._providers.get(name)
 
     async def aclose(self) -> None:
@@ -31,7 +31,7 @@ class Providers:
 def open_providers(
     section: SignInSection, resolve_secret: Callable[[str], str], pepper: Pepper, now_us: Callable[[], int]
 ) -> Providers:
-    """The configured providers, without contacting them. Raises SsoUnusable without Authlib."""
+    """Return the configured providers, without contacting them. Raises SsoUnusable without Authlib."""
     if not section.providers:
         return Providers({})
     if importlib.util.find_spec("authlib") is None:

@@ -26,7 +26,7 @@ Stores = Callable[[AsyncEngine], PeopleStore]
 async def arrive(
     audit: AuditLog, identity: Identity, section: OidcSection, address: str, *, stores: Stores = PeopleStore
 ) -> Person:
-    """The person to sign in, with role and teams updated. Raises IdentityRefused; then nothing was changed.
+    """Return the person to sign in, with role and teams updated. Raises IdentityRefused; then nothing was changed.
 
     One transaction: its lock on the audit log keeps two first sign-ins of one person from running at once.
     """
@@ -48,7 +48,7 @@ async def arrive(
 async def _find_or_create(
     people: PeopleStore, engine: AsyncEngine, identity: Identity, section: OidcSection
 ) -> tuple[Person, dict[str, Any] | None]:
-    """The person, found, linked or created, and their audit record before; None for a new one."""
+    """Return the person, found, linked or created, and their audit record before; None for a new one."""
     person = await people.find_subject(identity.issuer, identity.subject)
     if person is not None:
         _check_may_enter(person, section)
@@ -95,7 +95,7 @@ async def _create(people: PeopleStore, identity: Identity, section: OidcSection)
 
 
 async def _apply_standing(people: PeopleStore, person: Person, standing: GroupRights, section: OidcSection) -> Person:
-    """Applies the role and teams that the groups give now, and removes those given by groups before. Those given by
+    """Apply the role and teams that the groups give now, and remove those given by groups before. Those given by
     people here stay.
     """
     own = section.organisation

@@ -33,7 +33,7 @@ class SigningKeys:
         self._refetched_s: float | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> Key:
-        """The key of this id. Raises TokenUnsound, or ProviderFailed."""
+        """Return the key of this id. Raises TokenUnsound, or ProviderFailed."""
         found = chosen(await self._keys.now(), key_id, algorithm)
         if found is None:
             # A waiter looks again first: the one before may have fetched the key.
@@ -65,7 +65,7 @@ def usable(found: Mapping[str, Any]) -> tuple[Key, ...]:
 
 
 def chosen(keys: Sequence[Key], key_id: str | None, algorithm: str) -> Key | None:
-    """The key of this id that fits the algorithm, or None; without an id, the only key that fits."""
+    """Return the key of this id that fits the algorithm, or None; without an id, the only key that fits."""
     kind = _KIND_OF.get(algorithm[:2])
     fitting = [key for key in keys if key.key_type == kind and key.get("alg") in (None, algorithm)]
     if key_id is not None:

@@ -91,7 +91,7 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     ),
 )
 async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]) -> Response:
-    """The organisation's own entries. Numbers are shared by all organisations, so they have gaps."""
+    """Return the organisation's own entries. Numbers are shared by all organisations, so they have gaps."""
     query = desk.request.query_params
     unknown = sorted(set(query) - set(_QUERY))
     if unknown:
@@ -115,7 +115,7 @@ async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]
 
 
 def asked_filters(query: QueryParams) -> Filters:
-    """Filters of an address's parameters. Raises BadRequest."""
+    """Read the filters of an address's parameters. Raises BadRequest."""
     try:
         return filters_from(query)
     except BadFilter as error:
@@ -123,7 +123,7 @@ def asked_filters(query: QueryParams) -> Filters:
 
 
 def export_reply(gateway: Gateway, scope: Scope, filters: Filters, kind: str) -> Response:
-    """A streamed download of every entry that matches."""
+    """Return a streamed download of every entry that matches."""
     headers = {
         "content-disposition": f'attachment; filename="audit.{kind}"',
         "cache-control": "no-store",

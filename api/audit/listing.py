@@ -43,7 +43,7 @@ class BadFilter(ValueError):
 
 
 def filters_from(given: Mapping[str, str]) -> Filters:
-    """Filters from an address's parameters, ignoring those not in FILTERS. Raises BadFilter."""
+    """Read filters from an address's parameters, ignoring those not in FILTERS. Raises BadFilter."""
     asked = {name: given.get(name, "").strip() for name in FILTERS}
     for name, text in asked.items():
         if len(text) > MAX_FILTER_CHARS or not text.isprintable():
@@ -72,7 +72,7 @@ def _day(asked: Mapping[str, str], name: str) -> date | None:
 
 
 def entry_as_json(entry: Entry) -> dict[str, Any]:
-    """An entry as the API returns it."""
+    """Return an entry as the API returns it."""
     return {
         "object": "audit.entry",
         "number": entry.number,
@@ -105,7 +105,7 @@ def _state(text: str) -> Any:
 
 
 def name_of(entry: Entry) -> str:
-    """The object's e-mail address or name where the entry records one, otherwise its id."""
+    """Return the object's e-mail address or name where the entry records one, otherwise its id."""
     if entry.object_kind == "person" and entry.object_id == entry.actor_id:
         return entry.actor_name
     state = _state(entry.after or entry.before)
@@ -119,7 +119,7 @@ def ndjson(entries: Iterable[Entry]) -> bytes:
 
 
 def csv_head() -> str:
-    """The heading line."""
+    """Return the heading line."""
     return csv_line(_COLUMNS)
 
 
@@ -134,7 +134,7 @@ def _cell(entry: Entry, name: str) -> str | int:
 
 
 async def pieces(log: AuditLog, scope: Scope, filters: Filters, kind: str) -> AsyncIterator[bytes]:
-    """An export in chunks of encoded entries, oldest first. `kind` is csv or ndjson."""
+    """Yield an export in chunks of encoded entries, oldest first. `kind` is csv or ndjson."""
     if kind == "csv":
         yield csv_head().encode()
     batch: list[Entry] = []

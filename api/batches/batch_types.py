@@ -8,14 +8,14 @@ from proxy.batch.batch import Batch
 
 
 class ExpiresAfter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When the files of answers expire: so many seconds after they were made."""
+    """The expiry of the files of answers: so many seconds after they were made."""
 
     seconds: int
     anchor: Literal["created_at"] = "created_at"
 
 
 class CreateBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a batch is made of. `completion_window` is `24h`, or, beyond OpenAI's, `1h` or `background` without a promise."""
+    """The body that creates a batch. `completion_window` is `24h`, or, beyond OpenAI's, `1h` or `background` (no promise)."""
 
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions"]
@@ -25,11 +25,11 @@ class CreateBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     priority: Literal["low", "normal", "high"] = "normal"
     """The order among the batches of one team; beyond OpenAI's."""
     callback_url: str | None = None
-    """Where the end is told, as a Standard Webhook; beyond OpenAI's."""
+    """The address that is told the end, as a Standard Webhook; beyond OpenAI's."""
 
 
 class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with the input file. `line` counts from 1; null is for the file as a whole."""
+    """A fault of the input file. `line` counts from 1; null is for the file as a whole."""
 
     code: str
     message: str
@@ -112,7 +112,7 @@ class BatchesOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def batch_out(batch: Batch) -> BatchOut:
-    """A stored batch in OpenAI's shape."""
+    """Return a stored batch in OpenAI's shape."""
     return BatchOut(
         id=batch.batch_id,
         endpoint=batch.endpoint,
@@ -145,7 +145,7 @@ def batch_out(batch: Batch) -> BatchOut:
 
 
 def problems_of(batch: Batch) -> list[ProblemOut]:
-    """What validation found; empty for nothing."""
+    """Return the problems that validation found; empty for none."""
     return [] if batch.errors is None else msgspec.json.decode(batch.errors, type=list[ProblemOut])
 
 

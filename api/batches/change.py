@@ -11,7 +11,7 @@ from proxy.batch.store import BatchStore
 
 
 async def rotate_secret(log: AuditLog, actor: Actor, desk: CallbackDesk, owner: Owner) -> SecretState:
-    """Makes a team's next signing secret the current one; for a day the one before signs, too."""
+    """Make a team's next signing secret the current one; for a day the one before signs, too."""
     async with changing(log, actor, "callback_secret.rotated", owner.organisation_id, team_id=owner.team_id) as change:
         state = await desk.secrets.within(change.within).rotate(owner.team_id)
         change.tell("callback_secret", owner.team_id, {"version": state.version - 1}, {"version": state.version})
@@ -19,7 +19,7 @@ async def rotate_secret(log: AuditLog, actor: Actor, desk: CallbackDesk, owner: 
 
 
 async def cancel_batch(log: AuditLog, actor: Actor, batches: BatchStore, owner: Owner, batch_id: str) -> Batch:
-    """Cancels a batch. Raises BatchNotFound or BatchEnded."""
+    """Cancel a batch. Raises BatchNotFound or BatchEnded."""
     async with changing(log, actor, "batch.cancelled", owner.organisation_id, team_id=owner.team_id) as change:
         store = batches.within(change.within)
         before = await store.find(owner, batch_id)

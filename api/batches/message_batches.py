@@ -48,7 +48,7 @@ _LISTING: Final[Mapping[str, Parameter]] = {
 
 @router.post(_PLACE, **described("Make a batch of messages", takes=CreateMessageBatch, gives={200: MessageBatch}))
 async def create_message_batch(request: Request, caller: ActingCaller, tier: Tier) -> Response:
-    """Requests in one body, as Anthropic's clients send them. A fault in one refuses all of them."""
+    """Take requests in one body, as Anthropic's clients send them. A fault in one refuses all of them."""
     rules = gateway_of(request).rules()
     body = await read_body(
         request, timeout_s=rules.body_timeout_s, most_bytes=rules.max_body_bytes, requests=MANY_REQUESTS
@@ -66,7 +66,7 @@ async def create_message_batch(request: Request, caller: ActingCaller, tier: Tie
 
 @router.get(_PLACE, **described("List batches of messages", gives={200: MessageBatches}, query=_LISTING))
 async def list_message_batches(request: Request, owner: KeyOwner, tier: Tier) -> Response:
-    """The team's batches of messages, the newest first."""
+    """Return the team's batches of messages, the newest first."""
     asked = Parameters(request.query_params, _LISTING)
     after, before = asked.text("after_id"), asked.text("before_id")
     async with asking():
@@ -104,7 +104,7 @@ async def cancel_message_batch(request: Request, batch_id: str, owner: KeyOwner,
 
 @router.delete(f"{_PLACE}/{{batch_id}}", **described("Delete a batch of messages", gives={200: MessageBatchDeleted}))
 async def delete_message_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """Deletes a batch that has ended, with its results."""
+    """Delete a batch that has ended, with its results."""
     async with asking(60):
         batch = await tier.batches.remove(owner, our_id(sound(batch_id)))
         for file_id in (batch.input_file_id, batch.output_file_id, batch.error_file_id):
@@ -132,7 +132,7 @@ async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> R
 
 
 async def _result_lines(tier: BatchTier, files: list[str]) -> AsyncIterator[bytes]:
-    """The lines of the files, each in Anthropic's shape; what is held is one line and one piece."""
+    """Yield the lines of the files, each in Anthropic's shape; what is held is one line and one piece."""
     for file_id in files:
         held = b""
         async for piece in tier.files.blobs.reading(file_id):

@@ -19,7 +19,7 @@ class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateMessageBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message batch is made of."""
+    """The body that creates a message batch."""
 
     requests: list[MessageRequest]
 
@@ -59,7 +59,7 @@ class MessageBatches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageBatchDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is answered when a batch is gone."""
+    """The reply to the deletion of a batch."""
 
     id: str
     type: Literal["message_batch_deleted"] = "message_batch_deleted"
@@ -94,17 +94,17 @@ _OK = 200
 
 
 def shown_id(batch_id: str) -> str:
-    """A batch's id as Anthropic's clients see it."""
+    """Return a batch's id as Anthropic's clients see it."""
     return PREFIX + batch_id.removeprefix(_OURS)
 
 
 def our_id(shown: str) -> str:
-    """A batch's own id."""
+    """Return a batch's own id."""
     return _OURS + shown.removeprefix(PREFIX)
 
 
 def message_batch(batch: Batch, base_url: str) -> MessageBatch:
-    """A stored batch in this shape. `base_url` is the origin that results are fetched from."""
+    """Return a stored batch in this shape. `base_url` is the origin that results are fetched from."""
     ended_us = batch.completed_us or batch.failed_us or batch.expired_us or batch.cancelled_us
     left = batch.left if batch.has_ended else 0
     shown = shown_id(batch.batch_id)
@@ -131,7 +131,7 @@ def message_batch(batch: Batch, base_url: str) -> MessageBatch:
 
 
 def result_line(line: bytes) -> bytes:
-    """A line of an output or error file as one of Anthropic's results."""
+    """Return a line of an output or error file as one of Anthropic's results."""
     given = _decode(line)
     result: dict[str, Any]
     if given.response is None:
@@ -145,7 +145,7 @@ def result_line(line: bytes) -> bytes:
 
 
 def _error_of(body: msgspec.Raw) -> Any:
-    """The error in Anthropic's shape; what never reached the wire has the gateway's own."""
+    """Return the error in Anthropic's shape; what never reached the wire has the gateway's own."""
     told = msgspec.json.decode(body, type=_ErrorBody)
     if told.type == "error":
         return body

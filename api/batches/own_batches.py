@@ -40,7 +40,7 @@ router = APIRouter(tags=["batch"])
     ),
 )
 async def submit_batch(request: Request, caller: ActingCaller, tier: Tier) -> Response:
-    """Makes an input file and a batch of the requests. Its end is told to `callback_url` as a Standard Webhook, and its
+    """Make an input file and a batch of the requests. Its end is told to `callback_url` as a Standard Webhook, and its
     answers are in its files, as of every batch. A fault in a request refuses all of them.
     """
     rules = gateway_of(request).rules()
@@ -78,7 +78,7 @@ async def batch_state(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
 
 @router.get("/v1/batch-callbacks/secret", **described("Read the signing secret", gives={200: CallbackSecretOut}))
 async def callback_secret(request: Request, owner: KeyOwner) -> Response:
-    """What callbacks to the key's team are signed with, for whoever verifies them."""
+    """Return the secret that callbacks to the key's team are signed with, for whoever verifies them."""
     desk = _desk(request)
     async with asking():
         return _shown(desk, owner.team_id, await desk.secrets.state(owner.team_id))
@@ -88,7 +88,7 @@ async def callback_secret(request: Request, owner: KeyOwner) -> Response:
     "/v1/batch-callbacks/secret/rotate", **described("Replace the signing secret", gives={200: CallbackSecretOut})
 )
 async def rotate_callback_secret(request: Request, caller: TeamChanger) -> Response:
-    """Makes a new secret. For a day callbacks are signed with the one before, too, so that receivers can follow."""
+    """Make a new secret. For a day callbacks are signed with the one before, too, so that receivers can follow."""
     desk, owner = _desk(request), owner_of(caller)
     state = await rotate_secret(gateway_of(request).audit, actor_of(request, caller), desk, owner)
     return _shown(desk, owner.team_id, state)

@@ -35,7 +35,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a batch is. Moments are RFC 3339, in UTC."""
+    """The progress of a batch. Moments are RFC 3339, in UTC."""
 
     batch_id: str
     status: str
@@ -46,7 +46,7 @@ class BatchState(msgspec.Struct, frozen=True, kw_only=True):
     estimate_from: str
     requests: CountsOut
     cost_usd: Decimal | None
-    """What the answers so far cost; null where that of one is not known."""
+    """The cost of the answers so far; null where that of one is not known."""
     output_file_id: str | None
     error_file_id: str | None
     errors: list[ProblemOut]
@@ -54,7 +54,7 @@ class BatchState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallbackSecretOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What callbacks to the team are signed with. `previous_until` tells until when the secret before signs, too."""
+    """The secret that signs callbacks to the team. `previous_until` tells until when the secret before signs, too."""
 
     secret: str
     version: int
@@ -66,7 +66,7 @@ _PRIORITIES = {-1: "low", 0: "normal", 1: "high"}
 
 
 def state_of(batch: Batch, expected: Estimate) -> BatchState:
-    """A stored batch in this shape."""
+    """Return a stored batch in this shape."""
     return BatchState(
         batch_id=batch.batch_id,
         status=batch.status,
@@ -85,5 +85,5 @@ def state_of(batch: Batch, expected: Estimate) -> BatchState:
 
 
 def rfc3339(at_us: int | None) -> str | None:
-    """A moment such as 2026-04-05T14:00:00Z; None stays None."""
+    """Return a moment such as 2026-04-05T14:00:00Z; None stays None."""
     return None if at_us is None else f"{moment(at_us):%Y-%m-%dT%H:%M:%SZ}"

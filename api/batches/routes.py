@@ -48,7 +48,7 @@ _LISTING: Final[Mapping[str, Parameter]] = {
     ),
 )
 async def create_batch(request: Request, caller: ActingCaller, tier: Tier) -> Response:
-    """The file is validated in the background: until then the batch is `validating`, and `errors` tells afterwards what
+    """Create a batch. Its file is validated in the background: until then it is `validating`, and `errors` tells afterwards what
     was wrong on which line.
     """
     timeout_s = gateway_of(request).rules().body_timeout_s
@@ -84,7 +84,7 @@ async def create_batch(request: Request, caller: ActingCaller, tier: Tier) -> Re
 
 @router.get("/v1/batches", **described("List batches", gives={200: BatchesOut}, query=_LISTING))
 async def list_batches(request: Request, owner: KeyOwner, tier: Tier) -> Response:
-    """The team's batches, the newest first."""
+    """Return the team's batches, the newest first."""
     asked = Parameters(request.query_params, _LISTING)
     async with asking():
         page = await tier.batches.page(
@@ -120,7 +120,7 @@ async def cancel_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
 
 
 def check_callback(request: Request, url: str | None) -> None:
-    """Raises BadRequest for an address that would never be called."""
+    """Raise BadRequest for an address that would never be called."""
     desk = gateway_of(request).callbacks
     if url is None or desk is None:
         return
@@ -131,7 +131,7 @@ def check_callback(request: Request, url: str | None) -> None:
 
 
 def checked_labels(metadata: Mapping[str, str] | None) -> str | None:
-    """A batch's `metadata` as JSON. Raises BadRequest."""
+    """Return a batch's `metadata` as JSON. Raises BadRequest."""
     if metadata is None:
         return None
     if len(metadata) > _MAX_PAIRS or any(len(k) > _MAX_KEY or len(v) > _MAX_VALUE for k, v in metadata.items()):
@@ -143,5 +143,5 @@ def checked_labels(metadata: Mapping[str, str] | None) -> str | None:
 
 
 def sound(identifier: str) -> str:
-    """An id without what no id has, which PostgreSQL would fail on."""
+    """Return the id without characters that no id has: PostgreSQL would fail on them."""
     return identifier.replace("\x00", "")

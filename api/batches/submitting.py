@@ -25,7 +25,7 @@ _REFUSALS: Final[Mapping[str, Callable[[str], Refused]]] = {
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch of such requests shall be."""
+    """The settings of a batch of requests."""
 
     endpoint: str
     completion_window: Window = "24h"
@@ -36,7 +36,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 async def submitted(
     tier: BatchTier, caller: Caller, submission: Submission, lines: bytes, *, max_line_bytes: int
 ) -> tuple[Batch, int]:
-    """Makes an input file of the lines and a batch of it; also returns its estimated tokens.
+    """Make an input file of the lines and a batch of it; also return its estimated tokens.
 
     Raises BadRequest with the number of the request, BatchTooDear, TooMuchQueued, or what storing a file raises.
     """
@@ -84,7 +84,7 @@ def _whole(validation: Validation, lines: bytes) -> Validated:
 
 
 def _refuse(validated: Validated) -> None:
-    """Raises BadRequest for faults; the line of a file is the number of the request."""
+    """Raise BadRequest for faults; the line of a file is the number of the request."""
     if not validated.problems:
         return
     told = "; ".join(map(_sentence, validated.problems[:_TOLD]))

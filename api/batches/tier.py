@@ -18,7 +18,7 @@ _PATIENCE_S = 5.0
 
 
 def tier_of(request: Request) -> BatchTier:
-    """The batch tier of the gateway. Raises BatchOff."""
+    """Return the batch tier of the gateway. Raises BatchOff."""
     found = gateway_of(request).batch
     if found is None:
         raise BatchOff("Files and batches are turned off on this gateway (`batch.enabled`).")
@@ -26,7 +26,7 @@ def tier_of(request: Request) -> BatchTier:
 
 
 def owner_of(caller: Caller) -> Owner:
-    """The team of a key."""
+    """Return the team of a key."""
     return Owner(organisation_id=caller.organisation_id, team_id=caller.team_id)
 
 
@@ -41,7 +41,7 @@ Tier = Annotated[BatchTier, Depends(tier_of)]
 
 @contextlib.asynccontextmanager
 async def asking(seconds: float = _PATIENCE_S) -> AsyncIterator[None]:
-    """A look or a change with a timeout. Raises BatchUnavailable where the database does not answer."""
+    """Bound a look or a change by a timeout. Raises BatchUnavailable where the database does not answer."""
     try:
         async with patience(seconds):
             yield

@@ -26,7 +26,7 @@ _slots: Final = Slots(_AT_ONCE, _AT_ONCE_EACH)
 
 
 async def take_upload(request: Request, files: FileStore, owner: Owner, pause_s: float) -> FileRecord:
-    """Stores the part `file` of a multipart body. Of an upload that fails, or is broken off, nothing is kept.
+    """Store the part `file` of a multipart body. Of an upload that fails, or is broken off, nothing is kept.
 
     `pause_s` is the longest that nothing may arrive. Raises BadRequest, FileTooLarge, StorageUnavailable, UploadTimeout
     or Overloaded.
@@ -54,13 +54,13 @@ def _check_declared(request: Request, most_bytes: int) -> None:
 
 
 def _declared(request: Request) -> int:
-    """The body's bytes, form and all; 0 where it comes in chunks."""
+    """Return the body's bytes, form and all; 0 where it comes in chunks."""
     declared = request.headers.get("content-length", "")
     return int(declared[:19]) if declared.isdigit() else 0
 
 
 async def _arriving(request: Request, pause_s: float) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises UploadTimeout, or BadRequest when the client is gone."""
+    """Yield the body as it arrives. Raises UploadTimeout, or BadRequest when the client is gone."""
     pieces = request.stream().__aiter__()
     ends = asyncio.get_running_loop().time() + _LONGEST_S
     while True:
@@ -78,7 +78,7 @@ async def _arriving(request: Request, pause_s: float) -> AsyncIterator[bytes]:
 
 
 async def _write_file(parser: Multipart, arriving: AsyncIterator[bytes], new: NewFile) -> dict[str, str]:
-    """Writes the part `file`, and returns the other fields."""
+    """Write the part `file`, and return the other fields."""
     fields: dict[str, bytes] = {}
     part = ""
     seen = False
@@ -107,7 +107,7 @@ async def _write_file(parser: Multipart, arriving: AsyncIterator[bytes], new: Ne
 
 
 def _apply(fields: dict[str, str], new: NewFile) -> None:
-    """Applies the fields beside the file. Raises BadRequest."""
+    """Apply the fields beside the file. Raises BadRequest."""
     if fields.get("purpose") != "batch":
         raise BadRequest("`purpose` must be `batch`: files are taken for batches alone.", param="purpose")
     if not new.filename.isprintable():

@@ -40,7 +40,7 @@ async def show_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.
     **described("Set a budget", takes=EnteredBudget, gives={200: BudgetOut, 201: BudgetOut}, example=_EXAMPLE),
 )
 async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
-    """Sets a budget. Its scope, period and kind never change: another budget has another id."""
+    """Set a budget. Its scope, period and kind never change: another budget has another id."""
     asked = await desk.body(EnteredBudget)
     with refusals():
         budget = checked(asked.budget(budget_id, desk.organisation_id))
@@ -50,6 +50,6 @@ async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.c
 
 @router.delete(f"{PREFIX}/budgets/{{budget_id}}", **described("Take a budget away", gives={200: Deleted}))
 async def take_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
-    """Removes a budget. Its spend stays in the books."""
+    """Remove a budget. Its spend stays in the books."""
     await remove_budget(desk.gateway.audit, desk.actor, desk.organisation_id, budget_id)
     return desk.reply(Deleted(id=budget_id, object="budget.deleted"))

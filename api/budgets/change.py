@@ -91,7 +91,7 @@ async def read_budget(store: BudgetStore, organisation_id: str, budget_id: str) 
 
 
 def audit_record(budget: Budget) -> dict[str, Any]:
-    """A budget as its audit entry stores it."""
+    """Return a budget as its audit entry stores it."""
     return {
         "scope": budget.scope,
         "of": budget.shown_id,
@@ -104,7 +104,7 @@ def audit_record(budget: Budget) -> dict[str, Any]:
 
 
 async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRecord | None) -> str:
-    """The team whose audit log the change also belongs to, or ''. A team or key of another organisation is not found."""
+    """Return the team whose audit log the change also belongs to, or ''. A team or key of another organisation is not found."""
     owner = budget.organisation_id
     if only_keys_of is not None and budget.scope != "key":
         raise NotAllowed("Only the organisation's administrators set budgets of teams, tags and the organisation.")

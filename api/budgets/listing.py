@@ -27,7 +27,7 @@ class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     webhook: Annotated[str, msgspec.Meta(max_length=_MAX_NAME)] = ""
 
     def budget(self, budget_id: str, organisation_id: str) -> Budget:
-        """The body as a stored budget; a tag's id is prefixed with its organisation. Raises BadBudget."""
+        """Return the body as a stored budget; a tag's id is prefixed with its organisation. Raises BadBudget."""
         scope_id = tag_id(organisation_id, self.scope_id) if self.scope == "tag" else self.scope_id
         return Budget(
             budget_id=budget_id,
@@ -43,7 +43,7 @@ class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def parse_budget(body: bytes) -> EnteredBudget:
-    """Decodes a body. Amounts are read as decimals, never through floats. Raises BadBudget."""
+    """Decode a body. Amounts are read as decimals, never through floats. Raises BadBudget."""
     try:
         return msgspec.json.decode(body, type=EnteredBudget)
     except msgspec.DecodeError as error:
@@ -51,13 +51,13 @@ def parse_budget(body: bytes) -> EnteredBudget:
 
 
 def member_budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
-    """A budget for a member key. A tag's spend is null, because it includes other teams' spend."""
+    """Return a budget for a member key. A tag's spend is null, because it includes other teams' spend."""
     found = budget_as_json(standing)
     return found if standing.budget.scope != "tag" else {**found, "spent_usd": None, "held_usd": None, "share": None}
 
 
 def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
-    """A budget and its standing, with exact amounts as Decimals."""
+    """Return a budget and its standing, with exact amounts as Decimals."""
     budget = standing.budget
     return {
         "id": budget.budget_id,

@@ -55,7 +55,7 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
     ),
 )
 async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
-    """Sets a budget, or changes its limit and what happens when it is exhausted. Every server follows within seconds."""
+    """Set a budget, or change its limit and what happens when it is exhausted. Every server follows within seconds."""
     gateway = gateway_of(request)
     body = await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:
@@ -70,7 +70,7 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
 
 @router.delete("/v1/budgets/{budget_id}", **described("Take a budget away", gives={200: Deleted}))
 async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
-    """Removes a budget: it no longer blocks or warns. Its spend stays in the books."""
+    """Remove a budget: it no longer blocks or warns. Its spend stays in the books."""
     async with _database():
         actor = actor_of(request, caller)
         await remove_budget_of(gateway_of(request).audit, actor, caller.organisation_id, budget_id)

@@ -87,7 +87,7 @@ _decoder = msgspec.json.Decoder(GiveFeedback)
     ),
 )
 async def give_feedback(request: Request, caller: ActingCaller) -> Response:
-    """Stores a verdict on the answer to one of the team's `auto` requests."""
+    """Store a verdict on the answer to one of the team's `auto` requests."""
     gateway = gateway_of(request)
     feedback = _decoded(await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES))
     _check(feedback, gateway, caller)
@@ -127,7 +127,7 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
 
 @router.get("/v1/feedback/summary", **described("Sum up what was said", gives={200: FeedbackSummary}))
 async def feedback_summary(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Number and mean of the verdicts of each kind, for the key's own team."""
+    """Return number and mean of the verdicts of each kind, for the key's own team."""
     try:
         async with patience(_PATIENCE_S):
             counts = await gateway_of(request).learning.counts(caller.team_id)
@@ -179,7 +179,7 @@ def _check(feedback: GiveFeedback, gateway: Gateway, caller: Caller) -> None:
 
 
 async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRequest | None:
-    """The team's request, also when it ended a moment ago and is not yet written to the database."""
+    """Return the team's request, also when it ended a moment ago and is not yet written to the database."""
     shape = _REQUEST_ID.fullmatch(request_id)
     if shape is None:
         return None
@@ -194,7 +194,7 @@ async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRe
 
 
 def _verdict(feedback: GiveFeedback, weighing: ClassifiedRequest, now_us: int) -> Verdict:
-    """A caller's verdict, with full weight. Ratings and passes are one signal, so that the latest replaces the earlier
+    """Return a caller's verdict, with full weight. Ratings and passes are one signal, so that the latest replaces the earlier
     one.
     """
     return Verdict(

@@ -32,7 +32,7 @@ class FilesOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is answered when a file is gone."""
+    """The reply to the deletion of a file."""
 
     id: str
     object: Literal["file"] = "file"
@@ -40,7 +40,7 @@ class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def file_out(record: FileRecord) -> FileOut:
-    """A stored file in OpenAI's shape."""
+    """Return a stored file in OpenAI's shape."""
     return FileOut(
         id=record.file_id,
         bytes=record.bytes,

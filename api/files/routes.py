@@ -34,7 +34,7 @@ _LISTING: Final[Mapping[str, Parameter]] = {
 
 @router.post("/v1/files", **described("Upload a file of requests", gives={200: FileOut}))
 async def upload(request: Request, owner: KeyOwner, tier: Tier) -> Response:
-    """Takes multipart/form-data: `file`, `purpose` (`batch`), and, if it shall expire sooner or later than usual,
+    """Take multipart/form-data: `file`, `purpose` (`batch`), and, if it shall expire sooner or later than usual,
     `expires_after[anchor]` and `expires_after[seconds]`. The content is looked at when a batch is made of it.
     """
     pause_s = gateway_of(request).rules().body_timeout_s
@@ -43,7 +43,7 @@ async def upload(request: Request, owner: KeyOwner, tier: Tier) -> Response:
 
 @router.get("/v1/files", **described("List files", gives={200: FilesOut}, query=_LISTING))
 async def list_files(request: Request, owner: KeyOwner, tier: Tier) -> Response:
-    """The team's files that have not expired."""
+    """Return the team's files that have not expired."""
     asked = Parameters(request.query_params, _LISTING)
     purpose = asked.one_of("purpose", "", ("", *_PURPOSES))
     async with asking():
@@ -74,7 +74,7 @@ async def get_file(file_id: str, owner: KeyOwner, tier: Tier) -> Response:
 
 @router.delete("/v1/files/{file_id}", **described("Delete a file", gives={200: FileDeleted}))
 async def delete_file(file_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """Deletes a file and its content. One that a batch still reads is refused with 409."""
+    """Delete a file and its content. One that a batch still reads is refused with 409."""
     async with asking():
         await tier.files.remove(owner, _sound(file_id))
     return json_reply(FileDeleted(id=file_id))
@@ -85,7 +85,7 @@ async def delete_file(file_id: str, owner: KeyOwner, tier: Tier) -> Response:
     **described("Download a file", gives={200: "The content.", 206: "The part that was asked for."}, files=[JSONL]),
 )
 async def content(file_id: str, request: Request, owner: KeyOwner, tier: Tier) -> Response:
-    """The content, byte by byte as it was written. `Range: bytes=…` resumes a download that was broken off."""
+    """Return the content, byte by byte as it was written. `Range: bytes=…` resumes a download that was broken off."""
     async with asking():
         record = await tier.files.find(owner, _sound(file_id))
         size = await tier.files.blobs.size(record.file_id)
@@ -108,7 +108,7 @@ async def content(file_id: str, request: Request, owner: KeyOwner, tier: Tier) -
 
 
 def _span(asked: str, size: int) -> tuple[int, int]:
-    """The bytes of a single range, as `[start, stop)`. Raises RangeNotSatisfiable."""
+    """Return the bytes of a single range, as `[start, stop)`. Raises RangeNotSatisfiable."""
     found = _RANGE.fullmatch(asked.strip())
     first, last = found.groups() if found is not None else ("", "")
     if first:
@@ -121,5 +121,5 @@ def _span(asked: str, size: int) -> tuple[int, int]:
 
 
 def _sound(file_id: str) -> str:
-    """An id without what no id has, which PostgreSQL would fail on."""
+    """Return the id without characters that no id has: PostgreSQL would fail on them."""
     return file_id.replace("\x00", "")

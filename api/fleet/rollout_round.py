@@ -42,7 +42,7 @@ class RolloutRound:
         self._now_us = now_us
 
     async def step(self) -> None:
-        """Looks at each canary once. What the database does not answer is looked at the next time."""
+        """Look at each canary once. What the database does not answer is looked at the next time."""
         for pool in self._pools:
             rollout = self._rollout_of(pool.name)
             if rollout is None or rollout.state != "canary" or not self._leads(pool.name):

@@ -144,7 +144,7 @@ async def list_versions(request: Request, _caller: OperatorCaller) -> Response:
     ),
 )
 async def add(request: Request, caller: OperatorCaller) -> Response:
-    """Registers a version of a model that a pool serves, or of an adapter. Nothing is sent there yet."""
+    """Register a version of a model that a pool serves, or of an adapter. Nothing is sent there yet."""
     gateway = gateway_of(request)
     said = await _body(request, NewVersion)
     made = ModelVersion(kind="adapter" if said.base else "weights", **msgspec.structs.asdict(said))
@@ -180,7 +180,7 @@ async def list_rollouts(request: Request, _caller: OperatorCaller) -> Response:
     ),
 )
 async def canary(request: Request, caller: OperatorCaller) -> Response:
-    """Gives a version a share of conversations, or the one on trial another. Every process follows within seconds."""
+    """Give a version a share of conversations, or the one on trial another. Every process follows within seconds."""
     gateway = gateway_of(request)
     said = await _body(request, StartCanary)
     rule = Rule(errors=said.rollback_on_errors, ttft_worse=said.ttft_worse, promote_after=said.promote_after)
@@ -203,7 +203,7 @@ async def canary(request: Request, caller: OperatorCaller) -> Response:
     **described("Give a version everything", takes=Promote, gives={200: RolloutOut}, example={"model": "llama-3-70b"}),
 )
 async def promote_version(request: Request, caller: OperatorCaller) -> Response:
-    """Gives a version all conversations."""
+    """Give a version all conversations."""
     gateway = gateway_of(request)
     said = await _body(request, Promote)
     async with looking():
@@ -223,7 +223,7 @@ async def promote_version(request: Request, caller: OperatorCaller) -> Response:
     ),
 )
 async def rollback(request: Request, caller: OperatorCaller) -> Response:
-    """Takes all conversations from the version on trial."""
+    """Take all conversations from the version on trial."""
     gateway = gateway_of(request)
     said = await _body(request, RollBack)
     async with looking():

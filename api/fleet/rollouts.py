@@ -30,7 +30,7 @@ class ModelUnknown(VersionUnknown):
 
 
 def pool_of_model(pools: Sequence[PoolConfig], model: str) -> str:
-    """The pool whose versions are registered under this name: its first target. Raises ModelUnknown."""
+    """Return the pool whose versions are registered under this name: its first target. Raises ModelUnknown."""
     for pool in pools:
         if model == pool.targets[0]:
             return pool.name
@@ -43,7 +43,7 @@ def pool_of_model(pools: Sequence[PoolConfig], model: str) -> str:
 
 
 def check_registrable(pools: Sequence[PoolConfig], version: ModelVersion) -> None:
-    """Checks that a pool serves the model or adapter, as configured. Raises ModelUnknown."""
+    """Check that a pool serves the model or adapter, as configured. Raises ModelUnknown."""
     if version.kind == "weights":
         pool_of_model(pools, version.model)
         return
@@ -56,7 +56,7 @@ def check_registrable(pools: Sequence[PoolConfig], version: ModelVersion) -> Non
 
 
 async def add_version(log: AuditLog, actor: Actor, version: ModelVersion) -> ModelVersion:
-    """Registers a version. Raises BadVersion, VersionExists and RolloutConflict."""
+    """Register a version. Raises BadVersion, VersionExists and RolloutConflict."""
     version = msgspec.structs.replace(version, added_us=wall_us(), added_by=actor.name)
     async with log.change(actor, "model_version.added", reason=version.note) as change:
         await RolloutStore(change.within).add(version)
@@ -76,7 +76,7 @@ async def start_canary(
     rule: Rule,
     reason: str = "",
 ) -> Rollout:
-    """Gives a version a share of the pool's conversations. Raises VersionUnknown and RolloutConflict."""
+    """Give a version a share of the pool's conversations. Raises VersionUnknown and RolloutConflict."""
     async with log.change(actor, "rollout.canary", reason=reason) as change:
         store = RolloutStore(change.within)
         await store.version(model, version)
@@ -97,7 +97,7 @@ async def promote(
     reason: str = "",
     seen: Rollout | None = None,
 ) -> Rollout:
-    """Gives a version all conversations; without one, the version on trial. `seen` is what the step was decided on.
+    """Give a version all conversations; without one, the version on trial. `seen` is what the step was decided on.
     Raises VersionUnknown, and RolloutConflict, also when a later step was taken than the one seen.
     """
     async with log.change(actor, "rollout.promoted", reason=reason) as change:
@@ -117,7 +117,7 @@ async def promote(
 async def roll_back(
     log: AuditLog, actor: Actor, model: str, *, reason: str = "", seen: Rollout | None = None
 ) -> Rollout:
-    """Takes all conversations from the version on trial. `seen` is what the step was decided on. Raises
+    """Take all conversations from the version on trial. `seen` is what the step was decided on. Raises
     RolloutConflict, also when a later step was taken than the one seen.
     """
     async with log.change(actor, "rollout.rolled_back", reason=reason) as change:
@@ -179,14 +179,14 @@ def comparison_as_json(samples: Samples) -> dict[str, Any]:
 
 
 def verdict_of(figure: Compared) -> Literal["worse", "better", "no difference shown", "unknown"]:
-    """What the interval of the difference says of the candidate."""
+    """Return the verdict on the candidate that the interval of the difference allows."""
     if figure.low is None:
         return "unknown"
     return "worse" if figure.is_worse else "better" if figure.is_better else "no difference shown"
 
 
 def gets(rollout: Rollout | None, version: ModelVersion) -> str:
-    """What a version gets now, for people."""
+    """Return a version's share of conversations in words."""
     if version.kind == "adapter":
         return "as it is asked for"
     if rollout is None or not rollout.since_us:

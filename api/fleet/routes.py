@@ -162,7 +162,7 @@ async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Res
 
 @router.get("/v1/fleet/pools/{pool}/target", **described("Read how many replicas are wanted", gives={200: TargetOut}))
 async def show_target(pool: str, trusted: _Trusted, part: Literal["prefill"] | None = None) -> Response:
-    """The desired number of replicas, for the launcher that starts them; with `part=prefill` of those that only read. It authenticates
+    """Return the desired number of replicas, for the launcher that starts them; with `part=prefill` of those that only read. It authenticates
     with the pool's token alone.
     """
     view, watched, _ = trusted
@@ -181,7 +181,7 @@ _REGISTER: Final = described(
 @router.put("/v1/fleet/pools/{pool}/replicas/{name}", **_REGISTER)
 @router.post("/v1/fleet/pools/{pool}/replicas/{name}", operation_id="register_by_post", **_REGISTER)
 async def register(pool: str, name: str, request: Request, trusted: _Trusted) -> Response:
-    """Registers a replica or renews its registration. Every server follows within seconds."""
+    """Register a replica or renews its registration. Every server follows within seconds."""
     view, watched, rules = trusted
     gateway = gateway_of(request)
     body = await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES)
@@ -232,7 +232,7 @@ async def deregister(
     trusted: _Trusted,
     instance: Annotated[str, Query(description="Which process leaves: the one that it registered with. Needed.")] = "",
 ) -> Response:
-    """Removes a replica's registration, unless another process has registered under its name since."""
+    """Remove a replica's registration, unless another process has registered under its name since."""
     view = trusted.view
     if not _NAME.match(instance):
         raise BadRequest("`instance` says which process leaves: the one that it registered with.", param="instance")

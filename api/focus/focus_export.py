@@ -13,7 +13,7 @@ from cost.times import wall_us
 
 
 async def focus_export(engine: AsyncEngine) -> FocusExport:
-    """An export of this database, with the names that organisations and teams have now."""
+    """Return an export of this database, with the names that organisations and teams have now."""
     async with engine.connect() as connection:
         organisations = await connection.execute(select(col(Organisation.organisation_id), col(Organisation.name)))
         teams = await connection.execute(select(col(Team.team_id), col(Team.name)))

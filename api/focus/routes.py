@@ -34,7 +34,7 @@ _PARAMETERS: Final = {
     **described("Export FOCUS 1.2", gives={200: "The dataset"}, files=("text/csv",), query=_PARAMETERS),
 )
 async def focus(request: Request, scope: FinanceReader) -> Response:
-    """The FOCUS dataset from `start` to before `end`; for a member key, its own team's. `granularity` is `day` or
+    """Return the FOCUS dataset from `start` to before `end`; for a member key, its own team's. `granularity` is `day` or
     `hour`.
     """
     best_kind(request.headers.get("accept"), ("text/csv",))
@@ -42,7 +42,7 @@ async def focus(request: Request, scope: FinanceReader) -> Response:
 
 
 async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The dataset of a scope that the caller may read. Raises BadRequest."""
+    """Return the dataset of a scope that the caller may read. Raises BadRequest."""
     parameters = Parameters(given, _PARAMETERS)
     start, end = parameters.day("start"), parameters.day("end")
     if start is None or end is None:
@@ -66,7 +66,7 @@ async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) ->
 
 
 async def _remaining_pieces(gateway: Gateway, first: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    """The remaining pieces. A failure raises, which cuts the connection, so that a truncated file is not taken for a
+    """Yield the remaining pieces. A failure raises, which cuts the connection, so that a truncated file is not taken for a
     complete one.
     """
     yield first.encode()

@@ -42,7 +42,7 @@ async def list_keys(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) 
     ),
 )
 async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """Ensures a working key of this name. 201 with its secret where it was created; 200 without where one worked
+    """Ensure a working key of this name. 201 with its secret where it was created; 200 without where one worked
     already.
     """
     asked = await desk.body(PutKey)

@@ -66,7 +66,7 @@ class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_out(key: KeyRecord, now: datetime, *, plaintext: str | UnsetType = UNSET) -> KeyOut:
-    """A key, with its secret when `plaintext` is given."""
+    """Return a key, with its secret when `plaintext` is given."""
     return KeyOut(
         id=key.key_id,
         team_id=key.team_id,
@@ -83,7 +83,7 @@ def key_out(key: KeyRecord, now: datetime, *, plaintext: str | UnsetType = UNSET
 
 
 def used_key_out(key: KeyRecord, now: datetime, use: KeyUse | None) -> KeyOut:
-    """A key with its recent use."""
+    """Return a key with its recent use."""
     return msgspec.structs.replace(
         key_out(key, now),
         last_used_on=None if use is None else iso(use.last_day_us)[:10],

@@ -208,7 +208,7 @@ async def revoke_key(
 
 
 async def read_keys(store: AccountStore, team: TeamRecord) -> list[KeyRecord]:
-    """A team's keys, oldest first."""
+    """Return a team's keys, oldest first."""
     async with looking():
         return await store.keys_of(team.organisation_id, team.team_id)
 
@@ -220,12 +220,12 @@ async def read_key(store: AccountStore, team: TeamRecord, key_id: str) -> KeyRec
 
 
 def newest_working(keys: list[KeyRecord], name: str, now: datetime) -> KeyRecord | None:
-    """The newest working key of a name, or None: during a rotation two work."""
+    """Return the newest working key of a name, or None: during a rotation two work."""
     return next((key for key in reversed(keys) if key.name == name and key.works_at(now)), None)
 
 
 def audit_record(key: KeyRecord) -> dict[str, Any]:
-    """A key as its audit entry stores it."""
+    """Return a key as its audit entry stores it."""
     return {
         "name": key.name,
         "role": key.role,
@@ -248,7 +248,7 @@ async def _update_existing(
     may_all: bool,
     clock: Callable[[], datetime],
 ) -> KeyRecord | None:
-    """The working key of this name, with its expiry and models changed if needed; None where no key of the name works."""
+    """Return the working key of this name, with its expiry and models changed if needed; None where no key of the name works."""
     owner = team.organisation_id
     async with changing(log, actor, "key.changed", owner, team_id=team.team_id) as change:
         store = AccountStore(change.within, clock=clock)
@@ -294,7 +294,7 @@ async def _changeable_key(store: AccountStore, team: TeamRecord, key_id: str, *,
 
 
 def check_models(models: Sequence[str] | None, known: Container[str] | None) -> None:
-    """Raises BadRequest for a name that is no model: it would allow nothing while its author believes it does."""
+    """Raise BadRequest for a name that is no model: it would allow nothing while its author believes it does."""
     if models is not None and len(models) > MAX_MODELS:
         raise BadRequest(f"A key has at most {MAX_MODELS} models.", param="models")
     unknown = [name for name in models or () if known is not None and name not in known]
@@ -319,7 +319,7 @@ def _check_expiry(expires_at: datetime | None, now: datetime) -> None:
 
 
 async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """Copies the old key's limits to the new one, and removes those of expired and revoked keys of the name, which
+    """Copy the old key's limits to the new one, and remove those of expired and revoked keys of the name, which
     rotations would pile up.
     """
     store = LimitStore(change.within)
@@ -336,7 +336,7 @@ async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_i
 
 
 async def _hand_over_budgets(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """Copies the old key's budgets to the new one, and removes those of expired and revoked keys of the name."""
+    """Copy the old key's budgets to the new one, and remove those of expired and revoked keys of the name."""
     store = BudgetStore(change.within)
     for standing in await store.of_team(team.organisation_id, team.team_id, sorted({old_id, *dead})):
         budget = standing.budget

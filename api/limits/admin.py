@@ -34,7 +34,7 @@ async def list_limits(desk: Annotated[AdminRequest, Depends(admin("organisation.
 
 @router.get(_MODEL, **described("Read a model's limit", gives={200: LimitOut}))
 async def show_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.read"))], model: str) -> Response:
-    """The limit of a model, shared by all organisations."""
+    """Return the limit of a model, shared by all organisations."""
     return await _show(desk, _model(model))
 
 
@@ -43,13 +43,13 @@ async def show_model_limit(desk: Annotated[AdminRequest, Depends(admin("operatio
     **described("Limit a model", takes=PutLimit, gives={200: LimitOut, 201: LimitOut}, example=_EXAMPLE),
 )
 async def set_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.change"))], model: str) -> Response:
-    """Sets the limit of a model, shared by all organisations. Only operators may."""
+    """Set the limit of a model, shared by all organisations. Only operators may."""
     return await _set(desk, _model(model))
 
 
 @router.delete(_MODEL, **described("Take a model's limit away", gives={200: Deleted}))
 async def take_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.change"))], model: str) -> Response:
-    """Removes the limit of a model; the configuration's applies again."""
+    """Remove the limit of a model; the configuration's applies again."""
     return await _take(desk, _model(model))
 
 
@@ -57,7 +57,7 @@ async def take_model_limit(desk: Annotated[AdminRequest, Depends(admin("operatio
 async def show_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], scope: str, scope_id: str
 ) -> Response:
-    """The limit of the organisation, a team, or a key."""
+    """Return the limit of the organisation, a team, or a key."""
     return await _show(desk, _place_of(desk, scope, scope_id))
 
 
@@ -68,7 +68,7 @@ async def show_limit(
 async def set_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
-    """Replaces the limit of the organisation, a team, or a key; every process follows within seconds."""
+    """Replace the limit of the organisation, a team, or a key; every process follows within seconds."""
     return await _set(desk, _place_of(desk, scope, scope_id))
 
 
@@ -76,7 +76,7 @@ async def set_limit(
 async def take_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
-    """Removes the limit of the organisation, a team, or a key; the configuration's applies again."""
+    """Remove the limit of the organisation, a team, or a key; the configuration's applies again."""
     return await _take(desk, _place_of(desk, scope, scope_id))
 
 
@@ -105,7 +105,7 @@ async def _take(desk: AdminRequest, place: Place) -> Response:
 
 
 def _check_may_change(desk: AdminRequest, place: Place) -> None:
-    """Raises NotAllowed unless the actor may: an organisation's limit protects the others, so the operator sets it."""
+    """Raise NotAllowed unless the actor may: an organisation's limit protects the others, so the operator sets it."""
     if place.scope == "organisation" and not desk.may("operations.change"):
         raise NotAllowed("The limits of a whole organisation are set by who runs the gateway.")
 

@@ -27,7 +27,7 @@ class PutLimit(RequestBody, frozen=True):
     reason: Reason = ""
 
     def limits(self) -> Limits:
-        """The body as stored limits."""
+        """Return the body as stored limits."""
         return Limits(**{name: getattr(self, name) for name in Limits.__struct_fields__})
 
 
@@ -47,7 +47,7 @@ class LimitOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_out(rule: Rule) -> LimitOut:
-    """A rule as the API returns it."""
+    """Return a rule as the API returns it."""
     place = rule.place
     return LimitOut(
         scope=place.scope,

@@ -83,17 +83,17 @@ async def read_limit(store: LimitStore, accounts: AccountStore, organisation_id:
 
 
 def audit_record(rule: Rule) -> dict[str, Any]:
-    """A limit as its audit entry stores it, without values that fall back to the configuration's."""
+    """Return a limit as its audit entry stores it, without values that fall back to the configuration's."""
     return {name: value for name, value in as_fields(rule.limits).items() if value is not None}
 
 
 def as_fields(limits: Limits) -> dict[str, int | None]:
-    """The limits' values by name."""
+    """Return the limits' values by name."""
     return msgspec.structs.asdict(limits)
 
 
 async def _team_of(accounts: AccountStore, organisation_id: str, place: Place, only_keys_of: TeamRecord | None) -> str:
-    """The team whose audit log the change also belongs to, or ''. A place of another organisation is not found."""
+    """Return the team whose audit log the change also belongs to, or ''. A place of another organisation is not found."""
     if only_keys_of is not None and place.scope != "key":
         raise NotAllowed("Only the organisation's administrators set limits of teams and of the organisation.")
     try:

@@ -53,7 +53,7 @@ async def list_limits(
     caller: AuthenticatedCaller,
     model: Annotated[str, Query(description="A name that may be sent as `model`.")] = "",
 ) -> Response:
-    """The limits that each request of this key draws from; with `model`, also that model's."""
+    """Return the limits that each request of this key draws from; with `model`, also that model's."""
     gateway = gateway_of(request)
     if model and not may_name(gateway.rules(), caller, model):
         raise ModelNotFound(
@@ -85,7 +85,7 @@ async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
 
 
 def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
-    """True if the caller may send this model name: `auto`, or a name with at least one target that it may use."""
+    """Return True if the caller may send this model name: `auto`, or a name with at least one target that it may use."""
     if name == AUTO or name in rules.policy.autos:
         return True
     names = rules.policy.aliases.get(name, (name,))
@@ -94,7 +94,7 @@ def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
 
 
 def sees_use(caller: Caller, place: Place, operator: str) -> bool:
-    """True if the caller may see how much of a limit is used. An organisation's needs the role finance or admin; a
+    """Return True if the caller may see how much of a limit is used. An organisation's needs the role finance or admin; a
     model's an admin of the organisation that operates the gateway.
     """
     match place.scope:
@@ -107,7 +107,7 @@ def sees_use(caller: Caller, place: Place, operator: str) -> bool:
 
 
 def queue_as_json(queue: QueueReport) -> dict[str, Any]:
-    """A queue as the API returns it."""
+    """Return a queue as the API returns it."""
     look = queue.snapshot
     state = msgspec.structs.asdict(look.state)
     return {
@@ -123,7 +123,7 @@ def queue_as_json(queue: QueueReport) -> dict[str, Any]:
 
 
 def limit_as_json(place: Place, limit: Limit, remains: Remaining | None) -> dict[str, Any]:
-    """A limit as the API returns it; `remains` is None where the caller may not see its use."""
+    """Return a limit as the API returns it; `remains` is None where the caller may not see its use."""
     return {
         "object": "limit",
         "scope": place.scope,

@@ -72,7 +72,7 @@ def counted(values: Iterable[float]) -> list[int]:
 
 
 def psi(counts: Sequence[int], others: Sequence[int]) -> float:
-    """The population stability index, sum((p - q) ln(p / q)), of two histograms with the same bins. Each count is
+    """Return the population stability index, sum((p - q) ln(p / q)), of two histograms with the same bins. Each count is
     raised by half, so that empty bins are defined.
     """
     total, total_others = sum(counts) + BINS / 2, sum(others) + BINS / 2
@@ -81,12 +81,12 @@ def psi(counts: Sequence[int], others: Sequence[int]) -> float:
 
 
 def by_chance(count: int, others: int) -> float:
-    """Expected PSI of two samples of one distribution: (bins - 1)(1/n + 1/m)."""
+    """Return the expected PSI of two samples of one distribution: (bins - 1)(1/n + 1/m)."""
     return (BINS - 1) * (1 / count + 1 / others)
 
 
 def compared(day: Sequence[int], before: Sequence[int], at_us: int) -> Drift:
-    """The drift between two histograms."""
+    """Return the drift between two histograms."""
     count, others = sum(day), sum(before)
     told = count >= FEWEST and others >= FEWEST
     return Drift(
@@ -125,7 +125,7 @@ class DriftReader:
         """The last result; None before the first."""
 
     async def read(self) -> Drift:
-        """The last result, renewed when it is stale."""
+        """Return the last result, renewed when it is stale."""
         async with self._lock, asyncio.timeout(_LONGEST_S):
             if self.known is None or self._clock() - self._read_at >= _FRESH_S:
                 self.known = await self._compare()
@@ -133,7 +133,7 @@ class DriftReader:
             return self.known
 
     async def within(self, patience_s: float) -> Drift | None:
-        """The result of `read`, or None when it takes longer than `patience_s`; it then continues in the background for
+        """Return the result of `read`, or None when it takes longer than `patience_s`; it then continues in the background for
         the next call.
         """
         looking = self._reading
@@ -143,7 +143,7 @@ class DriftReader:
         return looking.result() if done else None
 
     async def aclose(self) -> None:
-        """Cancels a running comparison."""
+        """Cancel a running comparison."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -172,7 +172,7 @@ def _moments(now_us: int) -> list[int]:
 
 
 def _sample_after(moment_us: int) -> Select[tuple[int, float]]:
-    """The first attempts that `auto` routed in the part of a day that begins at `moment_us`."""
+    """Return the first attempts that `auto` routed in the part of a day that begins at `moment_us`."""
     at = col(LedgerEntry.at_us)
     looked_at = (
         select(at, col(LedgerEntry.complexity), col(LedgerEntry.entry), col(LedgerEntry.attempt))

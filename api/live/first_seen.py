@@ -1,4 +1,4 @@
-"""When what goes on now was first seen: for what does not know itself when it began."""
+"""First sights of what goes on now, for states that do not record their own beginning."""
 
 from collections.abc import Hashable, Mapping
 
@@ -10,7 +10,7 @@ class FirstSeen:
         self._since_us: dict[Hashable, int] = {}
 
     def dated(self, began_us: Mapping[Hashable, int | None], now_us: int) -> dict[Hashable, int]:
-        """When each began, by its key: its own time where that is known and earlier. What is over is forgotten."""
+        """Return the beginning of each, by key: its own time where that is known and earlier. Those that are over are forgotten."""
         self._since_us = {
             key: min(self._since_us.get(key, now_us), now_us if own_us is None else own_us)
             for key, own_us in began_us.items()

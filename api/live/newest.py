@@ -66,12 +66,12 @@ _NAMES: Final = EndedAttempt.__struct_fields__
 
 
 def is_failure(entry: str, status: int) -> bool:
-    """True for an attempt's end that says that the upstream failed."""
+    """Return True for an attempt's end that says that the upstream failed."""
     return entry == "expire" or status >= _FIRST_FAILURE or status == 0
 
 
 async def newest(engine: AsyncEngine, most: int, *, since_us: int = 0, until_us: int = 2**62) -> list[EndedAttempt]:
-    """The newest attempts that ended in a time range, newest first; fewer than `most` where other entries take up the
+    """Return the newest attempts that ended in a time range, newest first; fewer than `most` where other entries take up the
     rows that are read.
     """
     at = col(LedgerEntry.at_us)

@@ -21,7 +21,7 @@ class Operations(NamedTuple):
 
 
 def open_operations(engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Operations:
-    """The readers, ready at once: the ledger is queried on first use. `stack` closes them."""
+    """Return the readers, ready at once: the ledger is queried on first use. `stack` closes them."""
     tail, drift = DecisionTail(engine), DriftReader(engine)
     stack.push_async_callback(tail.aclose)
     stack.push_async_callback(drift.aclose)

@@ -101,7 +101,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None) -> Figures:
-    """Counts and quantiles of these attempts."""
+    """Return counts and quantiles of these attempts."""
     ttfts = sorted(each.ttft_us / _MICRO for each in attempts if each.ttft_us is not None and each.stream)
     speeds = sorted(filter(None, map(_tokens_per_s, attempts)))
     return Figures(
@@ -116,7 +116,7 @@ def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The value below which `share` of the sorted values lie; None for an empty list."""
+    """Return the value below which `share` of the sorted values lie; None for an empty list."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
@@ -140,7 +140,7 @@ def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, flo
 
 
 def run_of(attempts: Sequence[EndedAttempt], at_us: int) -> Run:
-    """The run of failures at the beginning of these attempts of one target, newest first, and the last minute."""
+    """Return the run of failures at the beginning of these attempts of one target, newest first, and the last minute."""
     run = list(takewhile(_went_wrong, attempts))
     minute = [each for each in attempts if each.at_us >= at_us - MINUTE_US]
     return Run(
@@ -153,7 +153,7 @@ def run_of(attempts: Sequence[EndedAttempt], at_us: int) -> Run:
 
 
 def _went_wrong(attempt: EndedAttempt) -> bool:
-    """True for a failure of any kind that is not the request's own: also a refused key, and no room."""
+    """Return True for a failure of any kind that is not the request's own: also a refused key, and no room."""
     return attempt.failed or attempt.turned_away or attempt.status in _REFUSED_US
 
 

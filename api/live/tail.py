@@ -55,7 +55,7 @@ class Viewer:
             self._has_news.set()
 
     def put(self, decisions: Sequence[EndedAttempt], *, more: bool) -> None:
-        """Appends decisions. Never waits."""
+        """Append decisions. Never waits."""
         self._missed += max(0, len(self._waiting) + len(decisions) - KEPT)
         self._waiting.extend(decisions)
         self._more = self._more or more
@@ -107,7 +107,7 @@ class DecisionTail:
 
     @contextlib.asynccontextmanager
     async def watching(self, last_id: str = "") -> AsyncIterator[Viewer]:
-        """A viewer, which first gets the decisions after `last_id`. Raises TooManyViewers."""
+        """Yield a viewer, which first gets the decisions after `last_id`. Raises TooManyViewers."""
         if len(self._viewers) >= self._most_viewers:
             raise TooManyViewers(f"{self._most_viewers} watch already")
         if self._polling is None:
@@ -128,14 +128,14 @@ class DecisionTail:
                 await self.aclose()
 
     async def aclose(self) -> None:
-        """Stops polling."""
+        """Stop polling."""
         polling, self._polling = self._polling, None
         if polling is not None:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
 
     async def poll(self) -> None:
-        """Reads the newest decisions once, and passes new ones to all viewers."""
+        """Read the newest decisions once, and pass new ones to all viewers."""
         found = await newest(self._engine, self._page)
         self.looks += 1
         new = [each for each in reversed(found) if each.key not in self._seen]

@@ -51,7 +51,7 @@ class WorkersNow(msgspec.Struct, frozen=True):
 
     @property
     def limits_mode(self) -> Mode:
-        """Who decides limits: Redis, while it does for all of them."""
+        """The authority on limits: Redis, while it decides for all workers."""
         modes = {each.limits_mode for each in self.reports}
         return next(iter(modes)) if len(modes) == 1 else "share"
 
@@ -66,7 +66,7 @@ class WorkersNow(msgspec.Struct, frozen=True):
         return sum(each.scored_by_rule for each in self.reports)
 
     def breaker(self, deployment_id: str) -> BreakerSnapshot:
-        """The worst view of a deployment, with the latest faults of all."""
+        """Return the worst view of a deployment, with the latest faults of all."""
         found = [each.breakers[deployment_id] for each in self.reports if deployment_id in each.breakers]
         if not found:
             return _NEVER_CALLED
@@ -75,7 +75,7 @@ class WorkersNow(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(worst, faults=tuple(faults[:FAULTS_KEPT]))
 
     def is_called(self, deployment_id: str) -> bool:
-        """True where at least one worker would call the deployment now."""
+        """Return True where at least one worker would call the deployment now."""
         return not self.reports or any(
             deployment_id not in each.breakers or each.breakers[deployment_id].opens_again_s in {None, 0.0}
             for each in self.reports
@@ -135,7 +135,7 @@ class Workers:
         return await asyncio.shield(self._asking)
 
     async def remaining(self, limits: tuple[Limit, ...]) -> tuple[Remaining, ...]:
-        """The state of each limit, in the same order: what Redis says, or the sum of the workers' parts."""
+        """Return the state of each limit, in the same order: what Redis says, or the sum of the workers' parts."""
         told = await self._peek(limits)
         if not told or (await self.now()).limits_mode == "shared":
             return told[0] if told else ()

@@ -19,7 +19,7 @@ router = APIRouter(tags=["metrics"])
 METRICS_LISTENER: Final = "metrics_listener"
 """The state of requests that came by the listener that is for metrics alone."""
 _FORWARDED: Final = ("forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "via")
-"""How the names of the fields begin that proxies add."""
+"""Prefixes of the header fields that proxies add."""
 
 
 class MetricsReader(SecurityBase):

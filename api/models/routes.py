@@ -46,7 +46,7 @@ class ModelOut(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: list[str] | UnsetType = UNSET
     capability: float | UnsetType | None = UNSET
     evidence: Evidence | UnsetType = UNSET
-    """How it is known how good it is."""
+    """The evidence of its quality."""
     usd_per_million_tokens: dict[str, str] | UnsetType | None = UNSET
 
 
@@ -70,7 +70,7 @@ class AnthropicModels(msgspec.Struct, frozen=True, kw_only=True):
 
 @router.get("/v1/models", **described("List the models", gives={200: (Listed[ModelOut], AnthropicModels)}))
 async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResponse:
-    """The names that this key may send as `model`; with the header `anthropic-version` in Anthropic's shape."""
+    """Return the names that this key may send as `model`; with the header `anthropic-version` in Anthropic's shape."""
     visible = _visible(gateway_of(request).rules(), caller)
     if _ANTHROPIC_VERSION in request.headers:
         data = [_for_anthropic(name) for name in visible]
@@ -118,13 +118,13 @@ def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]
 
 
 def _is_mistrals(request: Request) -> bool:
-    """True for Mistral's own client, which reads nothing but models of its shape, and says so in its user agent alone."""
+    """Return True for Mistral's own client, which reads only models of its shape, and says so in its user agent alone."""
     agent = request.headers.get("user-agent", "")
     return agent.startswith("mistral-client-") or agent.endswith("mistralai")
 
 
 def _for_mistral(model: dict[str, Any]) -> dict[str, Any]:
-    """A model as Mistral's client wants it: with a type, and its capabilities as flags."""
+    """Return a model as Mistral's client wants it: with a type, and its capabilities as flags."""
     known = model.get("capabilities")
     can = {name: known is None or ours in known for name, ours in (("function_calling", "tools"), ("vision", "vision"))}
     shown = {name: value for name, value in model.items() if name != "capabilities"}

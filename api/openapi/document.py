@@ -86,7 +86,7 @@ class Described(FastAPI):
         return self._whole
 
     def admin_openapi(self) -> dict[str, Any]:
-        """The part of the document with the admin API's routes."""
+        """Return the part of the document with the admin API's routes."""
         if self._admin is None:
             info = {"title": "Weighbridge admin API", "description": _ABOUT_ADMIN}
             self._admin = _part(self.openapi(), f"{PREFIX}/", info)
@@ -94,12 +94,12 @@ class Described(FastAPI):
 
 
 async def document_of(request: Request) -> dict[str, Any]:
-    """The application's document, built in a thread: the first build is slow and must not block requests."""
+    """Return the application's document, built in a thread: the first build is slow and must not block requests."""
     return await asyncio.to_thread(_app(request).openapi)
 
 
 async def admin_document_of(request: Request) -> dict[str, Any]:
-    """The admin API's part of the document, built in a thread."""
+    """Return the admin API's part of the document, built in a thread."""
     return await asyncio.to_thread(_app(request).admin_openapi)
 
 
@@ -119,14 +119,14 @@ def _app(request: Request) -> Described:
 
 
 def _operation_id(route: APIRoute) -> str:
-    """The route function's name, with `admin_` before it in the admin API, whose functions share names with other
+    """Return the route function's name, with `admin_` before it in the admin API, whose functions share names with other
     routes.
     """
     return f"admin_{route.name}" if route.path.startswith(f"{PREFIX}/") else route.name
 
 
 def _complete(operation: dict[str, Any], route: APIRoute) -> None:
-    """Adds what FastAPI cannot see: path parameters that only a dependency reads, and the required right."""
+    """Add what FastAPI cannot see: path parameters that only a dependency reads, and the required right."""
     known = {each["name"] for each in operation.get("parameters", ())}
     missing = [name for name in _PARAMETER.findall(route.path) if name not in known]
     if missing:
@@ -151,7 +151,7 @@ def _all(dependant: Dependant) -> Iterator[Dependant]:
 
 
 def _part(whole: Mapping[str, Any], prefix: str, info: Mapping[str, str]) -> dict[str, Any]:
-    """The document reduced to the paths under a prefix, and to the schemas and tags that they use."""
+    """Return the document reduced to the paths under a prefix, and to the schemas and tags that they use."""
     paths = {path: each for path, each in whole["paths"].items() if path.startswith(prefix)}
     used = {tag for each in paths.values() for operation in each.values() for tag in operation["tags"]}
     found: dict[str, Any] = {}

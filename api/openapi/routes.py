@@ -16,11 +16,11 @@ router = APIRouter(tags=["about"])
 
 @router.get("/v1/openapi.json", **described("This document", gives={200: "OpenAPI 3.1"}))
 async def show_document(request: Request, _caller: AuthenticatedCaller) -> Response:
-    """The OpenAPI document of every route except pages. Any key may read it."""
+    """Return the OpenAPI document of every route except pages. Any key may read it."""
     return json_reply(await document_of(request))
 
 
 @router.get(f"{PREFIX}/openapi.json", **described("The admin API's part of this document", gives={200: "OpenAPI 3.1"}))
 async def show_admin_document(desk: Annotated[AdminRequest, Depends(admin("signed-in"))]) -> Response:
-    """The OpenAPI document of the admin API. Any key may read it."""
+    """Return the OpenAPI document of the admin API. Any key may read it."""
     return desk.reply(await admin_document_of(desk.request))

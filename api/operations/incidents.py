@@ -46,24 +46,24 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     kind: Kind
     subject: str
-    """Where: a target, pool, provider, queue, team, or a part of the gateway."""
+    """The place: a target, pool, provider, queue, team, or a part of the gateway."""
     text: str
-    """What is wrong, and what follows from that."""
+    """The fault, and its consequences."""
     advice: str
-    """What to do."""
+    """The remedy."""
     href: str
     since_us: int | None = None
-    """When it began, or was first seen, in microseconds since 1970."""
+    """The beginning, or first sight of it, in microseconds since 1970."""
     requests: int | None = None
-    """How many requests it hit in the last minutes; None where nobody counts."""
+    """Requests that it hit in the last minutes; None where nobody counts."""
     teams: int | None = None
     """The teams that these were of, or the fewest that they can be of."""
     also: tuple[str, ...] = ()
-    """What follows from it, or is wrong at the same place: a line each, beginning with where."""
+    """Consequences, and other faults of the same place: a line each, beginning with the place."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is the same incident by, from one look to the next."""
+        """The identity of the incident, from one look to the next."""
         return (self.kind, self.subject)
 
 
@@ -218,7 +218,7 @@ def _of_recent(recent: Mapping[str, Any], base: Incident, patience_s: float, *, 
 
 
 def _of_providers(found: Sequence[_Found], targets: Sequence[Mapping[str, Any]]) -> Iterator[_Found]:
-    """A provider of whose several targets each one that is asked fails: its outage, not one of each target."""
+    """Yield a provider of whose several targets each one that is asked fails: its outage, not one of each target."""
     bad = {each.about for each in found if each.incident.severity == "bad" and each.incident.kind in {"down", "errors"}}
     by_provider: dict[str, list[Mapping[str, Any]]] = {}
     for target in targets:

@@ -57,7 +57,7 @@ def lines(config: BaseModel, secrets_from: Mapping[str, str]) -> list[ConfigLine
 
 
 def environment_lines(environment: BaseModel) -> list[ConfigLine]:
-    """Settings of the process's environment: of addresses only the location, of secrets only whether they are set."""
+    """Return settings of the process's environment: of addresses the location, of secrets only that they are set."""
     found = []
     for name, field in type(environment).model_fields.items():
         value = getattr(environment, name)
@@ -80,7 +80,7 @@ def environment_lines(environment: BaseModel) -> list[ConfigLine]:
 
 
 def masked(text: str, name: str = "") -> str:
-    """A text with its secrets masked. `name` is its key; a key whose name marks a secret masks the whole value."""
+    """Return a text with its secrets masked. `name` is its key; a key whose name marks a secret masks the whole value."""
     if not text or is_reference(text):
         return text
     if _SECRET_NAME.search(name):
@@ -94,7 +94,7 @@ def masked(text: str, name: str = "") -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """An assignment within a text, its value masked if its name marks a secret. Only options have a value after a
+    """Return an assignment within a text, its value masked if its name marks a secret. Only options have a value after a
     blank.
     """
     name, sign, value = found["name"], found["sign"], found["value"]
@@ -104,7 +104,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def arguments(values: Iterable[str], name: str = "") -> list[str]:
-    """A list of texts, masked. In a command, the argument after an option whose name marks a secret is masked too."""
+    """Return a list of texts, masked. In a command, the argument after an option whose name marks a secret is masked too."""
     shown, option = [], ""
     for value in values:
         # Another option after it: it takes no value.
@@ -115,7 +115,7 @@ def arguments(values: Iterable[str], name: str = "") -> list[str]:
 
 
 def address(url: str) -> str:
-    """An address without password, query values and secret path segments. Malformed ones are masked completely."""
+    """Return an address without password, query values and secret path segments. Malformed ones are masked completely."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -132,7 +132,7 @@ _PART: Final = re.compile(r"^[A-Za-z0-9_-]{20,}$")
 
 
 def _is_secret_part(part: str) -> bool:
-    """True if a path segment looks like a token, as chat services' webhooks have: long, letters and digits mixed."""
+    """Return True if a path segment looks like a token, as chat services' webhooks have: long, letters and digits mixed."""
     return bool(_PART.match(part)) and any(each.isdigit() for each in part) and any(each.isalpha() for each in part)
 
 
@@ -179,7 +179,7 @@ def _is_hook(path: tuple[str | int, ...]) -> bool:
 
 
 def _hook(url: Any) -> str:
-    """A webhook's address, reduced to its host: many services authorise by the path, whatever its form."""
+    """Return a webhook's address, reduced to its host: many services authorise by the path, whatever its form."""
     shown = address(str(url))
     place, slash, rest = shown.partition("://")[2].partition("/")
     return f"{shown.partition('://')[0]}://{place}{slash}{MASK if rest else ''}" if place else shown
@@ -206,5 +206,5 @@ def _plain(value: Any) -> str:
 
 
 def written(path: tuple[str | int, ...]) -> str:
-    """A key's path as the reference writes it."""
+    """Return a key's path as the reference writes it."""
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path).removeprefix(".")

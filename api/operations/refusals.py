@@ -1,4 +1,4 @@
-"""Who was refused of what, and why, as plain values: for GET /v1/operations, the operators' pages and a team's page."""
+"""Sums of refusals as plain values, for GET /v1/operations, the operators' pages and a team's page."""
 
 import asyncio
 from typing import Any, Final

@@ -16,5 +16,5 @@ router = APIRouter(tags=["operations"])
     **described("Look at the whole gateway", gives={200: "The overview, as `weighbridge top` shows it"}),
 )
 async def show_operations(request: Request, _caller: OperatorCaller) -> Response:
-    """The operators' overview, as the answering process sees it. Money is nano-dollars, times are seconds."""
+    """Return the operators' overview, as the answering process sees it. Money is nano-dollars, times are seconds."""
     return json_reply(await operations_snapshot(gateway_of(request)))

@@ -28,7 +28,7 @@ _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
 async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
-    """The snapshot as plain values, incidents included. It works without the database; values from there are then None."""
+    """Return the snapshot as plain values, incidents included. It works without the database; values from there are then None."""
     now_us = wall_us()
     recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
     workers = await gateway.workers.now()
@@ -75,7 +75,7 @@ async def _read_spend(gateway: Gateway) -> Spend | None:
 
 
 def process_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
-    """The workers of this host, together."""
+    """Return the workers of this host, together."""
     return {
         "boot_id": gateway.boot_id,
         "version": metadata.version("weighbridge"),
@@ -103,7 +103,7 @@ def recent_snapshot(recent: Recent) -> dict[str, Any]:
 
 
 def tier_snapshots(config: Settings, recent: Recent) -> list[dict[str, Any]]:
-    """The interactive and batch tiers with their deadlines and measured times to the first token."""
+    """Return the interactive and batch tiers with their deadlines and measured times to the first token."""
     timeouts = config.providers.timeouts
     return [
         {
@@ -118,12 +118,12 @@ def tier_snapshots(config: Settings, recent: Recent) -> list[dict[str, Any]]:
 
 
 def fleet(gateway: Gateway) -> dict[str, Any]:
-    """The self-hosted fleet, as GET /v1/fleet returns it."""
+    """Return the self-hosted fleet, as GET /v1/fleet returns it."""
     return NO_FLEET if gateway.fleet_view is None else told_fleet(gateway.fleet_view, time.monotonic())
 
 
 def queues(workers: WorkersNow) -> list[dict[str, Any]]:
-    """The queues, as GET /v1/queues returns them."""
+    """Return the queues, as GET /v1/queues returns them."""
     return [told_queue(each) for each in workers.queues]
 
 
@@ -147,7 +147,7 @@ async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) ->
 
 
 def spend_snapshot(spend: Spend | None) -> dict[str, Any]:
-    """The hour's cost beside the usual cost by now. Nano-dollars."""
+    """Return the hour's cost beside the usual cost by now. Nano-dollars."""
     if spend is None:
         return {"hour_us": None, "spent_nanousd": None, "usual_nanousd": None, "times_usual": None}
     usual = spend.usual_nanousd
@@ -161,7 +161,7 @@ def spend_snapshot(spend: Spend | None) -> dict[str, Any]:
 
 
 async def classifier_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
-    """The classifier in use, its artifact and tuning, and drift as last computed."""
+    """Return the classifier in use, its artifact and tuning, and drift as last computed."""
     classifier, known = gateway.classifier, gateway.operations.drift.known
     told: dict[str, Any] = {
         "in_use": "trained model" if classifier.fallback_reason is None else "plain rule",

@@ -40,7 +40,7 @@ WHY: Final = {
     "rate": "its provider's rate limit is reached",
     "overloaded": "its provider has too much to do",
 }
-"""Why a deployment is not called, in words."""
+"""Reasons for not calling a deployment, in words."""
 
 Ready = Callable[[Target], Sequence[Deployment]]
 """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
@@ -76,7 +76,7 @@ def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, n
 
 
 def _run_snapshot(run: Run | None) -> dict[str, Any]:
-    """The run of failures as plain values."""
+    """Return the run of failures as plain values."""
     if run is None:
         return {"failures": 0, "since_us": None, "teams": 0, "minute_attempts": 0, "minute_failures": 0}
     return msgspec.structs.asdict(run)
@@ -95,7 +95,7 @@ def _state(there: int, available: int, deployments: list[dict[str, Any]], *, is_
 
 
 def _why(deployments: list[dict[str, Any]]) -> str | None:
-    """The latest error of a deployment that is not called now; None where all are."""
+    """Return the latest error of a deployment that is not called now; None where all are."""
     found = [error for each in deployments if each["breaker"]["state"] != "closed" for error in each["errors"]]
     if not found:
         return None

@@ -93,7 +93,7 @@ _COSTS: Final = _Kind(
 
 
 def _parameters_of(kind: _Kind) -> dict[str, Parameter]:
-    """The parameters of a route."""
+    """Return the parameters of a route."""
     seconds = functools.partial(whole, least=0, most=_LAST_S)
     usual = ", ".join(f"{usual} of {width}" for width, (usual, _) in kind.limits.items())
     most = ", ".join(f"{most} of {width}" for width, (_, most) in kind.limits.items())
@@ -152,7 +152,7 @@ async def completions(request: Request, scope: FinanceReader) -> Response:
 
 
 async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The reply of `completions` for a scope that the caller may read. Raises BadRequest."""
+    """Return the reply of `completions` for a scope that the caller may read. Raises BadRequest."""
     question, limit, start_us = _parse(given, scope, _COMPLETIONS)
     page = await _read(gateway, question, _COMPLETIONS, start_us, limit)
     return _reply(question, page, lambda rows: _completion_results(question, rows))
@@ -172,7 +172,7 @@ async def embeddings(request: Request, scope: FinanceReader) -> Response:
 
 
 async def embeddings_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The reply of `embeddings` for a scope that the caller may read. Raises BadRequest."""
+    """Return the reply of `embeddings` for a scope that the caller may read. Raises BadRequest."""
     question, limit, start_us = _parse(given, scope, _EMBEDDINGS)
     page = await _read(gateway, question, _EMBEDDINGS, start_us, limit)
     return _reply(question, page, lambda rows: _embedding_results(question, rows))
@@ -190,14 +190,14 @@ async def costs(request: Request, scope: FinanceReader) -> Response:
 
 
 async def costs_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The reply of `costs` for a scope that the caller may read. Raises BadRequest."""
+    """Return the reply of `costs` for a scope that the caller may read. Raises BadRequest."""
     question, limit, start_us = _parse(given, scope, _COSTS)
     page = await _read(gateway, question, _COSTS, start_us, limit)
     return _reply(question, page, lambda rows: _cost_results(question, rows))
 
 
 def _parse(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
-    """The parsed request, its number of buckets, and the start of the first. Raises BadRequest."""
+    """Return the parsed request, its number of buckets, and the start of the first. Raises BadRequest."""
     parameters = Parameters(given, (*_PARAMETERS[kind.path], *kind.filters))
     width = parameters.one_of("bucket_width", "1d", kind.limits)
     usual, most = kind.limits[width]
@@ -287,7 +287,7 @@ async def _read(gateway: Gateway, question: _Question, kind: _Kind, start_us: in
 
 
 def _cut_to_whole_buckets(buckets: list[_Bucket], cut_us: int) -> _Page:
-    """The page cut to complete buckets before the row limit. Raises BadRequest when not even one fits."""
+    """Return the page cut to complete buckets before the row limit. Raises BadRequest when not even one fits."""
     whole = [bucket for bucket in buckets if bucket.end_us <= cut_us]
     if not whole:
         raise BadRequest(f"One bucket has more than {MAX_ROWS} groups; group by less, or filter.", param="group_by")
@@ -301,7 +301,7 @@ def _embedders(gateway: Gateway) -> tuple[str, ...]:
 
 
 def _route_filters(question: _Question, embedders: tuple[str, ...]) -> UsageFilters | None:
-    """Filters of a route; None where nothing can match.
+    """Return the filters of a route; None where nothing can match.
 
     Targets that left the catalog count as completions, so that each token is counted by exactly one of the two routes.
     """
@@ -372,7 +372,7 @@ def _embedding_results(question: _Question, rows: list[UsageRow]) -> list[dict[s
 
 
 def _results(question: _Question, kind: _Kind, rows: list[UsageRow]) -> list[tuple[dict[str, Any], UsageSums]]:
-    """Sums by group. Rows whose groups look the same in the reply, such as two tiers that are not batch, are added."""
+    """Sum by group. Rows whose groups look the same in the reply, such as two tiers that are not batch, are added."""
     by_group: dict[tuple[Any, ...], list[UsageSums]] = {}
     for row in rows:
         by_group.setdefault(tuple(_group_fields(question, kind, row).values()), []).append(row.sums)
@@ -381,7 +381,7 @@ def _results(question: _Question, kind: _Kind, rows: list[UsageRow]) -> list[tup
 
 
 def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:
-    """A group's result. Bookings do not separate text, images and audio, so fields of only one of them are left out."""
+    """Return a group's result. Bookings do not separate text, images and audio, so fields of only one of them are left out."""
     uncached = sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens
     return {
         "object": "organization.usage.completions.result",
@@ -430,7 +430,7 @@ def _cost_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, A
 def _cost(
     amount_nanousd: int | None, group: dict[str, Any], quantity: int | None = None, quantity_unit: str | None = None
 ) -> dict[str, Any]:
-    """A result of `costs`; an unknown price is null, never 0."""
+    """Return a result of `costs`; an unknown price is null, never 0."""
     amount = known_usd(amount_nanousd)
     return {
         "object": "organization.costs.result",

@@ -69,7 +69,7 @@ async def set_person(desk: Annotated[AdminRequest, Depends(admin("organisation.c
 
 @router.post(f"{_PLACE}/link", **described("Make a new one-time link", gives={201: PersonOut}))
 async def new_link(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """Creates a one-time link to choose a new password. Earlier links stop working."""
+    """Create a one-time link to choose a new password. Earlier links stop working."""
     person = await read_person(desk.gateway.people, desk.organisation_id, email)
     return await _person_reply(desk, person, await _link(desk, person), 201)
 

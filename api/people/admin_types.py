@@ -63,7 +63,7 @@ class PersonOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def member_out(member: Member) -> MemberOut:
-    """A member as the API returns it."""
+    """Return a member as the API returns it."""
     return MemberOut(
         email=member.person.email,
         name=member.person.name,
@@ -75,7 +75,7 @@ def member_out(member: Member) -> MemberOut:
 
 
 def person_out(person: Person, teams: dict[str, str], link: str | UnsetType = UNSET) -> PersonOut:
-    """A person as the API returns it."""
+    """Return a person as the API returns it."""
     return PersonOut(
         email=person.email,
         name=person.name,

@@ -84,7 +84,7 @@ async def make_link(log: AuditLog, actor: Actor, organisation_id: str, email: st
 
 
 async def read_people(store: PeopleStore, organisation_id: str) -> list[Person]:
-    """An organisation's people, by e-mail address."""
+    """Return an organisation's people, by e-mail address."""
     async with looking():
         return await store.of_organisation(organisation_id)
 
@@ -106,7 +106,7 @@ async def one_person(store: PeopleStore, organisation_id: str, email: str) -> Pe
 
 
 def audit_record(person: Person) -> dict[str, Any]:
-    """A person as its audit entry stores it."""
+    """Return a person as its audit entry stores it."""
     return {
         "email": person.email,
         "name": person.name,
@@ -143,7 +143,7 @@ async def _update(
 
 
 async def _check_another_admin(store: PeopleStore, person: Person) -> None:
-    """Raises LastAdmin for the only enabled administrator. Changes are serialised, so two cannot leave together."""
+    """Raise LastAdmin for the only enabled administrator. Changes are serialised, so two cannot leave together."""
     if person.role != "admin" or person.disabled_at is not None:
         return
     people = await store.of_organisation(person.organisation_id)

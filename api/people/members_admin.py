@@ -19,7 +19,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/members"
 
 @router.get(_PLACE, **described("List a team's members", gives={200: Listed[MemberOut]}))
 async def list_members(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """The team's members, by e-mail address."""
+    """Return the team's members, by e-mail address."""
     found = await read_members(desk.gateway.people, desk.the_team)
     return desk.reply(Listed(data=[member_out(each) for each in found]))
 
@@ -34,7 +34,7 @@ async def list_members(desk: Annotated[AdminRequest, Depends(admin("team.read"))
     ),
 )
 async def set_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))], email: str) -> Response:
-    """Adds a person of the organisation to the team, or changes their role. People are invited first, by PUT
+    """Add a person of the organisation to the team, or change their role. People are invited first, by PUT
     /v1/admin/people/{email}.
     """
     asked = await desk.body(PutMember)
@@ -46,7 +46,7 @@ async def set_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))
 
 @router.delete(f"{_PLACE}/{{email}}", **described("Take somebody out of a team", gives={200: Deleted}))
 async def take_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))], email: str) -> Response:
-    """Removes a member. A membership given by a group of the OpenID provider comes back at the next sign-in."""
+    """Remove a member. A membership given by a group of the OpenID provider comes back at the next sign-in."""
     if not await remove_member(desk.gateway.audit, desk.actor, desk.the_team, email):
         raise PersonNotFound(f"{email[:80]!r} is no member of this team.", param="email")
     return desk.reply(Deleted(id=email, object="team.member.deleted"))

@@ -48,14 +48,14 @@ async def remove_member(log: AuditLog, actor: Actor, team: TeamRecord, email: st
 
 
 async def read_members(store: PeopleStore, team: TeamRecord) -> list[Member]:
-    """A team's members, by e-mail address."""
+    """Return a team's members, by e-mail address."""
     async with looking():
         found = await store.members_of(team.team_id)
     return sorted(found, key=lambda each: each.person.email)
 
 
 def audit_record(member: Member) -> dict[str, Any]:
-    """A membership as its audit entry stores it."""
+    """Return a membership as its audit entry stores it."""
     return {"email": member.person.email, "role": member.role, "source": member.source}
 
 

@@ -25,7 +25,7 @@ class Month(msgspec.Struct, frozen=True, kw_only=True):
     change_nanousd: int
     """Against what was billed; below 0 is cheaper."""
     added_nanousd: int
-    """What the requests for `auto` add to what is paid anyway, while our own GPUs have room."""
+    """The cost that requests for `auto` add to what is paid anyway, while our own GPUs have room."""
     saved_nanousd: int | None
     """Against the baseline model for everything."""
     saved_share: float | None
@@ -49,7 +49,7 @@ class _Moved(msgspec.Struct, kw_only=True):
 
 
 def anchored(preview: Preview, traffic: AutoTraffic) -> AnchoredPreview:
-    """Applies what a preview predicts to change to what was billed. Without a bill for `auto` nothing is anchored."""
+    """Apply what a preview predicts to change to what was billed. Without a bill for `auto` nothing is anchored."""
     spent = traffic.totals.known_cost_nanousd
     if spent is None or not preview.offers or not traffic.served:
         return AnchoredPreview(preview, (None,) * len(preview.offers))
@@ -104,7 +104,7 @@ def _month(moved: _Moved, spent: int, baseline: int) -> Month:
 def _offer(
     offer: FloorResult, moved: _Moved, traffic: AutoTraffic, own: frozenset[str], reference: float | None
 ) -> FloorResult:
-    """The offer with its money, shares and work as they follow from the bill."""
+    """Return the offer with its money, shares and work as they follow from the bill."""
     requests = traffic.served
     each = PREVIEWED_REQUESTS / requests
     shares = _shares(offer, traffic)
@@ -128,7 +128,7 @@ def _offer(
 
 
 def _shares(offer: FloorResult, traffic: AutoTraffic) -> dict[str, float]:
-    """Where the requests go: from where each target's go now."""
+    """Return the requests by target: from each target's of now."""
     found = dict.fromkeys(offer.shares, 0.0)
     for name, spend in traffic.by_target.items():
         part = spend.served / traffic.served

@@ -46,14 +46,14 @@ class LearningDeletion(Protocol):
 
 
 def policy_of(team: TeamRecord) -> dict[str, Any]:
-    """A team's current policy, for forms, replies and audit entries."""
+    """Return a team's current policy, for forms, replies and audit entries."""
     models = None if team.allowed_models is None else sorted(team.allowed_models)
     settings = msgspec.structs.asdict(team.settings)
     return {"allowed_models": models, **{name: settings[name] for name in _SETTINGS}}
 
 
 def proposed(team: TeamRecord, choice: PolicyChoice, models: Container[str] | None = None) -> TeamRecord:
-    """The team with the choice applied, without writing it. Raises BadRequest, which names the field.
+    """Return the team with the choice applied, without writing it. Raises BadRequest, which names the field.
 
     `models` are the existing ones. An unknown name is refused, because it would allow nothing while its author believes
     that it does.
@@ -115,7 +115,7 @@ async def _delete_learning(kept: LearningDeletion, team: TeamRecord, choice: Pol
 
 
 def _with_field(settings: TeamSettings, name: str, value: Any) -> TeamSettings:
-    """The settings with one field changed, after that field was validated by itself."""
+    """Return the settings with one field changed, after that field was validated by itself."""
     alone = TeamSettings(learning="prompts") if name == "shadow_share" else TeamSettings()
     _validate(msgspec.structs.replace(alone, **{name: value}), name)
     return msgspec.structs.replace(settings, **{name: value})

@@ -35,7 +35,7 @@ def _floor(text: str) -> float:
 
 
 def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic | None = None) -> dict[str, Any]:
-    """A preview as JSON values. Money is text, so that no reader rounds it to a float. `traffic` is what was asked of
+    """Return a preview as JSON values. Money is text, so that no reader rounds it to a float. `traffic` is what was asked of
     `auto` lately and what it cost, where that is known: the figures start from it then.
     """
     preview, months = anchored(preview, traffic or AutoTraffic(totals=UsageSums(), auto_share=None))
@@ -105,7 +105,7 @@ def _offer(offer: FloorResult, pools: Iterable[PoolSize]) -> dict[str, Any]:
 
 
 def _two_first(offer: FloorResult, traffic: AutoTraffic | None) -> dict[str, Any] | None:
-    """The same minimum with two cheap models first, for requests whose answers can be compared."""
+    """Return the same minimum with two cheap models first, for requests whose answers can be compared."""
     two = offer.two
     if two is None:
         return None
@@ -121,7 +121,7 @@ def _two_first(offer: FloorResult, traffic: AutoTraffic | None) -> dict[str, Any
 
 
 def two_words(preview: Preview, team_id: str | None, traffic: AutoTraffic | None) -> Iterable[str]:
-    """What `escalation: agreement` would cost, keep and delay, before anybody turns it on."""
+    """Tell the cost, the gain and the delay of `escalation: agreement`, before anybody turns it on."""
     for offer in preview.offers:
         two = offer.two
         if not offer.current or two is None:
@@ -147,7 +147,7 @@ def two_words(preview: Preview, team_id: str | None, traffic: AutoTraffic | None
 
 
 def _month(month: Month | None) -> dict[str, Any] | None:
-    """The team's last 30 days at this floor."""
+    """Return the team's last 30 days at this floor."""
     if month is None:
         return None
     return {
@@ -177,7 +177,7 @@ def bill_words(preview: Preview, traffic: AutoTraffic) -> Iterable[str]:
 
 
 def _use(pool: PoolSize, offer: FloorResult) -> dict[str, Any]:
-    """How busy the requests keep a pool, and how many of them it carries."""
+    """Return the load that requests put on a pool, and the number that it carries."""
     replica_s = offer.replica_s.get(pool.name, 0.0)
     most = pool.carries_per_s(replica_s)
     return {
@@ -197,7 +197,7 @@ def _dollars(amount_nanousd: int | None) -> str | None:
 
 
 def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | None) -> Iterable[str]:
-    """A sentence or two on each of our own pools: what it carries at a floor, beside what is asked for."""
+    """Return a sentence or two on each of our own pools: what it carries at a floor, beside what is asked for."""
     for pool in preview.pools:
         replicas = f"{pool.replicas} replica{'' if pool.replicas == 1 else 's'}"
         known = (

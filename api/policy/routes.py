@@ -73,7 +73,7 @@ def _previewed(
 async def _own_traffic(
     gateway: Gateway, caller: Caller, tolerances: Tolerances
 ) -> tuple[OwnRequests | None, AutoTraffic | None]:
-    """The team's own requests and bill; None without a database, where the classifier's sample is used and the reply says
+    """Return the team's own requests and bill; None without a database, where the classifier's sample is used and the reply says
     so.
     """
     scope = ReadScope(organisation_id=caller.organisation_id, team_id=caller.team_id)

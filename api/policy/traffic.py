@@ -1,4 +1,4 @@
-"""What a scope asked of `auto` lately, and what it was billed for it: the anchor of forecasts of a minimum quality."""
+"""A scope's latest requests for `auto`, and their bill: the anchor of forecasts of a minimum quality."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _CALLER: Final = "caller"
 
 
 class TargetSpend(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests for `auto` got of one target."""
+    """The share of one target in the requests for `auto`."""
 
     served: float
     """Requests that it answered."""
@@ -58,7 +58,7 @@ class AutoTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def auto_traffic(engine: AsyncEngine, scope: ReadScope, now_us: int) -> AutoTraffic:
-    """Reads the roll-ups and the newest requests of a scope."""
+    """Read the roll-ups and the newest requests of a scope."""
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = max(0, end_us - DAYS * DAY_US)
     query = UsageQuery(scope=scope, start_us=start_us, end_us=end_us, group_by=("model", "origin"))
@@ -91,7 +91,7 @@ def _answer_s(latest: Sequence[Sample]) -> dict[str, float]:
 
 
 def _spend(booked: UsageSums, latest: Sequence[Asked], *, whole: bool) -> TargetSpend:
-    """The part of a target's bill that was for `auto`, by its latest attempts. `whole` says that these are all of them."""
+    """Return the part of a target's bill that was for `auto`, by its latest attempts. `whole` says that these are all of them."""
     served = [each.alias == AUTO for each in latest if each.served]
     costs = [(each.cost_nanousd or 0, each.alias == AUTO) for each in latest]
     share = _share(costs)
@@ -109,6 +109,6 @@ def _spend(booked: UsageSums, latest: Sequence[Asked], *, whole: bool) -> Target
 
 
 def _share(amounts: Sequence[tuple[int, bool]]) -> float:
-    """The share of the amounts that was for `auto`; 0 without any."""
+    """Return the share of the amounts that was for `auto`; 0 without any."""
     whole = sum(amount for amount, _ in amounts)
     return sum(amount for amount, chosen in amounts if chosen) / whole if whole else 0.0

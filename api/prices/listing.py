@@ -25,7 +25,7 @@ class BadPrice(ValueError):
 
 
 def prices_as_json(book: PriceBook, target_id: str, at_us: int) -> dict[str, Any]:
-    """A target's price at a moment, and upcoming ones."""
+    """Return a target's price at a moment, and upcoming ones."""
     known = book.prices.get(target_id, ())
     later = [each for each in known if each.effective_us > at_us]
     upcoming = sorted(later, key=lambda each: each.effective_us)[:_MOST_UPCOMING]
@@ -51,7 +51,7 @@ def entry_told(entry: DatedPrice | None) -> dict[str, Any]:
 
 
 def figures_told(price: Price | None) -> dict[str, Any]:
-    """A price's figures by meter; None without a price."""
+    """Return a price's figures by meter; None without a price."""
     if price is None:
         nothing: dict[str, Any] = {
             "usd_per_million_tokens": None,
@@ -88,17 +88,17 @@ def exact(amount: Decimal) -> str:
 
 
 def day_of(at_us: int) -> str:
-    """The UTC day of a moment, ISO 8601."""
+    """Return the UTC day of a moment, ISO 8601."""
     return times.day_of(at_us).isoformat()
 
 
 def today(now_us: int) -> dt.date:
-    """The UTC day of `now_us`."""
+    """Return the UTC day of `now_us`."""
     return times.day_of(now_us)
 
 
 def parse_prices(text: str | bytes) -> dict[str, Any]:
-    """A JSON object, its numbers as the decimals written there. Raises BadPrice."""
+    """Return a JSON object, its numbers as the decimals written there. Raises BadPrice."""
     try:
         found = json.loads(
             text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_without_repeated_keys
@@ -111,7 +111,7 @@ def parse_prices(text: str | bytes) -> dict[str, Any]:
 
 
 def checked_prices(values: dict[str, Any]) -> EnteredPrices:
-    """An entered price, validated. Raises BadPrice for the first error."""
+    """Return an entered price, validated. Raises BadPrice for the first error."""
     try:
         return EnteredPrices.model_validate(values)
     except ValidationError as error:

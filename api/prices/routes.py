@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 5.0
 
 @router.get("/v1/prices", **described("List the prices", gives={200: Listed[PriceOut]}))
 async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response:
-    """The targets that the key's team may use, each with its price in effect and upcoming ones."""
+    """Return the targets that the key's team may use, each with its price in effect and upcoming ones."""
     gateway = gateway_of(request)
     now_us = wall_us()
     data = [

@@ -69,7 +69,7 @@ class NewItems(msgspec.Struct, frozen=True, kw_only=True):
 
 @router.post(_PATH, **described("Begin a conversation", takes=NewConversation, gives={200: Conversation}))
 async def create_conversation(request: Request, caller: ActingCaller) -> Response:
-    """A conversation that responses go on from, and add to, by its id."""
+    """Create a conversation, which responses go on from, and add to, by its id."""
     asked = parsed(await _body(request), NewConversation)
     name = f"{CONVERSATION}{secrets.token_hex(16)}"
     items = conversation.given_items(asked.items or [], secrets.token_hex(16))
@@ -80,13 +80,13 @@ async def create_conversation(request: Request, caller: ActingCaller) -> Respons
 
 @router.get(_ONE, **described("Look at a conversation", gives={200: Conversation}))
 async def read_conversation(conversation_id: str, request: Request, caller: ActingCaller) -> Response:
-    """A conversation of this key's team."""
+    """Return a conversation of this key's team."""
     return json_reply(conversation.told_of(await _found(request, caller, conversation_id)))
 
 
 @router.post(_ONE, **described("Change a conversation", takes=ConversationChange, gives={200: Conversation}))
 async def change_conversation(conversation_id: str, request: Request, caller: ActingCaller) -> Response:
-    """Replaces its metadata."""
+    """Replace its metadata."""
     asked = parsed(await _body(request), ConversationChange)
     changed = await _changed(
         request, caller, conversation_id, lambda record: conversation.with_metadata(record, asked.metadata)
@@ -96,14 +96,14 @@ async def change_conversation(conversation_id: str, request: Request, caller: Ac
 
 @router.delete(_ONE, **described("Delete a conversation", gives={200: DeletedConversation}))
 async def delete_conversation(conversation_id: str, request: Request, caller: ActingCaller) -> Response:
-    """Deletes it with its items. Responses that were made in it stay."""
+    """Delete it with its items. Responses that were made in it stay."""
     await gateway_of(request).responses.remove(caller.team_id, _checked(conversation_id))
     return json_reply(DeletedConversation(id=conversation_id))
 
 
 @router.post(_ITEMS, **described("Add items to a conversation", takes=NewItems, gives={200: ItemList}))
 async def add_items(conversation_id: str, request: Request, caller: ActingCaller) -> Response:
-    """Adds items at its end."""
+    """Add items at its end."""
     asked = parsed(await _body(request), NewItems)
     items = conversation.given_items(asked.items, secrets.token_hex(16))
     await _changed(request, caller, conversation_id, lambda record: conversation.with_turn(record, items))
@@ -132,7 +132,7 @@ async def read_item(conversation_id: str, item_id: str, request: Request, caller
 
 @router.delete(_ITEM, **described("Delete an item", gives={200: Conversation}))
 async def delete_item(conversation_id: str, item_id: str, request: Request, caller: ActingCaller) -> Response:
-    """Takes an item out of a conversation. Returns the conversation."""
+    """Take an item out of a conversation. Returns the conversation."""
     changed = await _changed(
         request, caller, conversation_id, lambda record: conversation.without_item(record, item_id)
     )
@@ -153,7 +153,7 @@ async def _changed(request: Request, caller: Caller, conversation_id: str, edit:
 
 
 def _checked(conversation_id: str) -> str:
-    """The id, which may be that of a conversation. Raises ConversationNotFound."""
+    """Check that an id may be a conversation's, and return it. Raises ConversationNotFound."""
     if not conversation_id.startswith(CONVERSATION) or not conversation_id.isprintable():
         raise ConversationNotFound(f"A conversation's id begins with `{CONVERSATION}`.")
     return conversation_id

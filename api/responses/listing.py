@@ -27,7 +27,7 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of(items: Sequence[dict[str, Any]], limit: int, order: Order, after: str) -> ItemList:
-    """The page behind the item `after`, or the first one. Raises BadRequest for an unknown item."""
+    """Return the page behind the item `after`, or the first one. Raises BadRequest for an unknown item."""
     in_order = list(items) if order == "asc" else list(reversed(items))
     if after:
         in_order = in_order[_index_of(after, in_order) + 1 :]
@@ -36,7 +36,7 @@ def page_of(items: Sequence[dict[str, Any]], limit: int, order: Order, after: st
 
 
 def whole_list(items: list[dict[str, Any]], *, has_more: bool = False) -> ItemList:
-    """These items as a list."""
+    """Return these items as a list."""
     return ItemList(
         data=items,
         first_id=items[0]["id"] if items else None,

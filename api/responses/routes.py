@@ -39,7 +39,7 @@ async def read_kept_response(
     stream: Annotated[bool, Query(description="Follow one that was begun with `background` and `stream`.")] = False,
     starting_after: Annotated[int, Query(ge=-1, description="The number of the last event that is known.")] = -1,
 ) -> Response:
-    """A response of this key's team that was kept, or is being made in the background."""
+    """Return a response of this key's team that was kept, or is being made in the background."""
     background = gateway_of(request).background
     named = _checked(response_id)
     if not stream:
@@ -54,7 +54,7 @@ async def read_kept_response(
 
 @router.delete(_PATH, **described("Delete a response", gives={200: Deleted}))
 async def delete_kept_response(response_id: str, request: Request, caller: ActingCaller) -> Response:
-    """What was kept of it is gone; conversations that went on from it have their own copy. One that is being made ends."""
+    """Delete it; conversations that went on from it have their own copy. One that is being made ends."""
     gateway, named = gateway_of(request), _checked(response_id)
     await gateway.responses.remove(caller.team_id, named)
     await gateway.background.forget(caller.team_id, named)
@@ -70,7 +70,7 @@ async def list_input_items(
     order: Order = "desc",
     after: After = "",
 ) -> Response:
-    """The items that a response was made of, newest first."""
+    """Return the items that a response was made of, newest first."""
     record = await gateway_of(request).responses.find(caller.team_id, _checked(response_id))
     items = [in_full(item) for item in msgspec.json.decode(record)["items"]]
     return json_reply(page_of(items, limit, order, after))
@@ -78,12 +78,12 @@ async def list_input_items(
 
 @router.post(f"{_PATH}/cancel", **described("Cancel a response", gives={200: KeptResponse}))
 async def cancel_kept_response(response_id: str, request: Request, caller: ActingCaller) -> Response:
-    """Ends a response that is made in the background. One that has ended stays as it is."""
+    """End a response that is made in the background. One that has ended stays as it is."""
     return json_reply(await gateway_of(request).background.cancel(caller.team_id, _checked(response_id)))
 
 
 def _checked(response_id: str) -> str:
-    """The id, which may be that of a response. Raises ResponseNotFound."""
+    """Check that an id may be a response's, and return it. Raises ResponseNotFound."""
     if not response_id.startswith(_RESPONSE) or not response_id.isprintable():
         raise ResponseNotFound(f"A response's id begins with `{_RESPONSE}`.")
     return response_id

@@ -26,7 +26,7 @@ _PARAMETERS: Final = {
     **described("Read the savings", gives={200: "What was saved, and whether the target is met"}, query=_PARAMETERS),
 )
 async def savings(request: Request, scope: FinanceReader) -> Response:
-    """The claim for UTC days from `start` to before `end`; by default the last thirty, today included.
+    """Return the claim for UTC days from `start` to before `end`; by default the last thirty, today included.
 
     A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are for finance keys.
     """

@@ -123,7 +123,7 @@ async def team_daily_activity(request: Request, caller: AuthenticatedCaller) -> 
 
 
 def _days(parameters: Parameters) -> tuple[int, int] | None:
-    """The range in microseconds, its last day included; None without dates. Raises BadRequest."""
+    """Return the range in microseconds, its last day included; None without dates. Raises BadRequest."""
     first, last = parameters.day("start_date"), parameters.day("end_date")
     if first is None and last is None:
         return None
@@ -197,7 +197,7 @@ def _by_first(rows: Iterable[UsageRow], *, newest_first: bool = False) -> list[t
 
 
 def _log_row(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
-    """An attempt as LiteLLM logs a call. Prompts and answers are not stored."""
+    """Return an attempt as LiteLLM logs a call. Prompts and answers are not stored."""
     start_us = row.at_us - (row.duration_us or 0)
     first_us = None if row.ttft_us is None else start_us + row.ttft_us
     return {

@@ -45,7 +45,7 @@ async def show_team(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) 
 async def set_team(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change", makes_team=True))], team_id: str
 ) -> Response:
-    """Creates or changes a team. 201 where it is new."""
+    """Create or change a team. 201 where it is new."""
     asked = await desk.body(PutTeam)
     team, created = await put_team(
         desk.gateway.audit,
@@ -62,7 +62,7 @@ async def set_team(
 
 @router.get(f"{PREFIX}/teams/{{team_id}}/policy", **described("Read a team's policy", gives={200: PolicyOut}))
 async def show_policy(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """The team's policy."""
+    """Return the team's policy."""
     return desk.reply(policy_out(desk.the_team))
 
 
@@ -76,7 +76,7 @@ async def show_policy(desk: Annotated[AdminRequest, Depends(admin("team.read"))]
     ),
 )
 async def change_policy(desk: Annotated[AdminRequest, Depends(admin("team.change"))]) -> Response:
-    """Changes the team's policy. Every server follows within seconds."""
+    """Change the team's policy. Every server follows within seconds."""
     asked = await desk.body(PutPolicy)
     fields = {name: getattr(asked, name) for name in PolicyChoice.__struct_fields__}
     team = await set_policy(

@@ -123,7 +123,7 @@ class PolicyOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_out(team: TeamRecord) -> PolicyOut:
-    """A team's policy as the API returns it."""
+    """Return a team's policy as the API returns it."""
     settings = team.settings
     return PolicyOut(
         quality_floor=settings.quality_floor,
@@ -137,7 +137,7 @@ def policy_out(team: TeamRecord) -> PolicyOut:
 
 
 def team_out(team: TeamRecord) -> TeamOut:
-    """A team as the API returns it."""
+    """Return a team as the API returns it."""
     return TeamOut(
         id=team.team_id,
         organisation_id=team.organisation_id,

@@ -48,7 +48,7 @@ async def put_team(
 
 
 def audit_record(team: TeamRecord) -> dict[str, Any]:
-    """A team as its audit entry stores it, without its policy, which has entries of its own."""
+    """Return a team as its audit entry stores it, without its policy, which has entries of its own."""
     return {"name": team.name, "weight": team.settings.weight}
 
 

@@ -90,7 +90,7 @@ async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
 
 
 async def usage_export(gateway: Gateway, scope: ReadScope, given: QueryParams, kind: str) -> Response:
-    """A range, grouped and complete, as CSV or NDJSON. The caller has checked that the scope may be read."""
+    """Return a range, grouped and complete, as CSV or NDJSON. The caller has checked that the scope may be read."""
     return await _export(gateway, _range_query(scope, Parameters(given, ("team_id", *_RANGE))), kind)
 
 
@@ -185,7 +185,7 @@ async def _first_page(gateway: Gateway, query: UsageQuery, *, with_totals: bool)
 
 
 async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
-    """Reads the first page before the reply starts, so that an unreachable database still gets an error status."""
+    """Read the first page before the reply starts, so that an unreachable database still gets an error status."""
     query = msgspec.structs.replace(query, limit=_EXPORT_ROWS)
     first = await _first_page(gateway, query, with_totals=False)
     headers = {"vary": "accept"}
@@ -203,7 +203,7 @@ async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
 async def _pages(
     gateway: Gateway, query: UsageQuery, page: UsagePage, heading: bytes, lines: Callable[[UsagePage], bytes]
 ) -> AsyncIterator[bytes]:
-    """The export's content, holding one page in memory. A failure raises, which cuts the connection, so that a
+    """Yield the export's content, holding one page in memory. A failure raises, which cuts the connection, so that a
     truncated file is not taken for a complete one.
     """
     yield heading + lines(page)
@@ -283,7 +283,7 @@ def _day_sums(sums: UsageSums) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> Decimal | None:
-    """The quotient to four decimals; None when `whole` is 0."""
+    """Return the quotient to four decimals; None when `whole` is 0."""
     return (Decimal(part) / Decimal(whole)).quantize(Decimal("0.0001")) if whole else None
 
 

@@ -28,7 +28,7 @@ class _Range(msgspec.Struct, frozen=True):
 
 
 def best_kind(accept: str | None, offered: Sequence[str]) -> str:
-    """The offered media type with the highest quality, the first of equals; the first offered one without a header.
+    """Return the offered media type with the highest quality, the first of equals; the first offered one without a header.
     Raises NotAcceptable.
     """
     if accept is None or not accept.strip():

@@ -10,7 +10,7 @@ from api.web.gateway import gateway_of
 
 
 def actor_of(request: Request, caller: Caller) -> Actor:
-    """The key as an audit actor, with the client's address."""
+    """Return the key as an audit actor, with the client's address."""
     gateway = gateway_of(request)
     address = address_of(request, gateway.config().sign_in.trusted_proxies)
     return Actor.of_principal(principal_of(caller, gateway.operator), address)

@@ -12,19 +12,19 @@ from api.web.gateway import Settings
 
 
 def address_of(request: Request, trusted: Sequence[Network] = ()) -> str:
-    """The client's IP address: the last hop that is no trusted proxy."""
+    """Return the client's IP address: the last hop that is no trusted proxy."""
     return client_address(
         request.client.host if request.client else "", request.headers.getlist("x-forwarded-for"), trusted
     )
 
 
 def base_url(request: Request, public_url: str | None) -> str:
-    """Base of examples, which nobody reads but who asked: the configured public URL, otherwise the host of this request."""
+    """Return the base of examples, read only by the asker: the public URL, otherwise this request's host."""
     return public_url or f"{request.url.scheme}://{request.headers.get('host', '')}"
 
 
 def link_base(request: Request, settings: Settings) -> str:
-    """Base of links that are sent to others: the configured public URL, otherwise the gateway's own address.
+    """Return the base of links that are sent to others: the public URL, otherwise the gateway's own address.
 
     The request's host is believed only where it names this machine: the port may be a forwarded one. Any other host may be forged, and
     the link would take its secret there.
@@ -35,7 +35,7 @@ def link_base(request: Request, settings: Settings) -> str:
 
 
 def _loopback(request: Request, scheme: str) -> str | None:
-    """The address that the request's host names on this machine; None for any other host."""
+    """Return the address that the request's host names on this machine; None for any other host."""
     try:
         parts = urlsplit(f"//{request.headers.get('host', '')}")
         host, port = parts.hostname or "", parts.port

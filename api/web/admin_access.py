@@ -52,16 +52,16 @@ class AdminRequest(NamedTuple):
         return self.team
 
     def may(self, right: Right) -> bool:
-        """True if the key has a right, in the address's team where there is one."""
+        """Return True if the key has a right, in the address's team where there is one."""
         return may(self.principal, right, team_id=self.team.team_id if self.team else None)
 
     async def body(self, kind: type[Body]) -> Body:
-        """The body, decoded as `kind`. Raises BadRequest, BodyTooLarge, UploadTimeout."""
+        """Return the body, decoded as `kind`. Raises BadRequest, BodyTooLarge, UploadTimeout."""
         timeout_s = self.gateway.rules().body_timeout_s
         return parsed(await read_body(self.request, timeout_s=timeout_s, most_bytes=MAX_BODY_BYTES), kind)
 
     def reply(self, value: Any, status: int = 200) -> Response:
-        """A JSON reply that is not cached: some contain secrets that are shown only once."""
+        """Return a JSON reply that is not cached: some contain secrets that are shown only once."""
         made = json_reply(value, status)
         made.headers["cache-control"] = "no-store"
         return made
@@ -91,7 +91,7 @@ class Admin(Keyed):
 
 
 async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRecord:
-    """The team of the address. Raises TeamNotFound, also for another organisation's, and for one that the key may not
+    """Return the team of the address. Raises TeamNotFound, also for another organisation's, and for one that the key may not
     read.
     """
     if may(principal, "team.read", team_id=team_id):
@@ -104,14 +104,14 @@ async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRec
 
 
 def admin(right: Right, *, makes_team: bool = False) -> Admin:
-    """The dependency for a right: `desk: Annotated[AdminRequest, Depends(admin("team.change"))]`. With `makes_team` the
+    """Return the dependency for a right: `desk: Annotated[AdminRequest, Depends(admin("team.change"))]`. With `makes_team` the
     address names a team that may not exist, and the AdminRequest has none.
     """
     return Admin(right, makes_team=makes_team)
 
 
 def _allowed(kind: type[Any], told: str, param: str | None) -> str:
-    """What would have been right, as a sentence behind msgspec's own: the fields that there are, or the words that a field
+    """Name what is allowed, as a sentence behind msgspec's own: the fields that there are, or the words that a field
     of a few may have. Empty where neither is the matter, or the fault lies deeper than the body's own fields.
     """
     described = msgspec.inspect.type_info(kind)
@@ -128,7 +128,7 @@ def _allowed(kind: type[Any], told: str, param: str | None) -> str:
 
 
 def _words(kind: msgspec.inspect.Type) -> list[str]:
-    """The words of a Literal, within a union and under a description too; none where it has others."""
+    """Return the words of a Literal, within a union and under a description too; none where it has others."""
     if isinstance(kind, msgspec.inspect.Metadata):
         return _words(kind.type)
     if isinstance(kind, msgspec.inspect.UnionType):
@@ -137,7 +137,7 @@ def _words(kind: msgspec.inspect.Type) -> list[str]:
 
 
 def parsed(body: bytes, kind: type[Body]) -> Body:
-    """A JSON body decoded as `kind`. Raises BadRequest, which names the field."""
+    """Return a JSON body decoded as `kind`. Raises BadRequest, which names the field."""
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except msgspec.ValidationError as error:

@@ -65,7 +65,7 @@ async def changing(
 
 @contextlib.asynccontextmanager
 async def looking() -> AsyncIterator[None]:
-    """A read of the accounts with a timeout. Raises refusals, and ChangesUnavailable."""
+    """Bound a read of the accounts by a timeout. Raises refusals, and ChangesUnavailable."""
     with refusals():
         async with patience(_PATIENCE_S):
             yield
@@ -73,7 +73,7 @@ async def looking() -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Maps errors of stores to the errors that callers get. Raises ChangesUnavailable where the database does not
+    """Map errors of stores to the errors that callers get. Raises ChangesUnavailable where the database does not
     answer.
     """
     try:
@@ -91,7 +91,7 @@ def refusals() -> Iterator[None]:
 
 
 def check_may_change(key: KeyRecord, *, may_all: bool) -> None:
-    """Raises NotAllowed for a key that is not a member's, unless the actor may change the whole organisation
+    """Raise NotAllowed for a key that is not a member's, unless the actor may change the whole organisation
     (`may_all`).
     """
     if key.role != "member" and not may_all:
@@ -99,13 +99,13 @@ def check_may_change(key: KeyRecord, *, may_all: bool) -> None:
 
 
 def no_such_place(scope: str, scope_id: str) -> BadRequest:
-    """The refusal of a limit or a budget of a team or a key that the organisation does not have."""
+    """Return the refusal of a limit or a budget of a team or a key that the organisation does not have."""
     lists = "GET /v1/admin/teams" if scope == "team" else "GET /v1/admin/teams/{team_id}/keys"
     return BadRequest(f"There is no {scope} `{scope_id[:80]}`; {lists} lists them.", param="scope_id")
 
 
 def checked_reason(reason: str) -> str:
-    """The reason in one line. Raises BadRequest."""
+    """Return the reason in one line. Raises BadRequest."""
     found = " ".join(reason.split())
     if len(found) > REASON_CHARS or not found.isprintable():
         raise BadRequest(f"A reason has at most {REASON_CHARS} printable characters.", param="reason")
@@ -142,6 +142,6 @@ _TOLD: Final[dict[type[Exception], Callable[[str], Refused]]] = {
 
 
 def _sentence(error: Exception) -> str:
-    """The error's text as a sentence."""
+    """Return the error's text as a sentence."""
     text = str(error).rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."

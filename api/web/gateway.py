@@ -60,14 +60,14 @@ READS_AT_ONCE: Final = 4
 
 
 class MetricsAccess(Protocol):
-    """Who may read metrics without a token."""
+    """The access to metrics without a token."""
 
     @property
     def metrics_local(self) -> bool: ...
 
 
 class ServerAddress(Protocol):
-    """Where the server listens."""
+    """The address that the server listens on."""
 
     @property
     def host(self) -> str: ...
@@ -173,7 +173,7 @@ class State(TypedDict):
 
 
 def gateway_of(request: Request) -> Gateway:
-    """The gateway that serves this request."""
+    """Return the gateway that serves this request."""
     found: Gateway = request.state.gateway
     return found
 
@@ -198,13 +198,13 @@ AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
 
 
 def read_scope(caller: Caller) -> ReadScope:
-    """The scope that a key may read: a member key its team, a finance or admin key its organisation."""
+    """Return the scope that a key may read: a member key its team, a finance or admin key its organisation."""
     team_id = None if caller.role in {"finance", "admin"} else caller.team_id
     return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
 
 
 def check_reads(scope: ReadScope, team_id: str, *, param: str = "team_id") -> None:
-    """Raises TeamNotFound for a team outside the scope. A finance key may name another organisation's team: it has no
+    """Raise TeamNotFound for a team outside the scope. A finance key may name another organisation's team: it has no
     rows, like a team that does not exist.
     """
     if scope.team_id not in {None, team_id}:
@@ -216,7 +216,7 @@ def check_reads(scope: ReadScope, team_id: str, *, param: str = "team_id") -> No
 
 
 def narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
-    """The scope of one of its teams; None leaves it as it is. Raises TeamNotFound."""
+    """Return the scope of one of its teams; None leaves it as it is. Raises TeamNotFound."""
     if team_id is None:
         return scope
     check_reads(scope, team_id)

@@ -93,7 +93,7 @@ def _response(status: int, of: Any) -> dict[str, Any]:
 
 
 def _reference(kind: Any) -> dict[str, Any]:
-    """The reference to a type's schema, which it registers."""
+    """Return the reference to a type's schema, which it registers."""
     if _is_pydantic(kind):
         reference = {"$ref": _PYDANTIC_REFS.format(model=kind.__name__)}
     else:
@@ -107,7 +107,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _with_numbers(schema: Any) -> Any:
-    """The schema with decimals as numbers: msgspec describes them as strings, but replies write exact JSON numbers."""
+    """Return the schema with decimals as numbers: msgspec describes them as strings, but replies write exact JSON numbers."""
     if isinstance(schema, list):
         return [_with_numbers(each) for each in schema]
     if not isinstance(schema, dict):

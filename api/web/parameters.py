@@ -36,22 +36,22 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 def text(about: str) -> Parameter:
-    """Declares a text; read it by `Parameters.text`, or in the route."""
+    """Declare a text; read it by `Parameters.text`, or in the route."""
     return Parameter(about, {"type": "string"})
 
 
 def texts(about: str) -> Parameter:
-    """Declares a list of texts; read it by `Parameters.texts`."""
+    """Declare a list of texts; read it by `Parameters.texts`."""
     return Parameter(about, {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_VALUES})
 
 
 def listed(about: str, allowed: Iterable[str]) -> Parameter:
-    """Declares a list of permitted words; read it by `Parameters.listed`."""
+    """Declare a list of permitted words; read it by `Parameters.listed`."""
     return Parameter(about, {"type": "array", "items": {"type": "string", "enum": [*allowed]}})
 
 
 def one_of(about: str, allowed: Iterable[str], otherwise: str | None = None) -> Parameter:
-    """Declares one of the permitted words; read it by `Parameters.one_of`."""
+    """Declare one of the permitted words; read it by `Parameters.one_of`."""
     return Parameter(
         about, {"type": "string", "enum": [*allowed], **({} if otherwise is None else {"default": otherwise})}
     )
@@ -60,24 +60,24 @@ def one_of(about: str, allowed: Iterable[str], otherwise: str | None = None) -> 
 def whole(
     about: str, *, least: int, most: int | None = None, otherwise: int | None = None, is_needed: bool = False
 ) -> Parameter:
-    """Declares a whole number; read it by `Parameters.whole`."""
+    """Declare a whole number; read it by `Parameters.whole`."""
     bounds = {"minimum": least, "maximum": most, "default": otherwise}
     known = {name: bound for name, bound in bounds.items() if bound is not None}
     return Parameter(about, {"type": "integer", **known}, is_needed)
 
 
 def flag(about: str) -> Parameter:
-    """Declares a boolean; read it by `Parameters.flag`."""
+    """Declare a boolean; read it by `Parameters.flag`."""
     return Parameter(about, {"type": "boolean"})
 
 
 def day(about: str, *, is_needed: bool = False) -> Parameter:
-    """Declares a day; read it by `Parameters.day`."""
+    """Declare a day; read it by `Parameters.day`."""
     return Parameter(about, {"type": "string", "format": "date"}, is_needed)
 
 
 def moment(about: str) -> Parameter:
-    """Declares a day or moment; read it by `Parameters.moment_us`."""
+    """Declare a day or moment; read it by `Parameters.moment_us`."""
     return Parameter(
         about, {"anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]}
     )
@@ -137,7 +137,7 @@ class Parameters:
         return known[given]
 
     def whole(self, name: str, otherwise: int, *, least: int, most: int) -> int:
-        """A whole number from `least` to `most`."""
+        """Return a whole number from `least` to `most`."""
         given = self.text(name)
         if given is None:
             return otherwise
@@ -146,7 +146,7 @@ class Parameters:
         return int(given)
 
     def flag(self, name: str) -> bool | None:
-        """True or false; None when it was not given."""
+        """Return a flag; None when it was not given."""
         given = self.text(name)
         if given is None:
             return None
@@ -155,7 +155,7 @@ class Parameters:
         return given.lower() == "true"
 
     def day(self, name: str) -> dt.date | None:
-        """A day such as 2026-04-05; None when it was not given."""
+        """Return a day such as 2026-04-05; None when it was not given."""
         given = self.text(name)
         if given is None:
             return None
@@ -165,7 +165,7 @@ class Parameters:
             raise BadRequest(f"`{name}` must be a day like 2026-04-05 (UTC).", param=name) from error
 
     def moment_us(self, name: str) -> int | None:
-        """The beginning of a day, or an RFC 3339 moment on a full hour, in microseconds; None when it was not given."""
+        """Return the beginning of a day, or an RFC 3339 moment on a full hour, in microseconds; None when it was not given."""
         given = self.text(name)
         if given is None:
             return None
@@ -194,7 +194,7 @@ def _parsed_day(text: str) -> dt.date:
 
 
 def _supported_day(day: dt.date) -> dt.date:
-    """The day, if supported. The last year of `date` is excluded, so that the end of a range is a date too."""
+    """Return the day, if supported. The last year of `date` is excluded, so that the end of a range is a date too."""
     if not _EPOCH <= day < dt.date(9998, 1, 1):
         raise ValueError("no time of ours")
     return day

@@ -7,7 +7,7 @@ _TIMES: ContextVar[float] = ContextVar("weighbridge_patience", default=1.0)
 
 
 def patience(seconds: float) -> asyncio.Timeout:
-    """A timeout of `seconds`, or of as many times that as `be_more_patient` said for whoever serves."""
+    """Return a timeout of `seconds`, or of as many times that as `be_more_patient` said for whoever serves."""
     return asyncio.timeout(seconds * _TIMES.get())
 
 

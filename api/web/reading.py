@@ -26,7 +26,7 @@ _encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 @contextlib.contextmanager
 def sound_query() -> Iterator[None]:
-    """Maps BadQuery to BadRequest."""
+    """Map BadQuery to BadRequest."""
     try:
         yield
     except BadQuery as error:
@@ -35,7 +35,7 @@ def sound_query() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
-    """A bounded number of concurrent reads of the books, with a timeout. Waits first until what this host's processes
+    """Bound the number of concurrent reads of the books, with a timeout. Waits first until what this host's processes
     booked has reached them, unless `on`. Raises UsageUnavailable.
     """
     try:
@@ -60,7 +60,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def json_reply(value: Any, status: int = 200) -> Response:
-    """A JSON reply with exact amounts."""
+    """Return a JSON reply with exact amounts."""
     return Response(json_bytes(value), status_code=status, media_type=JSON, headers={"vary": "accept"})
 
 

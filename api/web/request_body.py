@@ -15,7 +15,7 @@ MANY_REQUESTS: Final = 8
 
 
 async def read_body(request: Request, *, timeout_s: float, most_bytes: int, requests: int = 1) -> bytes:
-    """The whole body, in UTF-8. With `requests` it may hold as much as so many of them. Raises BodyTooLarge, UploadTimeout, or
+    """Return the whole body, in UTF-8. With `requests` it may hold as much as so many of them. Raises BodyTooLarge, UploadTimeout, or
     BadRequest when there is too much in it, when it is in another encoding or when the client disconnects.
     """
     body = bytearray()

@@ -1,4 +1,4 @@
-"""Where callbacks may go: public addresses, and private networks that the operator lists. Checked after each look-up."""
+"""Permitted addresses of callbacks: public ones, and private networks that the operator lists. Checked after each look-up."""
 
 import ipaddress
 import socket
@@ -29,11 +29,11 @@ class CallbackAddresses:
     """Decides on addresses and URLs of callbacks."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
-        """Raises ValueError for what is no network."""
+        """Raise ValueError for what is no network."""
         self._networks: tuple[Network, ...] = tuple(ipaddress.ip_network(each) for each in networks)
 
     def allows(self, address: str) -> bool:
-        """True for an address that may be called: public, or listed."""
+        """Return True for an address that may be called: public, or listed."""
         try:
             found = _inner(ipaddress.ip_address(address.partition("%")[0]))
         except ValueError:
@@ -41,7 +41,7 @@ class CallbackAddresses:
         return self._is_listed(found) or (found.is_global and not found.is_multicast)
 
     def check_url(self, url: str) -> None:
-        """Raises BadCallbackUrl for a URL that would never be called. Its name is looked up only when it is."""
+        """Raise BadCallbackUrl for a URL that would never be called. Its name is looked up only when it is."""
         try:
             parts = urlsplit(url)
             port, host = parts.port, parts.hostname
@@ -78,7 +78,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Raises AddressRefused when a single one of the addresses may not be called."""
+        """Raise AddressRefused when a single one of the addresses may not be called."""
         found = await self._resolver.resolve(host, port, family)
         if not found or not all(self._addresses.allows(each["host"]) for each in found):
             raise AddressRefused("the callback's name leads to an address that is not public")
@@ -89,7 +89,7 @@ class CheckedResolver(AbstractResolver):
 
 
 def _inner(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one, wherever somebody would unpack it."""
+    """Return the IPv4 address inside an IPv6 one, wherever somebody would unpack it."""
     if not isinstance(address, ipaddress.IPv6Address):
         return address
     if address in _NAT64 or address in _NAT64_LOCAL:
@@ -98,6 +98,6 @@ def _inner(address: Address) -> Address:
 
 
 def _looks_numeric(host: str) -> bool:
-    """True for what a resolver may take for an address: also `2130706433`, `0x7f.1` and `127.1`."""
+    """Return True for what a resolver may take for an address: also `2130706433`, `0x7f.1` and `127.1`."""
     last = host.rstrip(".").rpartition(".")[2]
     return ":" in host or last.isdigit() or last.lower().startswith("0x")

@@ -29,14 +29,14 @@ _MOST_KEYS: Final = 4
 
 
 class SecretState(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of a team's secrets is the current one. `rotated_us` is 0 for the first."""
+    """The version of a team's current secret. `rotated_us` is 0 for the first."""
 
     version: int = 1
     rotated_us: int = 0
 
 
 class CallbackDesk(NamedTuple):
-    """What routes need of callbacks."""
+    """The parts of callbacks that routes use."""
 
     addresses: CallbackAddresses
     secrets: "CallbackSecrets"
@@ -52,7 +52,7 @@ class CallbackSecrets:
         self._now_us = now_us
 
     async def state(self, team_id: str) -> SecretState:
-        """A team's current secret, by its version."""
+        """Return a team's current secret, by its version."""
         query = select(col(CallbackSecret.version), col(CallbackSecret.rotated_us)).where(
             col(CallbackSecret.team_id) == team_id
         )
@@ -61,11 +61,11 @@ class CallbackSecrets:
         return SecretState() if row is None else SecretState(**row)
 
     def shown(self, team_id: str, state: SecretState) -> str:
-        """The secret as receivers want it, `whsec_…`."""
+        """Return the secret as receivers want it, `whsec_…`."""
         return "whsec_" + base64.b64encode(_key(self._peppers[0], team_id, state.version)).decode()
 
     async def keys(self, team_id: str) -> tuple[bytes, ...]:
-        """The keys to sign with, the current one first."""
+        """Return the keys to sign with, the current one first."""
         state = await self.state(team_id)
         versions = [state.version]
         if state.version > 1 and self._now_us() - state.rotated_us < DAY_US:
@@ -74,11 +74,11 @@ class CallbackSecrets:
         return tuple(found[:_MOST_KEYS])
 
     def within(self, engine: AsyncEngine) -> "CallbackSecrets":
-        """The same, inside of somebody's transaction."""
+        """Return the same, inside of somebody's transaction."""
         return CallbackSecrets(engine, self._peppers, self._now_us)
 
     async def rotate(self, team_id: str) -> SecretState:
-        """Makes the next secret the current one."""
+        """Make the next secret the current one."""
         first = {"team_id": team_id, "version": 1, "rotated_us": 0}
         rotated = (
             update(CallbackSecret)

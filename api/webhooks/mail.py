@@ -26,7 +26,7 @@ class Mailer(msgspec.Struct, frozen=True, kw_only=True):
         return f"Mailer({self.host!r}, {self.port})"
 
     async def send(self, mail: EmailMessage) -> int:
-        """Returns the SMTP status, 250 for mail that was taken for everybody. Raises OSError without an answer."""
+        """Return the SMTP status, 250 for mail that was taken for everybody. Raises OSError without an answer."""
         return await asyncio.to_thread(self._send, mail)
 
     def _send(self, mail: EmailMessage) -> int:

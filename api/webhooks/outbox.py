@@ -52,7 +52,7 @@ class DueMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one message. Without a next try and a delivery it was given up."""
+    """The fate of one message. Without a next try and a delivery it was given up."""
 
     message_id: str
     type: str
@@ -154,7 +154,7 @@ class Outbox:
             return [_due(dict(row)) for row in rows]
 
     async def claim(self, message: DueMessage, lease_us: int) -> DueMessage | None:
-        """The message leased to this process, with one more attempt; None when another process was first."""
+        """Return the message leased to this process, with one more attempt; None when another process was first."""
         until_us = self._now_us() + lease_us
         claimed = msgspec.structs.replace(message, tries=message.tries + 1, next_try_us=until_us)
         taken = await self._update(_unchanged(message), tries=claimed.tries, next_try_us=until_us)
@@ -174,7 +174,7 @@ class Outbox:
         await self._update(_unchanged(message), next_try_us=next_try_us, last_status=status)
 
     async def delivery(self, message_id: str) -> Delivery | None:
-        """What became of a message; None for one that was never put, or is forgotten."""
+        """Return a message's delivery; None for one that was never put, or is forgotten."""
         columns = (col(getattr(WebhookMessage, name)) for name in Delivery.__struct_fields__)
         query = select(*columns).where(col(WebhookMessage.message_id) == wire_id_of(message_id))
         async with self._engine.connect() as connection:
@@ -194,7 +194,7 @@ class Outbox:
         )
 
     async def disabled(self, destination: str) -> bool:
-        """True if the destination replied 410 Gone and has accepted no newer message since (`weighbridge webhooks
+        """Return True if the destination replied 410 Gone and has accepted no newer message since (`weighbridge webhooks
         test`).
         """
         ours = col(WebhookMessage.destination) == destination
@@ -206,7 +206,7 @@ class Outbox:
         return gone_us is not None and (taken_us is None or taken_us < gone_us)
 
     async def state(self, destination: str) -> DestinationState:
-        """Counts of a destination's stored messages by state."""
+        """Count a destination's stored messages by state."""
         is_waiting, was_taken = (
             col(WebhookMessage.next_try_us).is_not(None),
             col(WebhookMessage.delivered_us).is_not(None),
@@ -292,12 +292,12 @@ def _due(row: Mapping[str, Any]) -> DueMessage:
 
 
 def wire_id_of(message_id: str) -> str:
-    """The id for headers: ASCII, without dots, which separate the signed parts."""
+    """Return the id for headers: ASCII, without dots, which separate the signed parts."""
     return quote(message_id, safe="/:@+=,").replace(".", "%2E")
 
 
 def envelope(wire_id: str, type: str, at_us: int, data: Mapping[str, Any]) -> bytes:  # noqa: A002 - the standard's word
-    """The body: fields of OpenAI's events (id, object, created_at) and of Standard Webhooks (timestamp). Raises
+    """Return the body: fields of OpenAI's events (id, object, created_at) and of Standard Webhooks (timestamp). Raises
     MessageTooLarge.
     """
     encoded = msgspec.json.encode(

@@ -48,11 +48,11 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     shape: Literal["standard", "slack", "mail"] = "standard"
     to: tuple[str, ...] = ()
     mailer: Mailer | None = None
-    """What hands over mail."""
+    """A transport of mail."""
 
 
 class Callbacks(NamedTuple):
-    """How callbacks are sent: which addresses may be called, and what signs for a team."""
+    """The rules of callbacks: the addresses that may be called, and the secrets that sign for a team."""
 
     addresses: CallbackAddresses
     keys_of: Callable[[str], Awaitable[tuple[bytes, ...]]]
@@ -75,7 +75,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def destinations_of(
     configured: Sequence[WebhookDestination], resolve: Callable[[str], str], mail: MailServer | None = None
 ) -> dict[str, Destination]:
-    """The destinations with resolved addresses and keys. Raises BadSecret, naming the destination."""
+    """Return the destinations with resolved addresses and keys. Raises BadSecret, naming the destination."""
     found = {}
     for each in configured:
         references = [each.secret, each.previous_secret] if each.shape == "standard" else []
@@ -107,7 +107,7 @@ def _mailer(server: MailServer | None, resolve: Callable[[str], str]) -> Mailer 
 
 
 def decide(answer: Answer, tries: int, now_us: int, jitter: float) -> Verdict:
-    """The verdict after the `tries`-th attempt. `jitter`, from 0 to 1, spreads messages that failed together."""
+    """Return the verdict after the `tries`-th attempt. `jitter`, from 0 to 1, spreads messages that failed together."""
     if 200 <= answer.status < 300:  # noqa: PLR2004 - success, and nothing else is
         return Verdict(result="delivered")
     if answer.status == GONE:
@@ -165,7 +165,7 @@ class Sender:
             await self._checked_session.close()
 
     async def run(self, poll_s: float = _POLL_S) -> None:
-        """Sends for ever. Each destination has its own loop, so that a slow one delays no other."""
+        """Send for ever. Each destination has its own loop, so that a slow one delays no other."""
         async with asyncio.TaskGroup() as loops:
             for name in self._destinations:
                 loops.create_task(self._serve(name, poll_s))
@@ -236,7 +236,7 @@ class Sender:
             return Answer(status=response.status, retry_after_s=wait_s)
 
     async def _route(self, message: DueMessage) -> tuple[aiohttp.ClientSession, str, Sequence[bytes]]:
-        """How a message is sent, where to, and what signs it. Raises BadCallbackUrl for an address that is not allowed."""
+        """Return a message's destination, with its keys. Raises BadCallbackUrl for an address that is not allowed."""
         if self._callbacks is None or self._checked_session is None or message.url is None:
             destination = self._destinations[message.destination]
             return self._session, destination.url, destination.keys
@@ -267,7 +267,7 @@ def _session(timeout_s: float, connector: aiohttp.TCPConnector) -> aiohttp.Clien
 
 
 def _checked(addresses: CallbackAddresses) -> aiohttp.TCPConnector:
-    """Connections to addresses that were looked up, and looked at, for this very try."""
+    """Connect only to addresses that were looked up, and looked at, for this very try."""
     return aiohttp.TCPConnector(
         limit=64,
         limit_per_host=_AT_ONCE,

@@ -17,7 +17,7 @@ class _Envelope(msgspec.Struct):
 
 
 def words_of(body: bytes) -> str:
-    """What a message says in words: its `text`, or else its type with its fields, cut to MOST_CHARS."""
+    """Put a message in words: its `text`, or else its type with its fields, cut to MOST_CHARS."""
     try:
         told = msgspec.json.decode(body, type=_Envelope)
     except msgspec.MsgspecError:
@@ -31,12 +31,12 @@ def words_of(body: bytes) -> str:
 
 
 def slack_body(body: bytes) -> bytes:
-    """The message as Slack's incoming webhooks read it. Names from our data cannot mention or link anything."""
+    """Return the message as Slack's incoming webhooks read it. Names from our data cannot mention or link anything."""
     return json.dumps({"text": html.escape(words_of(body), quote=False)}).encode()
 
 
 def mail_of(body: bytes, message_id: str, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """The message as mail. Its id is the same at every try, so that a mailbox shows it once."""
+    """Return the message as mail. Its id is the same at every try, so that a mailbox shows it once."""
     words = words_of(body)
     mail = EmailMessage()
     subject = " ".join(words.split())[:_SUBJECT_CHARS]

@@ -17,7 +17,7 @@ class BadSecret(ValueError):
 
 
 def signing_key(secret: str) -> bytes:
-    """The decoded bytes of a `whsec_…` secret. Raises BadSecret."""
+    """Return the decoded bytes of a `whsec_…` secret. Raises BadSecret."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if secret.startswith(_PREFIX) else b""
     except (binascii.Error, ValueError):
@@ -31,7 +31,7 @@ def signing_key(secret: str) -> bytes:
 
 
 def signed_headers(message_id: str, sent_s: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
-    """The three headers of a signed message. With two keys either signature verifies, so that receivers can rotate
+    """Return the three headers of a signed message. With two keys either signature verifies, so that receivers can rotate
     secrets.
     """
     signed = b".".join((message_id.encode("ascii"), str(sent_s).encode(), body))

@@ -21,7 +21,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def destination_url(value: str) -> str:
-    """Returns an address that messages may be posted to. Raises ValueError, which does not repeat it."""
+    """Return an address that messages may be posted to. Raises ValueError, which does not repeat it."""
     parts = urlsplit(value)
     if parts.hostname is None or parts.port == 0:
         raise ValueError("must be an address such as https://example.com/hooks")

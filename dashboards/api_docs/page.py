@@ -45,7 +45,7 @@ async def show_reference(view: Annotated[PageRequest, Depends(allowed("organisat
 
 @router.get("/dashboard/api/openapi.json")
 async def download(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """The document that GET /v1/openapi.json serves, indented, as an attachment."""
+    """Send the document that GET /v1/openapi.json serves, indented, as an attachment."""
     headers = {
         "content-disposition": 'attachment; filename="weighbridge-openapi.json"',
         "cache-control": "no-store",

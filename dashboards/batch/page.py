@@ -76,7 +76,7 @@ _LINES: Final = (
 
 @router.get(PLACE)
 async def show_batches(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """The newest batches of the teams that the viewer may read."""
+    """Show the newest batches of the teams that the viewer may read."""
     gateway = view.gateway
     everybody = view.may("organisation.read")
     found: list[Batch] = []
@@ -190,7 +190,7 @@ async def cancel(view: Annotated[PageRequest, Depends(allowed("team.change"))], 
 
 @router.post("/dashboard/teams/{team_id}/batches/{batch_id}/resend")
 async def resend(view: Annotated[PageRequest, Depends(allowed("team.change"))], batch_id: str) -> Response:
-    """Sends the message of its end once more."""
+    """Send the message of its end once more."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))
@@ -204,7 +204,7 @@ async def resend(view: Annotated[PageRequest, Depends(allowed("team.change"))], 
 
 @router.get("/dashboard/teams/{team_id}/batches/{batch_id}/files/{kind}")
 async def download(view: Annotated[PageRequest, Depends(allowed("team.change"))], batch_id: str, kind: str) -> Response:
-    """The output or error file, for whoever administers the team: it is full of prompts and answers."""
+    """Show the output or error file, for whoever administers the team: it is full of prompts and answers."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))
@@ -240,7 +240,7 @@ def _row(batch: Batch) -> dict[str, Any]:
 
 
 def _figures(batch: Batch, expected: Estimate, now_us: int) -> dict[str, Any]:
-    """What is computed of a batch, for its page."""
+    """Compute a batch's figures for its page."""
     done = batch.completed + batch.failed
     until_us = batch.finalizing_us or batch.cancelling_us or now_us
     minutes = None if batch.in_progress_us is None else max(1, until_us - batch.in_progress_us) / 60_000_000
@@ -258,7 +258,7 @@ def _figures(batch: Batch, expected: Estimate, now_us: int) -> dict[str, Any]:
 
 
 def _message_id(batch: Batch) -> str | None:
-    """The id of the message of a batch's end; None where nobody is told, or it has not ended."""
+    """Return the id of the message of a batch's end; None where nobody is told, or it has not ended."""
     event = EVENTS.get(batch.status)
     return None if batch.callback_url is None or event is None else event_id(batch.batch_id, event)
 

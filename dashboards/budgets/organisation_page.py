@@ -82,7 +82,7 @@ def _row(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tu
 
 
 def _whose(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
-    """Whose a budget is, by name, and the page where it is changed; '' where there is none."""
+    """Return a budget's owner by name, and the page where it is changed; '' where there is none."""
     budget = standing.budget
     if budget.scope == "team":
         return teams.get(budget.scope_id, budget.scope_id), _page(budget.scope_id, budget.budget_id)

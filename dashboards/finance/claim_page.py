@@ -78,7 +78,7 @@ _DAYS: Final = (
 
 @router.get("/dashboard/finance")
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The claim for the chosen days, of the organisation or of one team."""
+    """Show the claim for the chosen days, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     async with reading(gateway, on=True):

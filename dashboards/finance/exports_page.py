@@ -30,7 +30,7 @@ _MOST_COST_BUCKETS: Final = 180
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The exports on offer for the chosen days."""
+    """Show the exports on offer for the chosen days."""
     now_us = view.now_us
     period = period_of(view.query, now_us)
     async with reading(view.gateway, on=True):
@@ -65,7 +65,7 @@ async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 
 @router.get(f"{PATH}/focus.csv")
 async def focus(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The FOCUS 1.2 dataset as CSV."""
+    """Send the FOCUS 1.2 dataset as CSV."""
     period = _valid_period(view)
     given = {"start": period.first, "end": period.end, "granularity": view.query.get("granularity", "day")}
     reply = await focus_reply(view.gateway, whole_organisation(view), QueryParams(given))
@@ -106,7 +106,7 @@ async def embeddings(view: Annotated[PageRequest, Depends(allowed("finance.read"
 
 
 def _valid_period(view: PageRequest) -> Period:
-    """The period of the address. Raises BadRequest instead of falling back to the usual days, which a file would not
+    """Return the period of the address. Raises BadRequest instead of falling back to the usual days, which a file would not
     reveal.
     """
     period = period_of(view.query, view.now_us)
@@ -131,7 +131,7 @@ def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
 
 
 def _as_download(reply: Response, name: str) -> Response:
-    """The reply as an attachment that no cache stores."""
+    """Return the reply as an attachment that no cache stores."""
     for header, value in SAFE.items():
         reply.headers[header] = value
     reply.headers["content-disposition"] = f'attachment; filename="{name}"'

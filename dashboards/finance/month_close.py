@@ -24,9 +24,9 @@ class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
     claim: Claim
     before: SpendSum
     late: tuple[Late, ...] = ()
-    """What belongs to the month and came after it was signed: it stands in a later one."""
+    """Bookings that belong to the month and came after it was signed: they stand in a later one."""
     taken_over: tuple[Late, ...] = ()
-    """What stands in the month and belongs to an earlier one, which was signed before it came."""
+    """Bookings that stand in the month and belong to an earlier one, which was signed before they came."""
 
     @property
     def lines(self) -> tuple[PeriodLine, ...]:
@@ -51,7 +51,7 @@ class MonthClose:
         self._now_us = now_us
 
     async def read(self, scope: ReadScope, month: Month) -> ClosingMonth:
-        """The month with its claim and the previous month's spend."""
+        """Return the month with its claim and the previous month's spend."""
         facts, claim = await self._facts(scope, month)
         before = month.previous
         lines = await self._periods.lines(scope, before.start_us, before.end_us, ())

@@ -130,7 +130,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.post(f"{PATH}/check")
 async def check(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Requests a new check of the month against the ledger, in the background. The books do not change."""
+    """Request a new check of the month against the ledger, in the background. The books do not change."""
     if not view.principal.of_operators:
         # The check reads all organisations' books and may take hours.
         return view.redirect(PATH, told="Who runs the gateway has the books checked.", tone="info")

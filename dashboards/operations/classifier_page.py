@@ -52,7 +52,7 @@ TUNINGS: Final = (
 
 @router.get(f"{HOME}/classifier")
 async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The model, its tunings and abilities. Drift is computed in the background and loaded as a part of the page."""
+    """Show the model, its tunings and abilities. Drift is computed in the background and loaded as a part of the page."""
     gateway = view.gateway
     if view.is_part:
         return view.part("operations/_drift.html", **await _drift(view))

@@ -25,7 +25,7 @@ COLUMNS: Final = (
 
 @router.get(f"{HOME}/config")
 async def show_config(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The configuration of this process, after the last reload, with environment variables applied."""
+    """Show the configuration of this process, after the last reload, with environment variables applied."""
     section, defaults = view.query.get("section", ""), view.query.get("defaults", "") == "yes"
     config, environment = view.gateway.every_setting()
     everything = lines(config, os.environ) + ([] if environment is None else environment_lines(environment))

@@ -132,7 +132,7 @@ async def show_measurement(
 
 @router.post(f"{PLACE}/{{measurement_id}}/stop")
 async def stop(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
-    """Stops a measurement; it may go on later."""
+    """Stop a measurement; it may go on later."""
     found = await _found(view, measurement_id)
     stopped = await stop_measurement(view.gateway.audit, view.actor, view.gateway.operator, found.measurement_id)
     return view.redirect(_address(found), told="Stopped; it may go on." if stopped else "It had ended already.")
@@ -162,7 +162,7 @@ async def go_on(view: Annotated[PageRequest, Depends(allowed("operations.change"
 
 @router.post(f"{PLACE}/{{measurement_id}}/accept")
 async def accept(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
-    """Puts the measured row in use, as a new tuning."""
+    """Put the measured row in use, as a new tuning."""
     found = await _found(view, measurement_id)
     result = read_result(found)
     try:

@@ -181,7 +181,7 @@ async def undrain(
 
 
 async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
-    """What the pool's hours of the last days earned; None where it has no price, or the books cannot be read now."""
+    """Return the pool's earnings of the last days; None where it has no price, or the books cannot be read now."""
     sections = [each for each in view.gateway.claims.pools if each.name == pool]
     now = wall_us()
     start_us = now - now % HOUR_US - _EARNED_DAYS * DAY_US
@@ -195,7 +195,7 @@ async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
 
 
 def _versions(view: PageRequest, told: Mapping[str, Any]) -> Table | None:
-    """What each version's replicas do; None where none says its version."""
+    """Return the replicas' figures by version; None where no replica says its version."""
     rows = [
         {
             "version": each["version"],

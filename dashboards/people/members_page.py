@@ -40,13 +40,13 @@ _COLUMNS: Final = (
 
 @router.get(_PLACE)
 async def list_members(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's members, and the form to add one."""
+    """Show the team's members, and the form to add one."""
     return await _list(view, {}, {})
 
 
 @router.post(_PLACE)
 async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Adds a person of the organisation, or changes a member's role."""
+    """Add a person of the organisation, or change a member's role."""
     form = await view.form()
     try:
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
@@ -97,7 +97,7 @@ async def _new_person(view: PageRequest, email: str, name: str) -> Person:
 
 @router.post(f"{_PLACE}/remove")
 async def take_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Removes a member from the team."""
+    """Remove a member from the team."""
     form = await view.form()
     try:
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()

@@ -1,4 +1,4 @@
-"""What the gateway would choose for a prompt at several minimum qualities. Nothing is called, booked or kept."""
+"""The gateway's choice for a prompt at several minimum qualities. Nothing is called, booked or kept."""
 
 import asyncio
 from typing import Final
@@ -35,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing could be asked."""
     deciding: str = ""
     two_first: str = ""
-    """Which two cheap models would be asked first, and who where they differ, where that is wanted; empty for none."""
+    """The two cheap models that would be asked first, and who where they differ, where that is wanted; empty for none."""
     refusal: str = ""
 
 
@@ -44,7 +44,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
 
     complexity: float
     ask: str
-    """What was taken for the ask, and where it stands, in words. It is shown and kept nowhere."""
+    """The text taken for the ask, and its place, in words. It is shown and kept nowhere."""
     ask_place: str
     kind: str
     input_tokens: int

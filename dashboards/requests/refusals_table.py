@@ -24,7 +24,7 @@ def refusals_table(
     names: Mapping[str, str] | None = None,
     within_team: bool = False,
 ) -> Table:
-    """The table of refusals; `names` are of keys, by id."""
+    """Return the table of refusals; `names` are of keys, by id."""
     rows = [
         {
             "team": each["team_id"] or NOBODY,

@@ -50,7 +50,7 @@ async def begin(provider: str, request: Request) -> Response:
 
 @router.get("/dashboard/sign-in/{provider}/callback")
 async def finish(provider: str, request: Request) -> Response:
-    """Handles the provider's callback. The pending sign-in is used up, whatever the result."""
+    """Handle the provider's callback. The pending sign-in is used up, whatever the result."""
     gateway = gateway_of(request)
     found = gateway.providers.get(provider)
     if found is None:
@@ -67,7 +67,7 @@ async def finish(provider: str, request: Request) -> Response:
 
 
 async def _complete(request: Request, gateway: Gateway, finished: "SignInResult", section: OidcSection) -> Response:
-    """The reply that opens a session, after provisioning the person."""
+    """Return the reply that opens a session, after provisioning the person."""
     person = await arrive(gateway.audit, finished.identity, section, client_address(request))
     try:
         return await enter(request, gateway, person, "oidc", local_next(finished.next_path))

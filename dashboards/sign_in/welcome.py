@@ -19,7 +19,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 @router.get(WELCOME + "/{token}")
 async def show(token: str, request: Request) -> Response:
-    """The form. Opening it does not use up the link, because mail programs open links too."""
+    """Return the form. Opening it does not use up the link, because mail programs open links too."""
     gateway = gateway_of(request)
     person = await _person_of_link(gateway, token)
     return _unusable() if person is None else _page(gateway, person)
@@ -27,7 +27,7 @@ async def show(token: str, request: Request) -> Response:
 
 @router.post(WELCOME + "/{token}")
 async def choose(token: str, request: Request) -> Response:
-    """Sets the password, ends all earlier sessions, and signs in."""
+    """Set the password, end all earlier sessions, and sign in."""
     check_origin(request)
     gateway, form = gateway_of(request), await read_form(request)
     person = await _person_of_link(gateway, token)
@@ -53,7 +53,7 @@ async def choose(token: str, request: Request) -> Response:
 
 
 def chosen_password(form: Form) -> str:
-    """The new password, entered twice. Raises FormError."""
+    """Return the new password, entered twice. Raises FormError."""
     password = form.secret("password")
     if not password:
         raise FormError("password", "Choose a password.")

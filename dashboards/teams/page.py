@@ -59,13 +59,13 @@ _LATEST_TABLES: Final = frozenset({"speed", "failures"})
 
 @router.get("/dashboard/teams")
 async def teams(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """The viewer's teams; all of the organisation's for those who may read it."""
+    """Show the viewer's teams; all of the organisation's for those who may read it."""
     return await _teams(view)
 
 
 @router.post("/dashboard/teams")
 async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Creates a team by id and name."""
+    """Create a team by id and name."""
     form = await view.form()
     try:
         team_id = form.text("team_id", required=True)
@@ -81,7 +81,7 @@ async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation
 
 @router.get("/dashboard/teams/{team_id}")
 async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """A team's overview."""
+    """Show a team's overview."""
     if view.query.get("table") in _LATEST_TABLES:
         return await latest(view)
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
@@ -125,7 +125,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
 
 @router.get("/dashboard/teams/{team_id}/savings")
 async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
+    """Show the team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
     the rest.
     """
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
@@ -176,7 +176,7 @@ async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 
 async def _check_new(view: PageRequest, team_id: str) -> None:
-    """Raises FormError for an existing id: submitting the form twice, or by accident, must not rename a team."""
+    """Raise FormError for an existing id: submitting the form twice, or by accident, must not rename a team."""
     known = await view.gateway.accounts.teams_of(view.principal.organisation_id)
     if any(team.team_id == team_id for team in known):
         raise FormError("team_id", "Your organisation has a team of this id already.")
@@ -309,7 +309,7 @@ def _scope(view: PageRequest) -> ReadScope:
 
 
 def _figures(usage: Usage) -> dict[str, Any]:
-    """The headline figures."""
+    """Return the headline figures."""
     period, month = usage.period, usage.month
     coming = usage.forecast(usage.month_end_us, HABITS)
     spent = month.known_cost_nanousd

@@ -65,7 +65,7 @@ class Allowed:
         return PageRequest(request, gateway, principal, session, team, names, sent)
 
     def _during_outage(self, request: Request, gateway: Gateway) -> PageRequest:
-        """The request while the database is down: operators may read their pages, to see the outage; all others get
+        """Return the request while the database is down: operators may read their pages, to see the outage; all others get
         DatabaseAway.
         """
         session = remembered_operator(request, gateway)
@@ -75,12 +75,12 @@ class Allowed:
 
 
 def allowed(right: Right) -> Allowed:
-    """The dependency for a right: `view: Annotated[PageRequest, Depends(allowed("team.read"))]`."""
+    """Return the dependency for a right: `view: Annotated[PageRequest, Depends(allowed("team.read"))]`."""
     return Allowed(right)
 
 
 async def session_of(request: Request, gateway: Gateway) -> Session | None:
-    """The request's session, or None. Raises DatabaseAway."""
+    """Return the request's session, or None. Raises DatabaseAway."""
     cookie = request.cookies.get(COOKIE)
     # Automatic refreshes must not extend the session.
     by_hand = request.headers.get("hx-request") != "true"
@@ -95,7 +95,7 @@ async def session_of(request: Request, gateway: Gateway) -> Session | None:
 
 
 def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
-    """The cached session of an operator, for while the database is down; None for others."""
+    """Return the cached session of an operator, for while the database is down; None for others."""
     session = gateway.sessions.remembered(request.cookies.get(COOKIE, ""))
     if session is None or not may(session.principal(gateway.operator), "operations.read"):
         return None
@@ -103,7 +103,7 @@ def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
 
 
 def check_origin(request: Request) -> None:
-    """Raises CrossSite for a request that another site initiated. Browsers without the headers are covered by the CSRF
+    """Raise CrossSite for a request that another site initiated. Browsers without the headers are covered by the CSRF
     token.
     """
     site = request.headers.get("sec-fetch-site")
@@ -117,7 +117,7 @@ def check_origin(request: Request) -> None:
 
 
 async def _checked_form(request: Request, session: Session) -> Form | None:
-    """The form, after verifying the session's CSRF token in a header or field. Raises CrossSite."""
+    """Return the form, after verifying the session's CSRF token in a header or field. Raises CrossSite."""
     is_form = request.headers.get("content-type", "").startswith(FORM)
     form = await read_form(request) if is_form else None
     given = request.headers.get(CSRF_HEADER) or (form.text("csrf") if form is not None else "")
