@@ -32,7 +32,7 @@ class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def narrowed(of_team: frozenset[str] | None, of_key: Iterable[str] | None) -> frozenset[str] | None:
-    """Returns the models that a key may use: its own, as far as its team may use them; None for all.
+    """Return the models that a key may use: its own, as far as its team may use them; None for all.
 
     A name that ends in `*` is a wildcard of the configuration, which allows all that it stands for.
     """

@@ -7,14 +7,14 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.store import LearningStore
-from cost.claim.reading import ARMS_WITHIN_S, ClaimBooks, ClaimReader
-from cost.claim.report import Claim, claim, claim_as_json
-from cost.claim.savings import Ground
 from cost.config import CostSection
+from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
 from cost.fleet.pool_config import PoolSection
-from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
+from cost.savings.comparisons import Ground
+from cost.savings.savings_reader import ARMS_WITHIN_S, ClaimBooks, ClaimReader
+from cost.savings.savings_report import Claim, claim, claim_as_json
 from proxy.plan.evidence import PUBLISHED, UNMEASURED, Evidence
 
 

@@ -1,6 +1,6 @@
-"""What a wire costs of processor time: a request read, a whole answer and a chunk of a stream written, each beside chat's.
+"""The processor time of a wire: a request read, a whole answer and a chunk of a stream written, each beside chat's.
 
-    python -m benchmarks.wire_cost [--rounds 40]
+python -m benchmarks.wire_cost [--rounds 40]
 
 The wires take turns, round by round, so that whatever else the machine does meets all of them; of each the least counts.
 """
@@ -107,7 +107,7 @@ def _decode(stream: list[bytes]) -> float:
 
 
 def main() -> None:
-    """Prints microseconds a request and a chunk."""
+    """Print microseconds a request and a chunk."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--rounds", type=int, default=40)
     rounds: int = asked.parse_args().rounds

@@ -15,7 +15,7 @@ from accounts.store import AccountStore
 from classifier.learning.store import Verdict
 from classifier.onnx_classifier import load_classifier
 from cost.price_book.book import PriceBook
-from cost.price_book.watch import PriceWatch
+from cost.price_book.price_updates import PriceWatch
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
 from gateway.link.data_sources import DataSources
@@ -34,13 +34,13 @@ from gateway.wiring.pipeline import (
     warn_of_models,
 )
 from gateway.wiring.policy import choice_evidence
-from gateway.wiring.pool_queues import sized
 from gateway.wiring.worker_books import ProcessParts
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
 from providers.retry_budget import RetryBudgets
 from proxy.admin.worker_report import WorkerReport, report_of
 from proxy.admit.admission import AdmissionControl
+from proxy.admit.queues.pool_sizes import sized
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.judge import schema_check

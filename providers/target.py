@@ -5,8 +5,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cost.claim.comparators import Comparator
 from cost.prices import Price, ServiceTier
+from cost.savings.comparators import Comparator
 
 Tier = Literal["interactive", "batch"]
 Capability = Literal[

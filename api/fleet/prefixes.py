@@ -12,7 +12,7 @@ from api.web.openapi import described
 from api.web.parameters import Parameters, text, whole
 from api.web.reading import json_reply, reading
 from cost.times import DAY_US, wall_us
-from selfhosted.prefixes.report import prefixes_as_json, rates_of, stability
+from selfhosted.prefixes.prefix_report import prefixes_as_json, rates_of, stability
 from selfhosted.prefixes.store import KEPT_DAYS, PrefixStore
 
 router = APIRouter(tags=["fleet"])

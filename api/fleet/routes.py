@@ -36,7 +36,7 @@ from proxy.errors import (
 )
 from proxy.parse.headers import read_headers
 from selfhosted.config import RegistrationConfig
-from selfhosted.fleet_view import FleetView, WatchedPool, fleet_as_json, told_pool, told_wish
+from selfhosted.health.fleet_view import FleetView, WatchedPool, fleet_as_json, told_pool, told_wish
 from selfhosted.registry.origin import OriginOutside, OriginRefused, checked_origin
 from selfhosted.registry.store import NameTaken, PoolFull
 

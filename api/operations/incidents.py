@@ -63,7 +63,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The identity of the incident, from one look to the next."""
+        """The key by which an incident is recognised in the next reading."""
         return (self.kind, self.subject)
 
 

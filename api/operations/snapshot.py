@@ -19,7 +19,7 @@ from api.web.gateway import Gateway, Settings
 from classifier.onnx_classifier import OnnxClassifier
 from cost.times import iso, wall_us
 from providers.target import Tier
-from selfhosted.fleet_view import fleet_as_json as told_fleet
+from selfhosted.health.fleet_view import fleet_as_json as told_fleet
 
 PATIENCE_S: Final = 2.0
 TIERS: Final[tuple[Tier, ...]] = ("interactive", "batch")

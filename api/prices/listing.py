@@ -8,9 +8,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from cost import times
+from cost.meters import METER_NAMES
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.price_config import EnteredPrices
-from cost.prices import METERS, Price, usd
+from cost.prices import Price, usd
 from settings.words import closest, in_words
 
 _MOST_UPCOMING: Final = 16
@@ -78,7 +79,7 @@ def figures_told(price: Price | None) -> dict[str, Any]:
 
 
 def _per_million(price: Price) -> dict[str, str]:
-    figures = dict(zip(METERS, price.figures(), strict=True))
+    figures = dict(zip(METER_NAMES, price.figures(), strict=True))
     return {name: exact(usd(figure)) for name, figure in figures.items() if name != "request"}
 
 

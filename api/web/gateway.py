@@ -33,7 +33,7 @@ from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
 from cost.ledger.drain import Drain
-from cost.price_book.watch import PriceWatch
+from cost.price_book.price_updates import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
 from providers.config import ProvidersSection
@@ -52,7 +52,7 @@ from proxy.settle.observers.metrics import Metrics
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
 from proxy.shared.deadline import DeadlinesSection
-from selfhosted.fleet_view import FleetView
+from selfhosted.health.fleet_view import FleetView
 from selfhosted.registry.registry_metrics import RegistryMetrics
 
 READS_AT_ONCE: Final = 4

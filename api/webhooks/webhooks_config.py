@@ -50,7 +50,7 @@ class MailServer(Section):
     port: int = Field(default=587, ge=1, le=65_535, description="Its port.")
     security: Literal["starttls", "tls", "none"] = Field(
         default="starttls",
-        description="`starttls` turns to TLS before anything is said, `tls` begins with it; `none` is for this machine only.",
+        description="`starttls`, `tls` from the start, or `none` (this machine only).",
     )
     user: str | None = Field(default=None, max_length=200, description="Who signs in there; nobody does without it.")
     password: SecretRef | None = Field(default=None, description="Where that one's password is found, `env:NAME`.")
@@ -75,25 +75,21 @@ class WebhookDestination(Section):
     )
     shape: Literal["standard", "slack", "mail"] = Field(
         default="standard",
-        description='`standard` posts Standard Webhooks, `slack` posts `{"text": …}` as Slack and what is like it reads, `mail` '
-        "sends the words by `webhooks.mail`.",
+        description='`standard`: Standard Webhooks; `slack`: `{"text": …}`; `mail`: by `webhooks.mail`.',
     )
     url: Annotated[str, AfterValidator(destination_url)] | None = Field(
         default=None,
         max_length=2_000,
         description="Where messages are posted; https, or http on this machine. Not for mail.",
     )
-    url_from: SecretRef | None = Field(
-        default=None, description="In place of `url`, for an address that is a secret such as Slack's: `env:NAME`."
-    )
+    url_from: SecretRef | None = Field(default=None, description="In place of `url`, for a secret address: `env:NAME`.")
     to: tuple[MailAddress, ...] = Field(default=(), max_length=20, description="Of mail: who gets it.")
     secret: SecretRef | None = Field(
         default=None,
-        description="Where the signing secret is found, `env:NAME`; it is `whsec_` and base64 of 24 to 64 bytes. Needed for "
-        "`standard`, the others are not signed.",
+        description="The signing secret, `env:NAME`: `whsec_` and base64 of 24 to 64 bytes. Needed for `standard`.",
     )
     previous_secret: SecretRef | None = Field(
-        default=None, description="While a secret is being replaced: the old one, which messages are signed with too."
+        default=None, description="The old secret while it is replaced; both sign."
     )
 
     @model_validator(mode="after")

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.web.reading import reading
-from cost.claim.reading import ClaimBooks
-from cost.claim.report import DAILY_COLUMNS, Claim, FleetClaim, comparability, daily
-from cost.claim.savings import ComparatorName, Part, Word
 from cost.prices import NANO_PER_USD
 from cost.reports.usage import known_cost
+from cost.savings.comparisons import ComparatorName, Part, Word
+from cost.savings.savings_reader import ClaimBooks
+from cost.savings.savings_report import DAILY_COLUMNS, Claim, FleetClaim, comparability, daily
 from cost.times import start_of
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table

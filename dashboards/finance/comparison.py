@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reconcile.anthropic import read_anthropic
-from cost.reconcile.books import booked
+from cost.reconcile.ledger_side import booked
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare, days_between
 from cost.reconcile.openai import read_openai
 from cost.reconcile.statement import Statement

@@ -6,15 +6,15 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from api.claims import Claims
-from cost.claim.report import Claim
 from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing
 from cost.close.month import Month
-from cost.ledger.late import Late, late_between
+from cost.ledger.late_entries import Late, late_between
 from cost.reconcile.coverage import compared_days
 from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
 from cost.reports.scope import ReadScope
+from cost.savings.savings_report import Claim
 
 
 class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):

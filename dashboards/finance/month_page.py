@@ -13,7 +13,7 @@ from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing, SignedMonth
 from cost.close.month import Month, month_of, parse_month
 from cost.close.statement import statement_csv
-from cost.ledger.late import Late
+from cost.ledger.late_entries import Late
 from cost.reports.period import Part, SpendSum, part_of
 from dashboards.finance.month_change import mark_step, sign_off
 from dashboards.finance.month_close import ClosingMonth, MonthClose

@@ -29,7 +29,15 @@ from cost.budgets.budget import Budget, BudgetStatus, Kind
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.reports.keys import KeyUse, read_key_use
-from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_as_form, limits_in, rule_in_words
+from dashboards.limits.limit_fields import (
+    FIELDS,
+    KINDS,
+    PERIOD_CHOICES,
+    dollars_in,
+    limits_as_form,
+    limits_in,
+    rule_in_words,
+)
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
@@ -275,7 +283,7 @@ def _new(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]
         base=_base(view),
         roles=_ROLES if view.may("organisation.change") else (),
         fields=FIELDS,
-        periods=PERIODS,
+        periods=PERIOD_CHOICES,
         kinds=KINDS,
         tomorrow=(utc_now() + _DAY).date().isoformat(),
         values=values,
@@ -386,7 +394,7 @@ def _budget_in(view: PageRequest, form: Form) -> Budget | None:
         organisation_id=view.the_team.organisation_id,
         scope="key",
         scope_id="",
-        period=cast(Period, form.one_of("budget_period", tuple(name for name, _ in PERIODS))),
+        period=cast(Period, form.one_of("budget_period", tuple(name for name, _ in PERIOD_CHOICES))),
         kind=cast(Kind, form.one_of("budget_kind", tuple(name for name, _ in KINDS))),
         limit_nanousd=limit,
     )

@@ -7,6 +7,7 @@ import msgspec
 
 from cost.budgets.budget import limit_from_usd
 from cost.budgets.budget_errors import BadBudget
+from cost.budgets.periods import PERIODS
 from dashboards.web.forms import Form, FormError
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import LEAST, MOST, Rule
@@ -27,7 +28,7 @@ HEADINGS: Final = {
     "concurrency": "In flight",
 }
 """Column headings by name."""
-PERIODS: Final = (("day", "each day"), ("week", "each week, from Monday"), ("month", "each month"))
+PERIOD_CHOICES: Final = tuple((name, row.every) for name, row in PERIODS.items())
 KINDS: Final = (("soft", "Soft: it warns"), ("hard", "Hard: it is never overrun"))
 ENDS: Final = (
     ("refuse", "Refuse, or warn if soft"),

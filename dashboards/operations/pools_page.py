@@ -20,7 +20,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound, UsageUnavailable
-from selfhosted.fleet_view import FleetView, WatchedPool, told_pool
+from selfhosted.health.fleet_view import FleetView, WatchedPool, told_pool
 from selfhosted.registry.store import PoolFull
 
 router: Final = APIRouter(include_in_schema=False)

@@ -19,8 +19,8 @@ from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, NameTaken, PoolNotFound, RolloutRefused, VersionNotFound
 from selfhosted.config import PoolConfig
-from selfhosted.fleet_view import WatchedPool
-from selfhosted.hardware import usage_of
+from selfhosted.health.fleet_view import WatchedPool
+from selfhosted.health.hardware import usage_of
 from selfhosted.rollouts.comparison import Compared, Estimate, compared
 from selfhosted.rollouts.reading import Samples, VersionReader
 from selfhosted.rollouts.store import RolloutStore

@@ -7,7 +7,8 @@ import msgspec
 
 from accounts.caller import Caller
 from api.web.gateway import Gateway
-from classifier.asking import PLACES, resolve
+from classifier.asking.location import PLACES
+from classifier.asking.resolution import resolve
 from dashboards.requests.considered import deciding
 from proxy.errors import Refused
 from proxy.parse.chat_request import input_tokens, parse_chat, prompt_of

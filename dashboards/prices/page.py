@@ -18,9 +18,10 @@ from api.web.gateway import Gateway
 from api.web.patience import patience
 from api.web.reading import reading
 from cost.errors import PriceError, UnknownPrice
+from cost.meters import METER_NAMES, METERS
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
-from cost.prices import METERS, Price, usd
+from cost.prices import Price, usd
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
@@ -36,15 +37,8 @@ _SOURCES: Final[Mapping[str, str]] = {
     "override": "entered here",
     "correction": "correction",
 }
-_METER_LABELS: Final[Mapping[str, str]] = {
-    "input": "Input",
-    "cached_input": "Cached input",
-    "cache_write": "Cache write",
-    "cache_write_1h": "Cache write, 1 h",
-    "output": "Output",
-    "reasoning": "Reasoning",
-}
-_SELDOM: Final = frozenset({"cache_write_1h", "reasoning"})
+_METER_LABELS: Final = {each.name: each.price_label for each in METERS if each.in_tokens}
+_SELDOM: Final = frozenset(each.name for each in METERS if each.follows)
 """Meters that mostly cost what another one does."""
 _FIGURES: Final = tuple(
     Column(meter, label, note="US dollars per million tokens", sortable=False)
@@ -307,7 +301,7 @@ def _figures(price: Price | None) -> dict[str, str | None]:
     """Exact dollars per million tokens."""
     if price is None:
         return {**dict.fromkeys(_METER_LABELS), "further": None}
-    figures = {name: _dollars(amount) for name, amount in zip(METERS, price.figures(), strict=True)}
+    figures = {name: _dollars(amount) for name, amount in zip(METER_NAMES, price.figures(), strict=True)}
     return {**{name: figures[name] for name in _METER_LABELS}, "further": "; ".join(_further(price)) or None}
 
 

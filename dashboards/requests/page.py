@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from api.web.reading import reading
 from classifier.prediction import Prompt
-from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
-from cost.prices import METERS
+from cost.ledger.entries import Entry
+from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reports.focus import unit_label
 from cost.reports.recent import (
     MAX_PAGE,
@@ -484,32 +484,17 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
     return Table.of(columns, rows, query, name="attempts", caption="Attempts")
 
 
-_METER_WORDS: Final[Mapping[str, str]] = {
-    "input": "Prompt, fresh",
-    "cached_input": "Prompt, from a cache",
-    "cache_write": "Prompt, written to a cache",
-    "cache_write_1h": "Prompt, written to a cache for an hour",
-    "output": "Answer",
-    "reasoning": "Reasoning",
-    "request": "The request itself, or what cannot be divided",
-}
+_METER_WORDS: Final = {each.name: each.request_label for each in METERS}
 
 
 def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, int]]:
     """Tokens, or units, and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
     sums = {name: sum(getattr(each, name) for each in attempts) for name in (*TOKEN_COLUMNS, *METER_COLUMNS)}
-    used: tuple[int | None, ...] = (
-        sums["input_tokens"] - sums["cached_input_tokens"] - sums["cache_write_tokens"],
-        sums["cached_input_tokens"],
-        sums["cache_write_tokens"] - sums["cache_write_1h_tokens"],
-        sums["cache_write_1h_tokens"],
-        sums["output_tokens"] - sums["reasoning_tokens"],
-        sums["reasoning_tokens"],
-        None,
-    )
-    rows = zip(METERS, used, METER_COLUMNS, strict=True)
+    # Requests are not counted here: attempts are.
+    used: tuple[int | None, ...] = (*split_row(sums, 0)[:-1], None)
+    rows = zip(METER_NAMES, used, METER_COLUMNS, strict=True)
     found: list[tuple[str, int | Decimal | None, int]] = [
-        (_METER_WORDS.get(name, name), tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
+        (_METER_WORDS[name], tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
     ]
     units = {each.unit for each in attempts if each.unit}
     if len(units) == 1 and found and found[-1][0] == _METER_WORDS["request"]:

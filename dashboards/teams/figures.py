@@ -11,15 +11,16 @@ import msgspec
 
 from api.web.gateway import Gateway
 from cost.budgets.budget import BudgetStatus
+from cost.budgets.periods import PERIODS
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
 from cost.budgets.store import BudgetStore
-from cost.claim.savings import floor
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.daily import saving, share
 from cost.reports.forecast import Forecast, forecast
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, UsageSums, added
+from cost.savings.comparisons import floor
 from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.tables import Column, Table
@@ -143,6 +144,11 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     def share(self) -> Decimal | None:
         """Spent ÷ limit to four places, rounded down; None for a limit of 0."""
         return self.standing.share
+
+    @property
+    def amount_per(self) -> str:
+        """Words behind the limit, such as `a month`."""
+        return PERIODS[self.standing.budget.period].amount_per
 
     @property
     def tone(self) -> str:

@@ -45,7 +45,7 @@ from dashboards.web.forms import FormError
 from dashboards.web.period import kept_fields, period_of, presets
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
-from selfhosted.prefixes.report import PrefixReport, rates_of, stability
+from selfhosted.prefixes.prefix_report import PrefixReport, rates_of, stability
 from selfhosted.prefixes.store import PrefixStore
 
 router: Final = APIRouter(include_in_schema=False)

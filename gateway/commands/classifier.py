@@ -172,7 +172,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a prompt weighs, and which of its features moved that. Nothing is kept."""
-    from classifier.asking import resolve
+    from classifier.asking.resolution import resolve
     from classifier.config import ClassifierSection
     from classifier.explanation import EXPLAINED, contributions
     from classifier.onnx_classifier import OnnxClassifier, load_classifier
@@ -211,7 +211,7 @@ measure.register(classifier_app)
 
 
 def _print_explained(facts: dict[str, Any]) -> None:
-    from classifier.asking import PLACES
+    from classifier.asking.location import PLACES
 
     typer.echo(f"taken for the ask, {PLACES[facts['ask_place']]}: {facts['ask']}")
     typer.echo(

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from classifier.asking import resolve
+from classifier.asking.resolution import resolve
 from classifier.onnx_classifier import load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
 from cost.prices import usd
@@ -32,7 +32,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ask: str
     """The text that was taken for the ask, on one line and bounded: shown to the asker, and kept nowhere."""
     ask_place: str
-    """Its place; one of `classifier.asking.Place`."""
+    """Its place; one of `classifier.asking.location.Place`."""
     kind: str
     """The kind of task; empty where the rule weighed."""
     classifier: str

@@ -16,8 +16,8 @@ from gateway.table import print_table
 if TYPE_CHECKING:
     from api.claims import Claims
     from cost.config import CostSection
+    from cost.fleet.cost_adjustment import Posting
     from cost.fleet.pool_config import PoolSection
-    from cost.fleet.true_up import Posting
 
 pools_app = typer.Typer(
     help="Our own GPUs: the hours they were up, and their bill.", no_args_is_help=True, rich_markup_mode=None
@@ -86,7 +86,7 @@ def _told_pool(pool: "PoolSection") -> dict[str, Any]:
 
 
 async def _day(claims: "Claims", pool: "PoolSection", record: Any, day_us: int, now_us: int) -> dict[str, Any]:
-    from cost.fleet.true_up import pending
+    from cost.fleet.cost_adjustment import pending
     from cost.prices import usd
     from cost.times import day_of
 

@@ -332,7 +332,8 @@ def _pair(figures: dict[str, Any]) -> str:
 
 def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
     from api.prices.listing import day_of, exact
-    from cost.prices import METERS, usd
+    from cost.meters import METER_NAMES
+    from cost.prices import usd
 
     def dollars(amount: int) -> str:
         return exact(usd(amount))
@@ -361,7 +362,7 @@ def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
                 "right_usd": dollars(sum(each.right)),
                 "difference_usd": dollars(sum(each.meters)),
                 "difference_usd_by_meter": {
-                    meter: dollars(amount) for meter, amount in zip(METERS, each.meters, strict=True)
+                    meter: dollars(amount) for meter, amount in zip(METER_NAMES, each.meters, strict=True)
                 },
             }
             for each in found.differences

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from cost.reconcile.matching import Matching, Reconciliation
-    from cost.reconcile.report import Tolerance
+    from cost.reconcile.reconciliation_report import Tolerance
     from cost.reconcile.statement import Statement
 
 _DAY = ["%Y-%m-%d"]
@@ -67,7 +67,7 @@ async def reconcile(
     from cost.reconcile.anthropic import read_anthropic
     from cost.reconcile.matching import Matching
     from cost.reconcile.openai import read_openai
-    from cost.reconcile.report import tolerance_of
+    from cost.reconcile.reconciliation_report import tolerance_of
     from cost.reconcile.statement import BadExport
 
     try:
@@ -117,7 +117,7 @@ async def _reconciled(
     unmatched: bool,
 ) -> "tuple[Reconciliation, _Posted | None]":
     from cost.ledger.store import LedgerStore
-    from cost.reconcile.books import booked, is_posted, posting_alone
+    from cost.reconcile.ledger_side import booked, is_posted, posting_alone
     from cost.reconcile.matching import compare, days_between
     from cost.reconcile.posting import entries_of, postable, posting_id
     from cost.times import iso
@@ -227,14 +227,14 @@ def _pairs(given: Sequence[str] | None, option: str) -> tuple[tuple[str, str], .
 
 
 def _status(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> int:
-    from cost.reconcile.report import differing
+    from cost.reconcile.reconciliation_report import differing
 
     closed = posted is not None and posted.closed
     return 0 if closed or not differing(reconciliation, tolerance) else _DIFFERS
 
 
 def _as_json(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> dict[str, Any]:
-    from cost.reconcile.report import reconciliation_as_json
+    from cost.reconcile.reconciliation_report import reconciliation_as_json
 
     plain = reconciliation_as_json(reconciliation, tolerance)
     if posted is not None:
@@ -243,7 +243,7 @@ def _as_json(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _
 
 
 def _print(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> None:
-    from cost.reconcile.report import HEADINGS, RIGHT, differing, table_rows
+    from cost.reconcile.reconciliation_report import HEADINGS, RIGHT, differing, table_rows
 
     print_table(HEADINGS, table_rows(reconciliation), right=RIGHT, shrink=1)
     typer.echo("")

@@ -59,7 +59,7 @@ def _body(path: Path) -> bytes:
 
 
 def _print_explanation(told: "Explanation") -> None:
-    from classifier.asking import PLACES
+    from classifier.asking.location import PLACES
     from dashboards.ui.words import MARGIN_WORDS
     from proxy.plan.evidence import EVIDENCE_WORDS, evidence_notes
 

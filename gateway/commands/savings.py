@@ -14,9 +14,9 @@ from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine,
 from gateway.table import print_table
 
 if TYPE_CHECKING:
-    from cost.claim.reading import ClaimBooks
     from cost.config import CostSection
     from cost.reports.scope import ReadScope
+    from cost.savings.savings_reader import ClaimBooks
     from gateway.configuration.settings import GatewayConfig
 
 _DAYS = 30
@@ -105,8 +105,8 @@ savings_app.command("simulate")(simulate)
 
 
 def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:
-    from cost.claim.report import DAILY_COLUMNS, daily
     from cost.reports.cells import csv_line
+    from cost.savings.savings_report import DAILY_COLUMNS, daily
 
     rate = section.gateway_usd_per_hour if scope.team_id is None else Decimal(0)
     typer.echo(csv_line(DAILY_COLUMNS), nl=False)

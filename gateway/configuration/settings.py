@@ -76,22 +76,20 @@ class ServerConfig(Section):
         default=32_000_000,
         ge=1_000,
         le=1_000_000_000,
-        description="A larger file, such as a recording to be written down, is refused with 413. It waits on disk (`TMPDIR`) "
-        "rather than in memory.",
+        description="A larger file is refused with 413. Uploads wait on disk (`TMPDIR`).",
     )
     max_bodies_bytes: int = Field(
         default=256_000_000,
         ge=1_000,
         le=64_000_000_000,
-        description="The bytes of request bodies that one worker holds at once; what exceeds them gets 503.",
+        description="Bytes of request bodies that one worker holds at once; more gets 503.",
     )
     max_replies_bytes: int = Field(
         default=256_000_000,
         ge=1_000_000,
         le=64_000_000_000,
-        description="The bytes of answers that one process holds at once: whole ones until their callers have them, and of streams "
-        "an event that has not ended. One answer may have half of it; what exceeds that gets 503. Of each answer the first 64 KiB "
-        "are free.",
+        description="Bytes of answers that one process holds at once; more gets 503. One answer may have half "
+        "of it; the first 64 KiB of each are not counted.",
     )
     tls: TlsSection | None = Field(
         default=None,
@@ -100,8 +98,7 @@ class ServerConfig(Section):
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
         default_factory=list,
         max_length=100,
-        description="Origins whose pages may call the API from a browser, such as `https://app.example`; `*` for all. None "
-        "may otherwise.",
+        description="Origins whose pages may call the API from a browser; `*` for all.",
     )
     body_timeout_s: Reloadable[float] = Field(
         default=30.0, gt=0, le=600, description="A body that takes longer to arrive is refused with 408."
@@ -119,9 +116,8 @@ class ServerConfig(Section):
         default=0.25,
         ge=0,
         le=60,
-        description="When a worker's event loop is late by more than this for about a second, or new connections wait "
-        "for half a second to be accepted (seen on Linux), it has more work than a core does: it then refuses some requests with 503 "
-        "so that the others stay quick. 0 turns this off.",
+        description="An event loop later than this for about a second, or connections unaccepted for half a "
+        "second (Linux), means overload: some requests get 503. 0 turns it off.",
     )
 
 
@@ -135,19 +131,19 @@ class TelemetryConfig(Section):
     )
     metrics_token: SecretRef | None = Field(
         default=None,
-        description="Where the bearer token of /metrics is found: env:NAME. Without one nobody reads it, unless "
-        "`metrics_local` says otherwise.",
+        description="Where /metrics' bearer token is found: env:NAME. Without one it is closed, unless "
+        "`metrics_local`.",
     )
     metrics_local: Reloadable[bool] = Field(
         default=False,
-        description="Opens /metrics, while there is no `metrics_token`, to processes of this machine. A relay on this machine "
-        "that adds no forwarding header then opens it to everybody whom it serves.",
+        description="Opens /metrics without `metrics_token` to this machine's processes, also to a local proxy "
+        "that adds no forwarding header.",
     )
     metrics_listen: str | None = Field(
         default=None,
         pattern=r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]+):[0-9]{1,5}$",
-        description="Where /metrics, and nothing else, is served once more: `127.0.0.1:9464`, or `[::]:9464`. Whoever reaches this "
-        "address reads it, without `metrics_local`; with `metrics_token`, by the token. Read at the start.",
+        description="A second address that serves /metrics only, such as `127.0.0.1:9464`: open to whoever "
+        "reaches it, unless `metrics_token` is set.",
     )
     log_success_share: float = Field(
         default=0.01, ge=0, le=1, description="The share of successful requests that is logged. Failures all are."
@@ -164,19 +160,15 @@ class GatewayConfig(Section):
         default=LimitsSection(),
         description="What each organisation, team, key and model may use in a minute and at once.",
     )
-    redis: RedisSection = Field(
-        default=RedisSection(), description="The Redis that all processes share, where there is one."
-    )
+    redis: RedisSection = Field(default=RedisSection(), description="The Redis that all processes share.")
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
     sign_in: SignInSection = Field(default=SignInSection(), description="How people sign in to the pages.")
     classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are classified.")
     cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
-    selfhosted: SelfhostedSection = Field(
-        default=SelfhostedSection(), description="Our own engines: pools of replicas that come and go."
-    )
+    selfhosted: SelfhostedSection = Field(default=SelfhostedSection(), description="Own engines: pools of replicas.")
     queues: Reloadable[QueuesSection] = Field(
         default_factory=dict,
-        description="Lines before our own targets, so that they are never given more than they carry.",
+        description="Queues before own targets.",
     )
     deadlines: Reloadable[DeadlinesSection] = Field(
         default=DeadlinesSection(), description="How late an answer may be, where the caller does not say."
@@ -225,14 +217,12 @@ class Environment(BaseSettings):
     https_proxy: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("HTTPS_PROXY"),
-        description="A forward proxy that models at https addresses are called through: http://[USER:PASSWORD@]HOST[:PORT]. "
-        "What is called at http addresses, such as engines of your own, is called past it.",
+        description="A forward proxy for models at https addresses: http://[USER:PASSWORD@]HOST[:PORT].",
     )
     no_proxy: str = Field(
         default="",
         validation_alias=AliasChoices("NO_PROXY"),
-        description="What is called past the proxy, with commas between: names (their subdomains too), addresses, networks, "
-        "each perhaps with a port; `*` for everything.",
+        description="What is called past the proxy: names (with subdomains), addresses and networks, with commas; `*` for all.",
     )
 
     def forward_proxy(self) -> ForwardProxy | None:

@@ -27,13 +27,13 @@ from accounts.keys import Pepper
 from accounts.pepper_file import read_or_make_pepper
 from classifier.learning.store import ClassifiedRequest, LearningStore, Verdict
 from classifier.prediction import Classifier, Prediction, Prompt
-from cost.claim.holdout import arm_of
-from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
 from cost.ledger.entries import Arm
 from cost.ledger.ledger import MemoryLedger
 from cost.ledger.store import LedgerStore
 from cost.price_book.book import price_book
 from cost.price_book.store import PriceStore
+from cost.savings.holdout import arm_of
 from cost.times import DAY_US, HOUR_US, day_of, moment, wall_us
 from gateway.configuration.settings import GatewayConfig, load, read_environment
 from gateway.database import make_engine, migrate

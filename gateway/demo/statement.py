@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.store import LedgerStore
 from cost.prices import usd
-from cost.reconcile.books import booked, posting_alone
+from cost.reconcile.ledger_side import booked, posting_alone
 from cost.reconcile.matching import Matching, OurRow, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import entries_of, posting_id

@@ -10,8 +10,8 @@ from accounts.store import AccountStore
 from classifier.learning.requests import OwnRequests, own_requests
 from classifier.learning.store import LearningStore, Verdict
 from cost.budgets.grants import Grants, GrantStore
+from cost.price_book.price_updates import PriceSource
 from cost.price_book.store import PriceStore
-from cost.price_book.watch import PriceSource
 from gateway.link.link import Link
 from gateway.link.remote import (
     RemoteGrants,

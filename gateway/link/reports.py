@@ -13,7 +13,7 @@ from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.settle.refusals.counting import RefusalsTold
 from proxy.settle.traffic.counting import TrafficTold
-from selfhosted.messages import FROM_PROCESS, TO_FLEET
+from selfhosted.health.host_messages import FROM_PROCESS, TO_FLEET
 
 
 class ReadReport(Question[WorkerReport], frozen=True):

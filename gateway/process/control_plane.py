@@ -34,9 +34,9 @@ from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
-from gateway.wiring.books import keep_rounds, open_drain
 from gateway.wiring.counts import keep_counts
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
+from gateway.wiring.ledger_rounds import keep_rounds, open_drain
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.other_hosts import OtherHosts, open_other_hosts
@@ -59,11 +59,11 @@ from proxy.settle.traffic.store import TrafficStore
 from proxy.shared.background_tasks import background, every
 from proxy.shared.redis.live_processes import CountedProcesses, ToldProcesses
 from selfhosted.balance.sharing import PromptsSent
-from selfhosted.bulletin import Bulletin
-from selfhosted.fleet import Fleet
-from selfhosted.messages import FROM_PROCESS, FromProcess, ToHost
+from selfhosted.health.bulletin import Bulletin
+from selfhosted.health.host_messages import FROM_PROCESS, FromProcess, ToHost
+from selfhosted.pools.fleet import Fleet
 from selfhosted.prefixes.store import PrefixStore, keep_pruned
-from selfhosted.scale.reports import FleetReport
+from selfhosted.scale.process_reports import FleetReport
 
 _LOOK_S = 0.5
 _INCIDENTS_S = 30.0

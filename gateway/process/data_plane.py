@@ -29,8 +29,8 @@ from proxy.http.exchange import Exchange
 from proxy.http.hand_over import HandOver, Sender
 from proxy.parse.headers import read_headers
 from proxy.settle.observers.logs import configure_logging
-from selfhosted.fleet import Fleet
-from selfhosted.messages import TO_FLEET, ToFleet
+from selfhosted.health.host_messages import TO_FLEET, ToFleet
+from selfhosted.pools.fleet import Fleet
 
 _log = logging.getLogger("weighbridge.app")
 

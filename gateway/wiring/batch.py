@@ -138,7 +138,7 @@ def keep_batches_going(
             deployments=lambda: _with_batch_api(line.config.catalog),
             caller_of=accounts.caller_of,
             body_of=runner.body_of,
-            laxities=lambda: runner.laxities,
+            slacks=lambda: runner.slacks,
             speed=lambda: runner.speed.tokens_per_s,
             money=tier.money,
             holder=holder,

@@ -15,14 +15,14 @@ from proxy.batch.batch_metrics import BatchMetrics
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.settle.observers.metrics import Metrics
 from proxy.shared.redis.redis_metrics import RedisMetrics
-from selfhosted.adapter_metrics import AdapterMetrics
 from selfhosted.discovery.discovery_metrics import DiscoveryMetrics
-from selfhosted.fleet_metrics import FleetMetrics
+from selfhosted.health.health_metrics import WatchMetrics
 from selfhosted.kv_events.kv_metrics import KvMetrics
+from selfhosted.lora.adapter_metrics import AdapterMetrics
+from selfhosted.pools.fleet_metrics import FleetMetrics
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.registry.registry_metrics import RegistryMetrics
 from selfhosted.scale.scale_metrics import ScaleMetrics, TurnMetrics
-from selfhosted.watch.watch_metrics import WatchMetrics
 
 
 class AllMetrics(NamedTuple):

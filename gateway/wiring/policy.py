@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cost.claim.comparators import Comparators
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
+from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from proxy.parse.chat_request import AUTO
 from proxy.plan.escalation_rules import EscalationRules

@@ -16,21 +16,21 @@ from cost.times import HOUR_US
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background
-from selfhosted.adapter_look import AdapterLook
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, sources_of
 from selfhosted.engines.scrape import HttpFetch, engine_session
-from selfhosted.fleet_view import FleetView, WatchedPool
-from selfhosted.hardware import PoolHardware
-from selfhosted.prober import ProbedPool, Prober
-from selfhosted.registry.hours import Hours
+from selfhosted.health.fleet_view import FleetView, WatchedPool
+from selfhosted.health.hardware import PoolHardware
+from selfhosted.health.messages import Publisher
+from selfhosted.health.pool_prober import PoolProber
+from selfhosted.health.prober import ProbedPool, Prober
+from selfhosted.lora.lora_poll import LoraPoll
 from selfhosted.registry.lease import Lease
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.registry_metrics import RegistryMetrics
 from selfhosted.registry.store import RegistryStore
+from selfhosted.registry.uptime import Hours
 from selfhosted.rollouts.versions import Rollout, RolloutTold
-from selfhosted.watch.messages import Publisher
-from selfhosted.watch.watch import PoolWatch
 
 
 class OpenProber(NamedTuple):
@@ -119,7 +119,7 @@ def _probed(
 ) -> ProbedPool:
     api_key = None if config.api_key is None else resolve_secret(config.api_key)
     fetch = HttpFetch(session, api_key)
-    watch = PoolWatch(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
+    watch = PoolProber(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
     discovery = Discovery(
         config,
         registry=registry,
@@ -128,7 +128,7 @@ def _probed(
         observer=metrics.discovery,
     )
     watch.adopt(discovery.addresses, complete=discovery.complete)
-    look = AdapterLook(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
+    look = LoraPoll(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
     return ProbedPool(config=config, discovery=discovery, watch=watch, fetch=fetch, look=look)
 
 

@@ -22,12 +22,12 @@ from selfhosted.config import PoolConfig, PoolPart, ScaleConfig
 from selfhosted.registry.lease import Lease
 from selfhosted.replica import PoolSnapshot
 from selfhosted.scale.loop import ScaleLoop
+from selfhosted.scale.model_swap_loop import SharedPool, TurnLoop, TurnObserver, Wanted
 from selfhosted.scale.policy import ScalePolicy
-from selfhosted.scale.reports import ProcessReports, ttft_target_s
+from selfhosted.scale.process_reports import ProcessReports, ttft_target_s
 from selfhosted.scale.scale_metrics import ScaleMetrics
 from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
-from selfhosted.scale.turn_loop import SharedPool, TurnLoop, TurnObserver, Wanted
 
 _PRICES_S: Final = 60.0
 _TURNS_S: Final = 1.0

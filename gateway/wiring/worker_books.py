@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.books import BudgetedBooks
+from cost.budgets.budget_reservations import Holds
+from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import Grants
-from cost.budgets.holds import Holds
 from cost.config import CostSection
 from cost.ledger.journal import Awaiting, Journal
 from cost.ledger.ledger import Ledger
 from gateway.link.data_sources import DataSources
 from gateway.wiring.metrics import AllMetrics
-from selfhosted.fleet import Fleet
+from selfhosted.pools.fleet import Fleet
 
 
 class WorkerBooks(NamedTuple):

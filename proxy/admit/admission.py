@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from accounts.caller import Caller
-from cost.budgets.holds import BudgetCheck
+from cost.budgets.budget_reservations import BudgetCheck
 from providers.wire import ChatRequest
 from proxy.admit.idempotency.claims import Idempotency, Replay, fingerprint_of
 from proxy.admit.idempotency.recording import Recording, replay

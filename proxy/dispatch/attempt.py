@@ -6,9 +6,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from cost.claim.comparators import NO_BASELINES
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
+from cost.meters import ZERO_METERS
+from cost.savings.comparators import NO_BASELINES
 from cost.usage import CONTINUED, Usage
 from providers.breaker import Permit
 from providers.errors import (
@@ -28,7 +29,7 @@ from providers.target import Deployment
 from providers.upstream_faults import without_echo, without_repeated_words
 from providers.wire import Event, UsedUnits, WireUsage, untaken
 from proxy.admit.queues.queue_item import Slot
-from proxy.dispatch.attempt_cost import NO_METERS, NOTHING, Money, flagged, money_of, usage_of, whole_usage
+from proxy.dispatch.attempt_cost import NOTHING, Money, flagged, money_of, usage_of, whole_usage
 from proxy.dispatch.attempt_result import Ending, Unused, flags_of, result_of
 from proxy.dispatch.outcome import AttemptOutcome
 from proxy.dispatch.retained_answer import RetainedAnswer
@@ -483,7 +484,7 @@ class Attempt:
     ) -> Entry:
         """The entry that closes the reserve: the same, but for what is known only now."""
         usage, baselines, lease, routed = money.usage, money.baselines, self.lease, self.routed
-        meters = money.costs_nanousd or NO_METERS
+        meters = money.costs_nanousd or ZERO_METERS
         entry = replace(
             reserve,
             entry=kind,

@@ -17,8 +17,8 @@ from providers.errors import UpstreamError
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, WireUsage
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.load_balancer import ReplicaDoor
-from selfhosted.pool import ReadingAhead
+from proxy.dispatch.load_balancer import ReplicaPool
+from selfhosted.pools.pool import ReadingAhead
 
 _MOST_WAITING_S: Final = 5.0
 """How long the pieces of one prompt wait in all for those who wait for their first tokens."""
@@ -33,7 +33,7 @@ _NEEDS_ONE_READING: Final = frozenset(
 """Fields that ask for what only a prompt gives that is read as one, or cut it off themselves."""
 
 
-async def read_ahead(upstream: Upstream, replicas: ReplicaDoor, attempt: Attempt, call: UpstreamCall) -> bool:
+async def read_ahead(upstream: Upstream, replicas: ReplicaPool, attempt: Attempt, call: UpstreamCall) -> bool:
     """Returns True once all but the last piece was read, and False at once where the prompt is read as one. Raises nothing of the
     engine's.
 

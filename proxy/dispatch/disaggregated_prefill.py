@@ -18,9 +18,9 @@ from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_timeout import Patience
-from proxy.dispatch.load_balancer import ReplicaDoor
-from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader
+from proxy.dispatch.load_balancer import ReplicaPool
+from selfhosted.pools.fleet import ReadResult
+from selfhosted.pools.pool import Reader
 
 _TRIES: Final = 2
 """Replicas that are asked to read one prompt. A prompt may be what makes them fail."""
@@ -49,7 +49,7 @@ class _Handed(msgspec.Struct):
 
 
 async def read_apart(
-    upstream: Upstream, replicas: ReplicaDoor, attempt: Attempt, call: UpstreamCall
+    upstream: Upstream, replicas: ReplicaPool, attempt: Attempt, call: UpstreamCall
 ) -> Mapping[str, Any]:
     """Returns the body fields with which the attempt's replica fetches what another one has read; empty where it is to read the
     prompt itself. Raises nothing of the reader's. What the reader used is not booked: its hours are.

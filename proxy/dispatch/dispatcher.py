@@ -37,7 +37,7 @@ from proxy.dispatch.buffered_reply import hold
 from proxy.dispatch.chunked_prefill import read_ahead
 from proxy.dispatch.disaggregated_prefill import read_apart
 from proxy.dispatch.hedging import Hedging, first_to_succeed, places
-from proxy.dispatch.load_balancer import DeploymentChoice, ReplicaDoor
+from proxy.dispatch.load_balancer import DeploymentChoice, ReplicaPool
 from proxy.dispatch.loop_batching import InStep
 from proxy.dispatch.retry_policy import retrying, worth_another
 from proxy.dispatch.target_capacity import QueueDoor, TargetRoom, TryLimit
@@ -83,7 +83,7 @@ class Dispatcher:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         queues: QueueDoor | None = None,
         latency: LatencyTracker | None = None,
-        replicas: ReplicaDoor | None = None,
+        replicas: ReplicaPool | None = None,
         hedging: Hedging | None = None,
         in_step: InStep | None = None,
     ) -> None:

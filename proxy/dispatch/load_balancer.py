@@ -15,12 +15,12 @@ from proxy.dispatch.attempt import Lease
 from proxy.plan.route_plan import Candidate
 from proxy.plan.routed_request import RoutedRequest
 from selfhosted.engines.continuation import goes_on
-from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader, ReadingAhead
+from selfhosted.pools.fleet import ReadResult
+from selfhosted.pools.pool import Reader, ReadingAhead
 from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 
-class ReplicaDoor(Protocol):
+class ReplicaPool(Protocol):
     """The replicas of our own pools, as the dispatcher sees them. A replica is a deployment of the targets it serves."""
 
     def crowd(self, target: Target) -> PoolFullness | None:
@@ -83,7 +83,7 @@ class ReplicaDoor(Protocol):
 class DeploymentChoice:
     """Chooses by replica load in our own pools, and by weighted random choice elsewhere."""
 
-    def __init__(self, breakers: Breakers, rng: random.Random, replicas: ReplicaDoor | None) -> None:
+    def __init__(self, breakers: Breakers, rng: random.Random, replicas: ReplicaPool | None) -> None:
         self._breakers = breakers
         self._rng = rng
         self._replicas = replicas

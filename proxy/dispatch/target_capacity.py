@@ -8,7 +8,7 @@ from accounts.caller import Caller
 from providers.target import Target, Tier
 from proxy.admit.queues.queue_item import NoRoom, QueueState, QueueWait, Slot, Work
 from proxy.dispatch.attempt_timeout import needed_s, patience_s, window_s
-from proxy.dispatch.load_balancer import ReplicaDoor
+from proxy.dispatch.load_balancer import ReplicaPool
 from proxy.plan.marginal_cost import Room
 from proxy.plan.route_plan import Candidate, is_own
 from proxy.plan.routed_request import RoutedRequest
@@ -55,7 +55,7 @@ class TargetRoom:
         self,
         *,
         queues: QueueDoor | None,
-        replicas: ReplicaDoor | None,
+        replicas: ReplicaPool | None,
         latency: LatencyTracker | None,
         clock: Callable[[], float],
         healthy: Callable[[Target, Caller], bool] = lambda _target, _caller: True,

@@ -6,8 +6,8 @@ import msgspec
 
 from accounts.caller import Caller
 from classifier.prediction import Prediction
-from cost.claim.comparators import Comparators
 from cost.ledger.entries import Arm, Origin
+from cost.savings.comparators import Comparators
 from cost.usage import Usage
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.wire import ChatRequest

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from accounts.caller import Caller, Escalation
 from classifier.prediction import Prediction
-from cost.claim.comparators import Comparators
-from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
+from cost.savings.comparators import Comparators
+from cost.savings.holdout import arm_of
 from providers.breaker import Breakers
 from providers.failure_streak import Scope
 from providers.target import Deployment, Target

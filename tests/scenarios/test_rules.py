@@ -17,8 +17,8 @@ from accounts.keys import Pepper, mint_key
 from accounts.store import StoredKey
 from classifier.heuristic import HeuristicClassifier
 from classifier.prediction import Classifier
-from cost.claim.comparators import Comparator, Comparators
 from cost.ledger.ledger import MemoryLedger
+from cost.savings.comparators import Comparator, Comparators
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig

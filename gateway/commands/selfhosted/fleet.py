@@ -135,7 +135,7 @@ def _known(config: Path | None) -> list[dict[str, Any]]:
 
 
 def _known_pool(pool: "PoolConfig", state: "SharedState") -> dict[str, Any]:
-    from selfhosted.fleet_view import told_wish
+    from selfhosted.health.fleet_view import told_wish
 
     wish = next((each for each in state.wishes if each.pool == pool.name), None)
     leader = wish.holder if wish is not None and wish.lease_until_us > state.now_us else None

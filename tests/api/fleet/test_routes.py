@@ -24,7 +24,7 @@ from gateway.database import make_engine
 from proxy.errors import Refused, error_reply
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery
-from selfhosted.fleet_view import FleetView, WatchedPool
+from selfhosted.health.fleet_view import FleetView, WatchedPool
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore
 from selfhosted.replica import PoolSnapshot, Replica

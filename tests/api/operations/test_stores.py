@@ -10,8 +10,8 @@ from api.operations import stores
 from api.webhooks.outbox import Outbox
 from cost.ledger.drain import Drain
 from cost.ledger.journal import JournalState
+from cost.ledger.orphan_reaper import Sweep
 from cost.ledger.store import LedgerStore
-from cost.ledger.sweep import Sweep
 from gateway.database import make_engine
 from proxy.admin.worker_report import WorkerReport, redis_state
 from proxy.shared.redis.redis_config import RedisSection

@@ -16,8 +16,9 @@ from api.prices.listing import (
     prices_as_json,
     today,
 )
+from cost.meters import METER_NAMES
 from cost.price_book.book import DatedPrice, PriceBook, price_book
-from cost.prices import METERS, Price, nanousd
+from cost.prices import Price, nanousd
 from tests.cost.test_prices import any_prices
 
 
@@ -25,7 +26,7 @@ from tests.cost.test_prices import any_prices
 def test_no_digit_is_lost_in_what_is_told(price: Price) -> None:
     """Each figure is exact text without an exponent, for long prompts and batches too."""
     shown = figures_told(price)
-    figures = dict(zip(METERS, price.figures(), strict=True))
+    figures = dict(zip(METER_NAMES, price.figures(), strict=True))
     assert {name: nanousd(text) for name, text in shown["usd_per_million_tokens"].items()} == {
         name: figure for name, figure in figures.items() if name != "request"
     }

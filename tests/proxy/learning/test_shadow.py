@@ -453,7 +453,11 @@ class SpentBooks(MemoryLedger):
 
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
         raise BudgetExceeded(
-            scope="team", scope_id="team_a", period="day", limit_nanousd=1, resets_at=datetime(2026, 12, 1, tzinfo=UTC)
+            scope="team",
+            scope_id="team_a",
+            period_adjective="daily",
+            limit_nanousd=1,
+            resets_at=datetime(2026, 12, 1, tzinfo=UTC),
         )
 
 
