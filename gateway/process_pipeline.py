@@ -149,7 +149,7 @@ class ProcessPipeline:
             queues=gate.queues,
             latency=gate.latency,
             replicas=self._fleet,
-            hedging=hedging(config, gate.latency),
+            hedging=hedging(config),
         )
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)

@@ -5,12 +5,14 @@ import os
 
 from hypothesis import settings
 
+from tests.examples import USUAL
+
 # Before numpy is loaded: on a busy machine with two cores, threads of the linear algebra made a refit 30 times slower,
 # for its matrices are small and the threads mostly waited for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A busy machine is slow now and then, which says nothing of what a property is about. `make test-long` tries many more.
-settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("WB_EXAMPLES", "30")))
+settings.register_profile("suite", deadline=None, max_examples=USUAL)
 settings.load_profile("suite")
 
 pytest_plugins = [

@@ -21,14 +21,13 @@ from providers.retry_budget import RetryBudget
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
-from proxy.dispatch.hedging import FLOOR, Hedging
+from proxy.dispatch.attempt_policy import FIRST_HEDGES
 from proxy.plan.evidence import evidence_notes
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy, evidence_for_auto
 from proxy.settle.observers.telemetry import Tracing, build_tracing
 from proxy.shared.background_tasks import background
-from proxy.shared.target_latency import LatencyTracker
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker
@@ -130,10 +129,10 @@ def warn_of_evidence(policy: Policy, catalog: Catalog, classifier: Classifier) -
         _log.warning("%s", note)
 
 
-def hedging(config: GatewayConfig, latency: LatencyTracker) -> Hedging:
-    """Build the rule by which late attempts are hedged, with a budget of its own."""
+def hedging(config: GatewayConfig) -> RetryBudget:
+    """Return the budget of the second attempts beside late ones."""
     window_s = config.providers.retry.budget_window_s
-    return Hedging(RetryBudget(config.providers.hedging.budget_share, FLOOR, window_s, time.monotonic), latency)
+    return RetryBudget(config.providers.hedging.budget_share, FIRST_HEDGES, window_s, time.monotonic)
 
 
 def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> PipelineConfig:

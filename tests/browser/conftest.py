@@ -10,6 +10,7 @@ from playwright.async_api import Browser, async_playwright
 
 from tests.browser.serving import copied, serving, write_history
 from tests.browser.site import AXE, CHROMIUM_FLAGS, Site, chromium
+from tests.once import folder_once
 
 _REQUESTS = 1_000
 
@@ -36,9 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the database, the configuration and the pepper."""
-    folder = tmp_path_factory.mktemp("history")
-    write_history(folder, _REQUESTS)
-    return folder
+    return folder_once(tmp_path_factory, "history", lambda folder: write_history(folder, _REQUESTS))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from classifier.manifest import Artifact
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from tests.classifier.test_features import PROMPTS
+from tests.examples import examples
 
 HARD = Prompt(text="Case 9 gate road truck driver lemma morning ticket yard coffee garden letter?")
 
@@ -63,7 +64,7 @@ def test_a_long_text_is_explained_by_what_is_read_of_it(classifier: OnnxClassifi
     assert "word 'lemma'" not in by_name(found)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(PROMPTS)
 def test_any_prompt_can_be_explained(made_up_artifact: Artifact, prompt: Prompt) -> None:
     """No prompt makes it fail, the same effects come out each time, and none is more than the whole range."""

@@ -41,6 +41,7 @@ from classifier.features import (
 )
 from classifier.prediction import Prompt
 from hatch_build import LIBRARY, SOURCE, compile_library
+from tests.examples import examples
 
 ROOT = Path(__file__).parents[2]
 TEXT = st.text(alphabet=st.characters(), max_size=500)
@@ -321,7 +322,7 @@ LONG = ["x" * 700, "漢" * 300, "a " * 900]
 PIECES = st.lists(st.sampled_from([*MARKS, *LINES, *LENGTHS, *LONG]), max_size=60).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(PROMPTS, PIECES, PIECES)
 def test_the_compiled_features_are_those_of_numpy(
     compiled: CompiledFeaturizer, any_prompt: Prompt, text: str, before: str
@@ -354,7 +355,7 @@ QUOTES = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.sampled_from(QUOTES), max_size=60).map("".join))
 def test_the_compiled_parts_are_those_of_the_rules(compiled: CompiledFeaturizer, text: str) -> None:
     """Plain marks, what is asked, and its question: byte by byte what the expressions say, however marks are nested or left open."""

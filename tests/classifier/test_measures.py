@@ -28,6 +28,7 @@ from classifier.training.measures import (
     reliability,
     traded,
 )
+from tests.examples import examples
 
 ROWS = st.lists(
     st.tuples(st.integers(-2, 2), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0])),
@@ -62,7 +63,7 @@ def walked(order: tuple[int, ...], weak: Floats, strong: Floats) -> Floats:
     return won
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(ROWS)
 def test_apgr_is_the_mean_over_every_order(rows: list[tuple[int, float, float]]) -> None:
     """APGR is the area under the curve walked prompt by prompt, averaged over every order of tied prompts."""
@@ -74,7 +75,7 @@ def test_apgr_is_the_mean_over_every_order(rows: list[tuple[int, float, float]])
     assert np.interp(calls, at, won) == pytest.approx(walks)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(ROWS, st.sampled_from([0.5, 0.8, 1.0]))
 def test_cpt_is_the_first_share_of_calls_that_wins_enough(rows: list[tuple[int, float, float]], share: float) -> None:
     """No smaller share of calls wins as much, on a fine grid over the curve."""
@@ -137,7 +138,7 @@ def test_a_true_probability_is_well_calibrated_and_a_bold_one_is_not() -> None:
     assert found.brier < found.base_brier
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.4, 0.4, 0.9]), st.booleans()), min_size=1, max_size=60))
 def test_equal_probabilities_share_a_bin(rows: list[tuple[float, bool]]) -> None:
     """Bins hold every prompt once, in rising order, and no probability stands in two of them."""

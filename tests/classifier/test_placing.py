@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from classifier.manifest import Artifact, ArtifactMalformed, Manifest, Trust
 from classifier.placing import TIERS, NotFinite, place_by, trust_in
+from tests.examples import examples
 
 
 def width(manifest: Manifest) -> int:
     return 2 + manifest.loads + len(manifest.kinds) + TIERS
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), st.booleans())
 def test_any_row_has_its_place(made_up_artifact: Artifact, data: st.DataObject, tools: bool) -> None:
     """Complexity and trust are probabilities, and loads lie between the network's own and those of the complexity; a row that is not

@@ -14,10 +14,15 @@ from classifier.training.plots import plots, short
 from classifier.training.report import aligned, main_table, told, verdict, write_report
 from tests.classifier.outcomes import rows, write
 from tests.classifier.test_evaluate import knowing, scored, timing
+from tests.once import folder_once, made_once
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+    return made_once(tmp_path_factory, "evaluation", lambda: _found(tmp_path_factory))
+
+
+def _found(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     corpus = load(write(tmp_path_factory.mktemp("data"), *rows(720)))
     said = scored(corpus)
     splits = ("shipped", "10-fold", "own-0", "own-50")
@@ -30,9 +35,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, found: Evaluation) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    write_report(folder, found)
-    return folder
+    return folder_once(tmp_path_factory, "report", lambda folder: write_report(folder, found))
 
 
 @pytest.mark.long

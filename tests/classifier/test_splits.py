@@ -24,6 +24,7 @@ from classifier.training.splits import (
     unseen,
     write_stems,
 )
+from tests.examples import examples
 
 
 def made(texts: list[str], sources: list[str], categories: list[str]) -> Questions:
@@ -113,7 +114,7 @@ def test_an_a_is_not_a_choice() -> None:
     assert stem("Vitamin A. Where is it stored?") == "vitamin a where is it stored"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.text(max_size=200))
 def test_any_text_has_a_stem_that_stays(text: str) -> None:
     """Normalising twice is normalising once, and no text is too strange."""

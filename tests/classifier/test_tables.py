@@ -14,6 +14,7 @@ from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from classifier.tables import BLOCK, Inputs, LookUp, Tables, look_up_in, read_tables, widened, write_tables
 from tests.classifier.test_features import PIECES, PROMPTS, compiled
+from tests.examples import examples
 
 __all__ = ["compiled"]
 LOADS = 5
@@ -38,7 +39,7 @@ def looked_up(tables: Tables, how: LookUp, prompt: Prompt) -> Inputs:
     return inputs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(PROMPTS, PIECES, PIECES)
 def test_the_library_looks_up_what_numpy_does(
     both: tuple[LookUp, LookUp], tables: Tables, any_prompt: Prompt, text: str, before: str

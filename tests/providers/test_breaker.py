@@ -10,6 +10,7 @@ from providers.breaker import FAULTS_KEPT, Absence, Breakers, BreakerState, Perm
 from providers.config import BreakerConfig
 from providers.failure_streak import EVERYONE, FAILING_AFTER, Scope
 from providers.target import Target
+from tests.examples import examples
 from tests.providers.calls import target
 
 
@@ -705,7 +706,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerMachine = BreakerMachine.TestCase
-TestBreakerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBreakerMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_the_last_faults_are_kept_for_people() -> None:

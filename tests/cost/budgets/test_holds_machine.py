@@ -21,6 +21,7 @@ from cost.ledger.store import LedgerStore
 from cost.times import DAY_US
 from gateway.database import make_engine
 from tests.cost.budgets.crowd import NOON_US, Clock, Process, budget, ends_of
+from tests.examples import examples
 from tests.sqlite import newest_sqlite
 
 LIMIT = 100
@@ -263,6 +264,6 @@ def _settings(examples: int) -> settings:
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = _settings(120)
+TestBooks.settings = _settings(examples(120))
 TestTwinBooks = TwinBooks.TestCase
-TestTwinBooks.settings = _settings(6)
+TestTwinBooks.settings = _settings(examples(6))

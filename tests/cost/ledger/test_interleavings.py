@@ -17,6 +17,7 @@ from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
 from cost.ledger.segments import boots, encode_line, segments_of
 from tests.cost.entries import ScriptedStore, reserve, settle
+from tests.examples import examples
 
 NEVER_S = 3600.0
 LINE_BYTES = len(encode_line(reserve()))
@@ -243,7 +244,7 @@ class Street:
             assert len(set(worker.told)) == len(worker.told)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(_STEPS, max_size=60))
 def test_every_attempt_once_and_nothing_lost(steps: list[tuple[str, int]]) -> None:
     """Whoever is killed, whatever fails, in whatever order; and who awaits an attempt never hears of it too early."""

@@ -33,6 +33,7 @@ from tests.cost.reconcile.exports import (
     page,
 )
 from tests.cost.reconcile.ours import after, row
+from tests.examples import examples
 
 DAY_LENGTH_US = 86_400_000_000
 LATER_US = DAY_US + 30 * DAY_LENGTH_US
@@ -120,7 +121,7 @@ _rows = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.lists(_usage, max_size=4), max_size=2),
     st.lists(st.lists(_cost, max_size=4), max_size=2),

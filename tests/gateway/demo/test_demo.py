@@ -25,6 +25,12 @@ from gateway.demo.run import DemoFailed, persistently
 from gateway.demo.stage import choose_stage, write_config
 
 _TIMEOUT_S = 110.0
+_FEWER = """
+from gateway.cli import app
+from gateway.demo import run
+run.PROMPTS = run.PROMPTS[:{}]
+app()
+"""
 _PRICES = {"llama-3-70b": ("0.845", "0.845", "0.845"), "gpt-4o": ("2.50", "1.25", "10.00")}
 
 
@@ -42,9 +48,11 @@ class _Place:
             "WEIGHBRIDGE_PORT": "1",
         }
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, prompts: int | None = None) -> "subprocess.Popen[str]":
+        """The command line; with the demo's first prompts alone where it is said how many."""
+        command = ["-m", "gateway.cli"] if prompts is None else ["-c", _FEWER.format(prompts)]
         return subprocess.Popen(
-            [sys.executable, "-m", "gateway.cli", *arguments],
+            [sys.executable, *command, *arguments],
             env=self.environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -93,17 +101,18 @@ def _read_until(process: "subprocess.Popen[str]", part: str) -> str:
     return read
 
 
-def test_the_demo_adds_up_and_leaves_nothing(place: _Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(len(PROMPTS), marks=pytest.mark.long)])
+def test_the_demo_adds_up_and_leaves_nothing(place: _Place, tmp_path: Path, count: int) -> None:
     """A row a prompt, each cost recomputed from its tokens, the totals those of GET /v1/usage, exit status 0."""
-    report_file = tmp_path / "report.json"
-    process = place.start("demo", "--json", str(report_file))
+    report_file, prompts = tmp_path / "report.json", PROMPTS[:count]
+    process = place.start("demo", "--json", str(report_file), prompts=count if count < len(PROMPTS) else None)
     output, errors = process.communicate(timeout=_TIMEOUT_S)
     assert (process.returncode, errors) == (0, "")
     assert place.is_clean()
     report = json.loads(report_file.read_text(), parse_float=Decimal)
     rows = report["rows"]
-    assert [row["prompt"] for row in rows] == [prompt.text for prompt in PROMPTS]
-    assert [row["stream"] for row in rows] == [prompt.stream for prompt in PROMPTS]
+    assert [row["prompt"] for row in rows] == [prompt.text for prompt in prompts]
+    assert [row["stream"] for row in rows] == [prompt.stream for prompt in prompts]
     assert sum(row["stream"] for row in rows) == len(rows) // 2
     assert {row["target"] for row in rows} == {"llama-3-70b", "gpt-4o"}
     for row in rows:
@@ -130,7 +139,7 @@ def test_the_demo_adds_up_and_leaves_nothing(place: _Place, tmp_path: Path) -> N
         "make serve",
     ):
         assert part in output
-    assert all(cut(prompt.text) in output for prompt in PROMPTS)
+    assert all(cut(prompt.text) in output for prompt in prompts)
 
 
 def _check_row(row: dict[str, Any]) -> None:

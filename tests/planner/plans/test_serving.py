@@ -14,6 +14,7 @@ from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Plan, plan
 from planner.plans.serving import Serving, as_yaml, checked, from_config, from_launch, label_of
 from selfhosted.config import PoolConfig
+from tests.examples import examples
 from tests.planner.plans.questions import question
 
 
@@ -64,7 +65,7 @@ def test_any_pools_name_becomes_a_label_or_nothing(name: str) -> None:
     assert label == label.strip("-")
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.recursive(
         st.text() | st.integers() | st.booleans(), lambda each: st.dictionaries(st.text(), each) | st.lists(each)

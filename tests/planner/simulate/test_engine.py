@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from planner.simulate.engine import NEVER, Engine, Job
 from planner.simulate.simulation_errors import SimulationRefused
+from tests.examples import examples
 from tests.planner.simulate.steps import GROWING, HAND, Told, job, run, spec
 
 
@@ -265,7 +266,7 @@ def _made(rows: list[tuple[int, int, list[int], float, int]]) -> list[Job]:
     return made
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(rows=_REQUESTS, kv_tokens=st.sampled_from([160, 256, 1_024]), ranked=st.booleans(), seqs=st.integers(1, 8))
 def test_nothing_is_lost(
     rows: list[tuple[int, int, list[int], float, int]], kv_tokens: int, ranked: bool, seqs: int

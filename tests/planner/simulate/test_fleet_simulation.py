@@ -17,6 +17,7 @@ from planner.simulate.simulation_errors import SimulationRefused
 from planner.simulate.simulation_report import HEADINGS, report_of, row_of, spread_of
 from planner.simulate.traces import Trace, TraceRequest, read_trace
 from selfhosted.config import RoomConfig, ScaleConfig
+from tests.examples import examples
 
 DATA = Path(__file__).parent / "data"
 MACHINE = machine_of()
@@ -148,7 +149,7 @@ def test_report() -> None:
     assert spread_of([]).mean is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 1_000),
     policy=st.sampled_from(POLICIES),

@@ -11,6 +11,7 @@ from planner.simulate.gateway_queue import SimulatedQueue
 from planner.simulate.machines import machine_of
 from planner.simulate.simulation_errors import SimulationRefused
 from planner.simulate.traces import Trace, sped_up
+from tests.examples import examples
 
 MACHINE = machine_of()
 
@@ -25,7 +26,7 @@ def run(
     return measured
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     seed=st.integers(0, 99),

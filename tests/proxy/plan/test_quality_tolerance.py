@@ -16,6 +16,7 @@ from proxy.plan.answer_form import AskedForm
 from proxy.plan.marginal_cost import Room, Rooms
 from proxy.plan.quality_tolerance import FLOORS, MAX_CACHED, NO_CURVE, Tolerances, TwoFirst, learn_from_own_requests
 from proxy.plan.route_plan import Facts, OwnPool, Policy, plan
+from tests.examples import examples
 from tests.proxy.made_up_classifier import MadeUpClassifier, MadeUpSample, made_up_sample
 from tests.proxy.plan.test_route_plan import price, target
 
@@ -79,7 +80,7 @@ def test_planning_at_the_willingness_keeps_what_the_preview_says(floor: float) -
     assert kept >= floor - 1e-6
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 1_000), st.floats(0.5, 1.0), st.floats(0.5, 1.0))
 def test_a_stricter_floor_never_saves_more(seed: int, one: float, two: float) -> None:
     """Keeping more costs more, whatever the prompts are."""

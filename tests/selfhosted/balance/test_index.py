@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from selfhosted.balance.index import PrefixIndex
+from tests.examples import examples
 from tests.selfhosted.balance.pool import prompt
 
 NAMES = ("a", "b", "c")
@@ -106,7 +107,7 @@ class Used(RuleBasedStateMachine):
 
 
 TestUsed = Used.TestCase
-TestUsed.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestUsed.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_memory_stays_bounded_under_prompts_that_never_repeat() -> None:

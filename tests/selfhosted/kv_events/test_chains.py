@@ -12,6 +12,7 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.kv_events.chains import ROOT, ChainLimits, Chains, name_of
 from selfhosted.kv_events.events import read_batch
+from tests.examples import examples
 from tests.selfhosted.kv_events.engine import Cache, payload
 
 BLOCK_BYTES = 8
@@ -243,7 +244,7 @@ def prompts(seed: int) -> list[list[int]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 50), st.integers(2, 40), st.booleans(), st.booleans(), OPS)
 def test_nothing_is_believed_that_is_not_there(
     seed: int, blocks: int, is_even: bool, is_tight: bool, ops: list[tuple[str, str, int, int]]

@@ -22,6 +22,7 @@ from selfhosted.model_swap.turns import (
     pays,
     rests,
 )
+from tests.examples import examples
 
 RULES: Final = Rules(pools=("a", "b"), least_awake_s=30, most_wait_s=120, drain_s=60, switch_s=20)
 
@@ -135,7 +136,7 @@ def test_an_idle_pool_makes_room_at_once_and_a_busy_one_once_it_is_worth_it() ->
     assert busy.cut == 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     rates=st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0, 3.0]), min_size=2, max_size=4),
     least_s=st.sampled_from([0, 10, 30, 60]),

@@ -11,6 +11,7 @@ from selfhosted.config import ScaleConfig
 from selfhosted.scale.policy import ScaleDecision, ScalePolicy, _replicas
 from selfhosted.scale.rules import QueueRule
 from selfhosted.scale.signals import Signals
+from tests.examples import examples
 from tests.selfhosted.scale.queueing import bursts, run, steady
 
 
@@ -206,7 +207,7 @@ _anything = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(_anything, min_size=1, max_size=40), st.booleans())
 def test_limits_hold_whatever_happens(steps: list[dict[str, Any]], forecast: bool) -> None:
     """Between least and most, steps no larger than allowed, and never down on what is unknown."""

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfhosted.scale.worth import GRAIN_S, Market, SavedWorth, Worth
+from tests.examples import examples
 
 COLD_S = 300.0
 
@@ -115,7 +116,7 @@ def test_what_was_learnt_survives_a_restart() -> None:
 
 
 @given(st.lists(st.floats(), max_size=4), st.integers(-2, 9))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_corrupt_state_is_not_believed(busy: list[float], follows: int) -> None:
     """It may come from another version: nothing of it may end the loop."""
     it = worth(SavedWorth(busy=busy, follows=follows))

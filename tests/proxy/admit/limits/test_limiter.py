@@ -16,6 +16,7 @@ from proxy.admit.limits.limiter import MAX_USED_TOKENS, BucketLimiter, LimitObse
 from proxy.admit.limits.rate_limited import RateLimited
 from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.redis_link import RedisLink
+from tests.examples import examples
 from tests.proxy.admit.limits.direct import CALLER, PREFIX, DirectLink, done, limit, told_of
 from tests.redis_server import RedisServer
 from tests.toxic import toxic_proxy
@@ -335,7 +336,7 @@ async def test_a_redis_that_lost_its_memory_does_not_give_the_limit_again(staged
 _Step = tuple[str, int]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @example(before=[0] * 14, during=[], after=[0] * 30, forgets=True)
 @given(
     before=st.lists(st.integers(0, 2), max_size=80),

@@ -19,6 +19,7 @@ from proxy.admit.limits.refusals import refusal
 from proxy.admit.limits.shared import SharedBuckets, outcome_of
 from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.redis_link import RedisLink
+from tests.examples import examples
 from tests.proxy.admit.limits.direct import CALLER, PREFIX, DirectLink, done, limit
 from tests.redis_server import RedisServer
 
@@ -127,7 +128,7 @@ class Twins:
         self.draw = LimitSet(_limits(bool(changed)), PREFIX)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(ops=_OPS)
 def test_redis_and_python_agree_to_the_last_bit(direct: DirectLink, ops: list[_Op]) -> None:
     """Levels, refusals and waits, over admissions, settlements, time that goes on and limits that change."""
@@ -185,7 +186,7 @@ def test_what_is_in_flight_is_counted_for_a_new_holder(link: DirectLink) -> None
 
 
 @given(amount=st.floats(-500, 500), level=st.floats(-3e3, 100), us=_MOMENTS, rate=_RATES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_charge_is_exact(direct: DirectLink, amount: float, level: float, us: int, rate: int) -> None:
     """The same operations as in Python; what is given back never fills above the burst."""
     direct.redis.flushall()
@@ -202,7 +203,7 @@ def test_a_charge_is_exact(direct: DirectLink, amount: float, level: float, us: 
 
 
 @given(correction=st.integers(1, 500), level=st.floats(-3e3, 100), us=_MOMENTS, rate=_RATES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_correction_is_exact(direct: DirectLink, correction: int, level: float, us: int, rate: int) -> None:
     """The same operations as in Python, for a bucket at any level."""
     direct.redis.flushall()

@@ -16,6 +16,7 @@ from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.redis_link import RedisLink
 from proxy.shared.redis.scripts import script
 from proxy.shared.redis.shared_state import SharedStateUnavailable
+from tests.examples import examples
 from tests.proxy.admit.queues.book import Book, BookLink
 from tests.redis_server import RedisServer
 
@@ -195,7 +196,7 @@ def test_the_script_does_as_the_twin(redis_server: RedisServer) -> None:
     def teams(each: Record) -> str:
         return ";".join(f"{use.team},{use.weight},{use.tokens}" for use in each.teams)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(_RECORDS, st.integers(1, 5_000), st.integers(1, 2_000), st.data())
     def same(records: dict[str, Record], capacity: int, most: int, data: st.DataObject) -> None:
         client.flushall()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from proxy.admit.queues.fair_queue import Entry, FairQueue, FreeCapacity
 from proxy.admit.queues.queue_item import Work
 from proxy.admit.queues.queues_config import QueueConfig
+from tests.examples import examples
 
 ROOM = FreeCapacity(1_000)
 
@@ -337,7 +338,7 @@ _STEP = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(_STEP, max_size=60))
 def test_whatever_happens_everything_is_counted_and_nothing_is_lost(steps: list[tuple[str, Any]]) -> None:
     """Counts equal what waits and runs, bounds hold, the capacity is kept, and all that was let in comes out."""

@@ -13,6 +13,7 @@ from proxy.admit.queues.capacity import Capacity
 from proxy.admit.queues.queue_item import Slot, Work
 from proxy.admit.queues.queues import Handle, Queues
 from proxy.admit.queues.queues_config import MaxWait, QueueConfig
+from tests.examples import examples
 from tests.proxy.admit.queues.book import Book, BookLink
 
 _STEP_S = 0.05
@@ -164,7 +165,7 @@ async def test_nothing_is_lost_when_redis_goes_and_comes_back() -> None:
 _SENT = st.tuples(st.integers(0, 3), st.integers(0, 40), st.sampled_from((0.02, 0.1, 0.3, 0.6, 0.98, 1.01, 1.5)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     wholes=st.lists(st.integers(20_000, 20_400), min_size=2, max_size=4),
     sent=st.lists(_SENT, min_size=1, max_size=30),
@@ -195,7 +196,7 @@ def test_where_there_is_room_somebody_may_send(wholes: list[int], sent: list[tup
     asyncio.run(play())
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     wholes=st.lists(st.integers(20_000, 20_400), min_size=2, max_size=4),
     sent=st.lists(

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.caller import Caller
@@ -108,12 +110,12 @@ async def test_an_answer_that_ends_within_a_write_is_written_once(engine: AsyncE
 
 
 class _Counting(BackgroundStore):
-    """Counts how often it is asked for what waits."""
+    """Notes when it is asked for what waits."""
 
-    looks = 0
+    looked_at: list[float]
 
     async def begin(self, limit: int, lease_us: int) -> list[Begun]:
-        self.looks += 1
+        self.looked_at.append(asyncio.get_running_loop().time())
         return await super().begin(limit, lease_us)
 
 
@@ -133,11 +135,12 @@ class _RefusingLine:
         return "bad_request"
 
 
-async def test_where_nothing_waits_it_seldom_looks_and_what_is_told_begins_at_once(engine: AsyncEngine) -> None:
-    """So an idle gateway leaves its database alone."""
+def _idle_runner(engine: AsyncEngine) -> tuple[BackgroundRunner, _Counting]:
+    """A runner for which nothing waits, and its store."""
     sealing, responses = Sealing((Pepper(id="p", secret=b"p" * 32),)), ResponseStore(engine)
     kept = StoredResponses(responses, sealing, ResponsesSection)
     store = _Counting(engine, DatabaseTime(engine), responses)
+    store.looked_at = []
     made = BackgroundResponses(store, kept, sealing, ResponsesSection, wall_us)
     runner = BackgroundRunner(
         background=made,
@@ -148,15 +151,34 @@ async def test_where_nothing_waits_it_seldom_looks_and_what_is_told_begins_at_on
         now_us=wall_us,
     )
     made.news = runner.look
+    return runner, store
+
+
+async def test_where_nothing_waits_it_looks_ever_more_seldom(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an idle gateway leaves its database alone."""
+    monkeypatch.setattr("proxy.responses.background.runner._POLL_S", 0.02)
+    runner, store = _idle_runner(engine)
     running = asyncio.create_task(runner.run(lambda: False))
-    await asyncio.sleep(1.5)
-    assert store.looks <= 3, "after 0.2, 0.6 and 1.4 s"
+    await until(lambda: len(store.looked_at) >= 4)
+    running.cancel()
+    await asyncio.wait({running})
+    for number, (before, after) in enumerate(pairwise(store.looked_at[:4])):
+        assert after - before > 0.95 * 0.02 * 2 ** (number + 1)
+
+
+async def test_what_is_told_begins_at_once(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself the runner would look after longer than the test may take."""
+    monkeypatch.setattr("proxy.responses.background.runner._POLL_S", 1_000.0)
+    runner, _ = _idle_runner(engine)
+    running = asyncio.create_task(runner.run(lambda: False))
+    made = runner._background
     await made.put_off(ALICE, Kept("resp_1", msgspec.json.encode(RECORD)), (), b"{}", streams=False)
 
     async def has_failed() -> bool:
         return bool((await made.response("team_a", "resp_1"))["status"] == "failed")
 
-    async with asyncio.timeout(1.0):
-        await until(has_failed)
+    await until(has_failed)
     running.cancel()
     await asyncio.wait({running})

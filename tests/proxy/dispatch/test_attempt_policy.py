@@ -1,6 +1,7 @@
-"""A second attempt beside a late one: who answers, what is booked and told, and where there is none."""
+"""The policy of attempts in time: time-outs from plan and deadline, and the second attempt beside a late one."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,23 @@ import pytest
 from accounts.caller import TeamSettings
 from cost.ledger.entries import Entry
 from providers.retry_budget import RetryBudget
-from proxy.dispatch.hedging import Hedging, first_to_succeed, places
+from providers.target import Target
+from proxy.dispatch.attempt_policy import (
+    AttemptPolicy,
+    first_to_succeed,
+    hold_within,
+    needed_s,
+    patience_s,
+    places,
+    window_s,
+)
+from proxy.dispatch.target_capacity import TargetRoom
+from proxy.errors import DeadlineExceeded
 from proxy.plan.route_plan import RoutePlan
+from proxy.plan.routed_request import Hold, RoutedRequest
+from proxy.shared.deadline import Deadline
 from proxy.shared.target_latency import LatencyTracker
+from tests.providers.calls import chat_request
 from tests.proxy.contexts import ALICE, a_candidate, a_routed_request
 from tests.proxy.test_pipeline_admission import _queue
 from tests.scenarios.test_rules import House
@@ -36,12 +51,19 @@ def test_what_takes_as_long_as_it_is_long_is_not_hedged() -> None:
     latency = LatencyTracker(lambda: 0.0)
     for _ in range(20):
         latency.observe_whole("small", 0.01)
-    hedging = Hedging(RetryBudget(1.0, 1, 10.0, lambda: 0.0), latency)
+    crowd: Any = _Crowd((), ())
+    hedging = AttemptPolicy(
+        room=TargetRoom(queues=None, replicas=None),
+        balancer=crowd,
+        latency=latency,
+        clock=lambda: 0.0,
+        hedging=RetryBudget(1.0, 1, 10.0, lambda: 0.0),
+    )
     target = msgspec.structs.replace(a_candidate().target, hedged_tiers=frozenset({"interactive"}))
     chat = a_routed_request()
     heard = a_routed_request(request=msgspec.structs.replace(chat.request, operation="transcriptions"))
-    assert hedging.after_s(target, chat) is not None
-    assert hedging.after_s(target, heard) is None
+    assert hedging.hedge_after_s(target, chat) is not None
+    assert hedging.hedge_after_s(target, heard) is None
 
 
 def closing(house: House) -> list[Entry]:
@@ -203,3 +225,203 @@ async def test_of_two_that_succeed_at_once_the_first_counts() -> None:
     assert await first_to_succeed(racing(-1, 2)) == 2
     with pytest.raises(ValueError, match="-1"):
         await first_to_succeed(racing(-1, -2))
+
+
+def until(answer_at: float, *, own: bool = False) -> Deadline:
+    return Deadline(arrived_at=0.0, first_token_at=answer_at, answer_at=answer_at, own=own)
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "guess_s", "left_s", "kept_s"),
+    [
+        (2.0, 15.0, 10.0, 4.0),
+        (0.005, 15.0, 10.0, 2.5),
+        (0.005, 15.0, 600.0, 15.0),
+        (1.0, 15.0, math.inf, 15.0),
+        (4.0, 15.0, 10.0, 5.0),
+        (None, 15.0, 60.0, 15.0),
+        (None, 15.0, 10.0, 5.0),
+        (None, 15.0, math.inf, 15.0),
+    ],
+)
+def test_twice_the_usual_time_is_kept_for_who_comes_next(
+    usual_s: float | None, guess_s: float, left_s: float, kept_s: float
+) -> None:
+    """The guess where it is not known; a quarter of what is left, or the guess, at least; and half of what is left at most."""
+    assert needed_s(usual_s, guess_s, left_s) == kept_s
+
+
+@pytest.mark.parametrize(
+    ("left_s", "usual_s", "kept_s", "stream", "window"),
+    [
+        # Nobody else may answer.
+        (10.0, 6.0, None, True, 10.0),
+        (math.inf, None, None, False, math.inf),
+        (10.0, 6.0, 2.0, True, 8.0),
+        (10.0, None, 5.0, True, 5.0),
+        (10.0, None, 5.0, False, 5.0),
+        # A whole answer has three times its usual time, as far as there is time.
+        (60.0, 2.0, 30.0, False, 30.0),
+        (60.0, 15.0, 30.0, False, 45.0),
+        (10.0, 6.0, 2.0, False, 10.0),
+        (600.0, 5.0, 24.0, False, 576.0),
+    ],
+)
+def test_all_tries_at_a_target_leave_what_is_kept(
+    left_s: float, usual_s: float | None, kept_s: float | None, *, stream: bool, window: float
+) -> None:
+    """Except that an answer that is merely long is not thrown away and paid for twice."""
+    assert window_s(left_s, usual_s, kept_s, stream=stream) == window
+
+
+@pytest.mark.parametrize(
+    ("window", "spent_s", "usual_s", "stream", "others", "again", "waits_s"),
+    [
+        (math.inf, 0.0, None, True, False, False, None),
+        (math.inf, 0.0, None, True, True, False, 10.0),
+        (math.inf, 0.0, None, True, False, True, 10.0),
+        (8.0, 0.0, None, True, False, False, 8.0),
+        (8.0, 0.0, None, True, True, False, 8.0),
+        # A sibling has its time, too, and the last try what is left of the target's.
+        (8.0, 0.0, None, True, True, True, 4.0),
+        (8.0, 4.0, None, True, True, False, 4.0),
+        (8.0, 0.0, 2.0, True, True, True, 6.0),
+        (8.0, 6.0, 2.0, True, True, False, 2.0),
+        (8.0, 8.5, 2.0, True, True, False, 0.001),
+        # A target that usually takes longer than the limit is not late for it.
+        (math.inf, 0.0, 20.0, True, True, True, 60.0),
+        (30.0, 0.0, 20.0, True, True, False, 30.0),
+        (30.0, 0.0, None, True, True, False, 10.0),
+        (30.0, 0.0, None, True, False, False, 30.0),
+        # A whole answer shows nothing before its end, so a sibling is left nothing.
+        (8.0, 0.0, None, False, True, True, 8.0),
+        (30.0, 2.0, None, False, True, False, 28.0),
+        (math.inf, 0.0, None, False, False, False, None),
+        (-1.0, 0.0, None, False, False, False, 0.001),
+    ],
+)
+def test_a_try_leaves_time_for_who_else_may_answer(
+    window: float,
+    spent_s: float,
+    usual_s: float | None,
+    *,
+    stream: bool,
+    others: bool,
+    again: bool,
+    waits_s: float | None,
+) -> None:
+    """Of its target's time; where nobody else may answer, it has all of that."""
+    found = patience_s(window, spent_s, usual_s, 10.0, stream=stream, others=others, again=again)
+    assert found == waits_s
+
+
+@pytest.mark.parametrize(("left_s", "holds_s"), [(math.inf, 30.0), (100.0, 30.0), (8.0, 4.0), (-1.0, 0.001)])
+def test_what_is_held_back_is_released_in_time_to_be_read(left_s: float, holds_s: float) -> None:
+    """Half of what is left at most."""
+    hold = Hold(max_bytes=1, max_s=30.0)
+    assert hold_within(a_routed_request(deadline=until(left_s)), hold, 0.0).max_s == holds_s
+
+
+class _Crowd:
+    """The pools of these targets are full, and those are ill."""
+
+    replicas = None
+
+    def __init__(self, full: tuple[str, ...], ill: tuple[str, ...]) -> None:
+        self.full = full
+        self.ill = ill
+
+    def crowd(self, target: Target) -> object:
+        return object() if target.target_id in self.full else None
+
+    def has_healthy(self, target: Target, _caller: object, _tried: object) -> bool:
+        return target.target_id not in self.ill
+
+
+def policy(
+    latency: LatencyTracker | None = None, *, ill: tuple[str, ...] = (), full: tuple[str, ...] = ()
+) -> AttemptPolicy:
+    crowd: Any = _Crowd(full, ill)
+    room = TargetRoom(queues=None, replicas=crowd)
+    return AttemptPolicy(room=room, balancer=crowd, latency=latency, clock=lambda: 0.0)
+
+
+def late(*names: str, left_s: float = 10.0, stream: bool = True, spill_over: bool = True) -> RoutedRequest:
+    """A request with these candidates and so much time; the first one is our own, and those called `pool-…` are, too."""
+    candidates = tuple(a_candidate(name) for name in names)
+    candidates = tuple(
+        msgspec.structs.replace(each, target=msgspec.structs.replace(each.target, pool="h100"))
+        if each.target.target_id.startswith("pool-")
+        else each
+        for each in candidates
+    )
+    return a_routed_request(
+        plan=RoutePlan(candidates=candidates, rejected=()),
+        request=chat_request(stream=stream),
+        deadline=Deadline(arrived_at=0.0, first_token_at=1.0, answer_at=left_s, own=True),
+        caller=msgspec.structs.replace(ALICE, settings=TeamSettings(spill_over=spill_over)),
+        pools={name: "h100" for name in names if name.startswith("pool-") or name == names[0]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("ill", "full", "spill_over", "waits_s"),
+    [
+        ((), (), True, 7.5),
+        # Who comes after it is slower: 3 s, twice, but half of the time at most.
+        (("fast",), (), True, 5.0),
+        (("fast", "pool-b"), (), True, 10.0),
+        (("fast",), ("pool-b",), True, 10.0),
+        ((), (), False, 5.0),
+        (("pool-b",), (), False, 10.0),
+        ((), ("pool-b",), False, 10.0),
+    ],
+)
+def test_time_is_kept_for_who_is_healthy_has_room_and_may_be_paid_for(
+    ill: tuple[str, ...], full: tuple[str, ...], *, spill_over: bool, waits_s: float
+) -> None:
+    """For the least demanding of them; where nobody is, the target has all of the time."""
+    latency = LatencyTracker(lambda: 0.0)
+    for _ in range(8):
+        latency.observe("fast", 1.0, 0.01)
+        latency.observe("pool-b", 3.0, 0.01)
+    routed = late("own", "fast", "pool-b", spill_over=spill_over)
+    own, chosen = routed.plan.candidates[0], policy(latency, ill=ill, full=full)
+    assert chosen.patience_s(own, routed, 0.0, 0.0, False, chosen.kept_s(own, routed, 0.0)) == waits_s
+
+
+@pytest.mark.parametrize(
+    ("stream", "own_s", "next_s", "left_s", "asked"),
+    [
+        (True, 6.0, 1.0, 10.0, True),
+        (True, 9.0, 1.0, 10.0, False),
+        (True, 9.0, None, 10.0, False),
+        (True, 9.0, 1.0, 60.0, True),
+        # Nobody is faster.
+        (True, 9.0, 9.5, 10.0, True),
+        (True, None, 1.0, 10.0, True),
+        (False, 6.0, 1.0, 10.0, True),
+        (False, 9.0, 1.0, 10.0, True),
+        (False, 9.9, 1.0, 10.0, False),
+        (False, 9.9, None, 10.0, False),
+        (False, 9.9, 9.95, 10.0, True),
+        (False, None, 1.0, 10.0, True),
+    ],
+)
+def test_who_usually_takes_too_long_is_passed_over_for_a_faster_one(
+    own_s: float | None, next_s: float | None, left_s: float, *, stream: bool, asked: bool
+) -> None:
+    """From the start; a whole answer only where it usually takes all of the time."""
+    latency = LatencyTracker(lambda: 0.0)
+    for name, usual_s in (("own", own_s), ("next", next_s)):
+        for _ in range(8):
+            if usual_s is not None and stream:
+                latency.observe(name, usual_s, 0.0)
+            elif usual_s is not None:
+                latency.observe_whole(name, usual_s)
+    routed = late("own", "next", left_s=left_s, stream=stream)
+    if asked:
+        policy(latency).start_by(routed.plan.candidates[0], routed)
+    else:
+        with pytest.raises(DeadlineExceeded):
+            policy(latency).start_by(routed.plan.candidates[0], routed)
