@@ -61,7 +61,7 @@ _EXPECTED: Final = (
     ("gateway.demo.run", "DemoFailed", ""),
     ("proxy.errors", "Refused", ""),
     ("proxy.admit.limits.rules", "LimitError", ""),
-    ("dashboards.webhooks.signature", "BadSecret", ""),
+    ("api.webhooks.signature", "BadSecret", ""),
     ("accounts.errors", "AccountsError", ""),
     ("cost.errors", "PriceError", ""),
     ("selfhosted.registry.store", "RegistryError", ""),

@@ -18,11 +18,11 @@ from sqlmodel import SQLModel
 import accounts.audit.tables
 import accounts.people.tables
 import accounts.tables
+import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
 import cost.tables
 import dashboards.alerts.tables
-import dashboards.webhooks.tables
 import proxy.admit.idempotency.tables
 import proxy.admit.limits.limit_tables
 import proxy.batch.tables
@@ -63,8 +63,8 @@ TABLES: Final = (
     classifier.measuring.tables.MeasurementRow,
     classifier.measuring.tables.CalibrationAnswerRow,
     dashboards.alerts.tables.AlertRule,
-    dashboards.webhooks.tables.WebhookMessage,
-    dashboards.webhooks.tables.CallbackSecret,
+    api.webhooks.tables.WebhookMessage,
+    api.webhooks.tables.CallbackSecret,
     proxy.admit.limits.limit_tables.LimitRule,
     proxy.shared.redis.process_tables.LiveProcess,
     proxy.admit.idempotency.tables.IdempotentRequest,

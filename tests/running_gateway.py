@@ -13,9 +13,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
-from dashboards.web.gateway import Gateway
-from dashboards.web.patience import be_more_patient
-from dashboards.webhooks.callbacks import CallbackDesk
+from api.web.gateway import Gateway
+from api.web.patience import be_more_patient
+from api.webhooks.callbacks import CallbackDesk
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
 from gateway.process.control_plane import ControlPlane

@@ -20,7 +20,7 @@ EXPORTERS: Final[tuple[Exporter, ...]] = get_args(Exporter)
 
 
 def upstream_models(models: Sequence[ModelConfig], providers: frozenset[str]) -> dict[str, tuple[str, ...]]:
-    """The targets served by these providers, each with the model names that the provider may bill it under: its upstream's, and
+    """Return the targets served by these providers, each with the model names that the provider may bill it under: its upstream's, and
     its own unless that is another one's upstream.
     """
     wanted = {name.lower() for name in providers}
@@ -47,7 +47,7 @@ async def compared(
     models: Mapping[str, tuple[str, ...]],
     same_models: Sequence[tuple[str, str]] = (),
 ) -> Reconciliation:
-    """An export reconciled with the organisation's bookings of the same days. Raises BadExport, TooManyRows.
+    """Return an export reconciled with the organisation's bookings of the same days. Raises BadExport, TooManyRows.
 
     `providers` are the configured provider names of this exporter; `same_models` pairs of the exporter's model name and
     ours.

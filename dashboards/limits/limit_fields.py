@@ -48,7 +48,7 @@ def limits_as_form(limits: Limits) -> dict[str, Any]:
 
 
 def rule_in_words(rule: Rule) -> dict[str, str]:
-    """A rule's values in words: `default` for the configuration's limit, `no limit` for 0."""
+    """Return a rule's values in words: `default` for the configuration's limit, `no limit` for 0."""
     values = msgspec.structs.asdict(rule.limits)
     return {
         name: "default" if value is None else f"{value:,}" if value else "no limit" for name, value in values.items()
@@ -56,7 +56,7 @@ def rule_in_words(rule: Rule) -> dict[str, str]:
 
 
 def dollars_in(form: Form, name: str) -> int | None:
-    """An amount in nano-dollars, or None when the field is empty. Raises FormError."""
+    """Return an amount in nano-dollars, or None when the field is empty. Raises FormError."""
     amount = form.decimal(name, most=_MOST_USD)
     if amount is None:
         return None

@@ -15,6 +15,7 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from classifier.prediction import Prompt
 from cost.ledger.entries import Entry
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
@@ -51,7 +52,6 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
 from dashboards.web.forms import ungrouped
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
 from proxy.plan.decision_record import Considered
@@ -130,7 +130,7 @@ _COLUMNS: Final = (
 
 @router.get("/dashboard/teams/{team_id}/requests")
 async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The latest requests that match the filters."""
+    """Show the latest requests that match the filters."""
     team, query = view.the_team, _query(view)
     reader = RecentReader(view.gateway.database)
     sought = _plain(view.query.get("id", ""))
@@ -227,7 +227,7 @@ async def _refused(view: PageRequest, request_id: str) -> RefusedRequest | None:
 
 
 async def _refused_page(view: PageRequest, request_id: str) -> Response:
-    """What refused a request that reached no model, and what to do. Raises RequestNotFound."""
+    """Show why a request that reached no model was refused, and what to do. Raises RequestNotFound."""
     refused = await _refused(view, request_id)
     if refused is None:
         raise RequestNotFound(
@@ -252,7 +252,7 @@ def _wants_refused(view: PageRequest) -> bool:
 async def _merged_page(
     view: PageRequest, reader: RecentReader, query: RecentQuery
 ) -> tuple[RecentPage, Sequence[Found]]:
-    """A page of the ledger's requests and the refused ones between them; its next place is that of both."""
+    """Return a page of the ledger's requests and the refused ones between them; its next place is that of both."""
     wanted = view.query.get("outcome", "")
     page = RecentPage(requests=()) if wanted == REFUSED else await reader.page(query)
     if query.order:
@@ -264,7 +264,7 @@ async def _merged_page(
 
 
 def _evidence(considered: Considered | None) -> list[str]:
-    """A sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
+    """Return a sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
     chosen = None if considered is None else considered.chosen
     if chosen is None or chosen.evidence == "measured" or not chosen.evidence:
         return []
@@ -336,7 +336,7 @@ def _scope(view: PageRequest) -> ReadScope:
 
 
 def _query(view: PageRequest) -> RecentQuery:
-    """The address's filters; invalid ones are ignored, as in every table."""
+    """Return the address's filters; invalid ones are ignored, as in every table."""
     asked = view.query
     fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
     wanted, order = asked.get("outcome", ""), asked.get("sort", "")
@@ -363,7 +363,7 @@ def _query(view: PageRequest) -> RecentQuery:
 
 
 def _day_us(text: str) -> int | None:
-    """The beginning of a UTC day such as 2026-11-05; None for anything else."""
+    """Return the beginning of a UTC day such as 2026-11-05; None for anything else."""
     try:
         found = dt.date.fromisoformat(text) if len(text) == _DAY_CHARS else None
     except ValueError:
@@ -372,7 +372,7 @@ def _day_us(text: str) -> int | None:
 
 
 def _amount(text: str, unit: int) -> int | None:
-    """A number, also with a dollar sign or thousands separators, in whole parts of a unit; None for anything else."""
+    """Return a number, also with a dollar sign or thousands separators, in whole parts of a unit; None for anything else."""
     plain = ungrouped(text)
     return int(Decimal(plain) * unit) if _NUMBER.fullmatch(plain) else None
 
@@ -439,7 +439,7 @@ def _key_choices(names: Mapping[str, str], chosen: str) -> list[tuple[str, str]]
 
 
 async def _prompt(view: PageRequest, request_id: str) -> Prompt | None:
-    """The stored prompt, for members of a team whose learning keeps prompts; otherwise None."""
+    """Return the stored prompt, for members of a team whose learning keeps prompts; otherwise None."""
     team = view.the_team
     if team.settings.learning != "prompts" or team.team_id not in view.principal.teams:
         return None

@@ -55,7 +55,7 @@ async def list_entries(
 ) -> None:
     """List entries, the newest first."""
     from accounts.audit.log import AuditLog, Scope
-    from dashboards.audit.listing import entry_as_json
+    from api.audit.listing import entry_as_json
 
     filters = _filters(actor, action, object_, team, first_day, last_day)
     scope = Scope(organisation_id=organisation)
@@ -209,7 +209,7 @@ def log_of(engine: "AsyncEngine") -> "AuditLog":
 
 
 def _filters(actor: str, action: str, object_: str, team: str, first_day: str, last_day: str) -> "Filters":
-    from dashboards.audit.listing import BadFilter, filters_from
+    from api.audit.listing import BadFilter, filters_from
 
     given = {"actor": actor, "action": action, "object": object_, "team": team, "from": first_day, "to": last_day}
     try:
@@ -220,7 +220,7 @@ def _filters(actor: str, action: str, object_: str, team: str, first_day: str, l
 
 async def _exported(scope: "Scope", filters: "Filters", kind: str, file: BinaryIO) -> None:
     from accounts.audit.log import AuditLog
-    from dashboards.audit.listing import pieces
+    from api.audit.listing import pieces
 
     async with open_engine() as engine:
         async for piece in pieces(AuditLog(engine), scope, filters, kind):
@@ -250,8 +250,8 @@ def _print_verdict(verdict: "VerifyResult") -> None:
 
 
 def _print(found: "list[Entry]") -> None:
+    from api.audit.listing import name_of
     from cost.times import iso
-    from dashboards.audit.listing import name_of
 
     rows = [
         [

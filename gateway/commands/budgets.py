@@ -80,9 +80,9 @@ async def set_budget(
     as_json: JsonOption = False,
 ) -> None:
     """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
+    from api.budgets.change import audit_record as state
     from cost.budgets.budget import Budget, limit_from_usd, tag_id
     from cost.budgets.store import BudgetStore, new_budget_id
-    from dashboards.budgets.change import audit_record as state
     from gateway.commands.audit import audited
 
     _check_webhook(webhook)
@@ -116,8 +116,8 @@ async def set_budget(
 @budgets_app.command("remove")
 async def remove_budget(budget_id: IdArgument) -> None:
     """Take a budget away. What was spent stays in the books."""
+    from api.budgets.change import audit_record as state
     from cost.budgets.store import BudgetStore
-    from dashboards.budgets.change import audit_record as state
     from gateway.commands.audit import audited
 
     async with open_engine() as engine, audited(engine, "budget.removed") as change:
@@ -166,7 +166,7 @@ async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organi
 def _plain(standing: "BudgetStatus") -> dict[str, Any]:
     from decimal import Decimal
 
-    from dashboards.budgets.listing import budget_as_json
+    from api.budgets.listing import budget_as_json
 
     return {
         name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in budget_as_json(standing).items()

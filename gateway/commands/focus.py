@@ -56,7 +56,7 @@ async def _write(engine: "AsyncEngine", query: "FocusQuery", out: Path) -> None:
     import sys
     from contextlib import suppress
 
-    from dashboards.finance.focus_export import focus_export
+    from api.focus.focus_export import focus_export
 
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     to_screen = str(out) == "-"

@@ -49,7 +49,7 @@ async def create_key(
     from datetime import UTC
 
     from accounts.store import AccountStore
-    from dashboards.keys.change import audit_record
+    from api.keys.change import audit_record
     from gateway.commands.audit import audited
     from gateway.configuration.settings import peppers, read_environment
 
@@ -128,7 +128,7 @@ async def set_key(
     """Change which models a key may use. Every server follows within 5 seconds."""
     from accounts.errors import UnknownKeyId
     from accounts.store import AccountStore
-    from dashboards.keys.change import audit_record
+    from api.keys.change import audit_record
     from gateway.commands.audit import audited
 
     only = None if models.strip() == "all" else _models(models, _configured(config))
@@ -151,7 +151,7 @@ async def revoke_key(
 ) -> None:
     """Refuse a key from now on. Every server refuses it within 5 seconds."""
     from accounts.store import AccountStore
-    from dashboards.keys.change import audit_record
+    from api.keys.change import audit_record
     from gateway.commands.audit import audited
 
     async with open_engine() as engine, audited(engine, "key.revoked") as change:

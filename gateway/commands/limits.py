@@ -123,7 +123,7 @@ async def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelO
 
 async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, int | None] | None") -> "Rule":
     """Write the change with its audit entry; without changes the rule is removed."""
-    from dashboards.limits.change import audit_record
+    from api.limits.change import audit_record
     from gateway.commands.audit import audited
     from proxy.admit.limits.store import LimitStore
 

@@ -42,7 +42,7 @@ async def add(
     as_json: JsonOption = False,
 ) -> None:
     """Register a version of a model or of a LoRA adapter. Nothing is sent there yet."""
-    from dashboards.fleet.rollouts import add_version, check_registrable
+    from api.fleet.rollouts import add_version, check_registrable
     from gateway.commands.audit import console, log_of
     from selfhosted.rollouts.versions import ModelVersion
 
@@ -125,7 +125,7 @@ async def canary(
     as_json: JsonOption = False,
 ) -> None:
     """Give a version a share of conversations, or the one on trial another share. Its replicas must run already."""
-    from dashboards.fleet.rollouts import pool_of_model, start_canary
+    from api.fleet.rollouts import pool_of_model, start_canary
     from gateway.commands.audit import console, log_of
     from selfhosted.rollouts.versions import Rule, share_of
 
@@ -153,7 +153,7 @@ async def promote_version(
     as_json: JsonOption = False,
 ) -> None:
     """Give a version all conversations."""
-    from dashboards.fleet.rollouts import pool_of_model, promote
+    from api.fleet.rollouts import pool_of_model, promote
     from gateway.commands.audit import console, log_of
 
     settings = read_config(config)
@@ -169,7 +169,7 @@ async def rollback(
     model: ModelArgument, *, reason: ReasonOption = "", config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Take all conversations from the version on trial."""
-    from dashboards.fleet.rollouts import roll_back
+    from api.fleet.rollouts import roll_back
     from gateway.commands.audit import console, log_of
 
     settings = read_config(config)
@@ -186,20 +186,20 @@ def _tell(after: "Rollout", as_json: bool, told: str) -> None:
 
 
 def _plain(version: "ModelVersion") -> dict[str, Any]:
-    from dashboards.fleet.rollouts import version_as_json
+    from api.fleet.rollouts import version_as_json
 
     return version_as_json(version)
 
 
 def _told(rollout: "Rollout") -> dict[str, Any]:
-    from dashboards.fleet.rollouts import rollout_as_json
+    from api.fleet.rollouts import rollout_as_json
 
     return rollout_as_json(rollout)
 
 
 def _print(versions: "Sequence[ModelVersion]", rollouts: "dict[str, Rollout]") -> None:
+    from api.fleet.rollouts import gets
     from cost.times import iso
-    from dashboards.fleet.rollouts import gets
 
     rows = [
         [

@@ -105,7 +105,7 @@ async def list_people(
 @people_app.command("disable")
 async def disable(email: EmailArgument) -> None:
     """Let somebody in no more. Their sessions and open links end at once."""
-    from dashboards.people.change import disable_person
+    from api.people.change import disable_person
     from gateway.commands.audit import console, log_of
 
     async with open_engine() as engine:
@@ -118,7 +118,7 @@ async def disable(email: EmailArgument) -> None:
 @people_app.command("enable")
 async def enable(email: EmailArgument) -> None:
     """Let somebody in again."""
-    from dashboards.people.change import enable_person
+    from api.people.change import enable_person
     from gateway.commands.audit import console, log_of
 
     async with open_engine() as engine:
@@ -180,8 +180,8 @@ async def _invite(
 
     from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
-    from dashboards.people.change import put_person
-    from dashboards.people.members_change import put_member
+    from api.people.change import put_person
+    from api.people.members_change import put_member
     from gateway.commands.audit import console, log_of
 
     async with open_engine() as engine:
@@ -205,7 +205,7 @@ async def _invite(
 
 async def _link(engine: "AsyncEngine", settings: _Settings, person: "Person") -> str:
     from accounts.people.links import link_url
-    from dashboards.people.change import make_link
+    from api.people.change import make_link
     from gateway.commands.audit import console, log_of
 
     owner = person.organisation_id

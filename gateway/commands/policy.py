@@ -10,9 +10,9 @@ from gateway.table import print_table
 
 if TYPE_CHECKING:
     from accounts.store import TeamRecord
+    from api.policy.traffic import AutoTraffic
     from classifier.learning.requests import OwnRequests
     from classifier.prediction import Classifier
-    from dashboards.policy.traffic import AutoTraffic
     from gateway.configuration.settings import GatewayConfig
     from proxy.plan.quality_tolerance import Tolerances
 
@@ -39,7 +39,7 @@ async def preview(
     as_json: JsonOption = False,
 ) -> None:
     """Show what minimum qualities would save. Nothing is applied."""
-    from dashboards.policy.preview import floors_from, preview_as_json
+    from api.policy.preview import floors_from, preview_as_json
     from gateway.configuration.settings import load, read_environment
     from gateway.wiring.catalog import classifier_of
     from proxy.plan.quality_tolerance import FLOORS
@@ -66,11 +66,11 @@ async def _load_tolerances(
     team asked of `auto` lately.
     """
     from accounts.store import AccountStore
+    from api.policy.traffic import auto_traffic
     from classifier.learning.requests import own_requests
     from classifier.learning.store import LearningStore
     from cost.reports.scope import ReadScope
     from cost.times import wall_us
-    from dashboards.policy.traffic import auto_traffic
     from gateway.wiring.catalog import catalog_of
     from gateway.wiring.policy import build_policy, informed
     from proxy.learning.tunings import TuningWatch

@@ -14,10 +14,10 @@ from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print
 from gateway.table import print_table
 
 if TYPE_CHECKING:
+    from api.claims import Claims
     from cost.config import CostSection
     from cost.fleet.cost_adjustment import Posting
     from cost.fleet.pool_config import PoolSection
-    from dashboards.savings import Claims
 
 pools_app = typer.Typer(
     help="Our own GPUs: the hours they were up, and their bill.", no_args_is_help=True, rich_markup_mode=None
@@ -45,8 +45,8 @@ async def show(
 
 
 async def _pool_rows(section: "CostSection", days: int) -> list[dict[str, Any]]:
+    from api.claims import Claims
     from cost.times import DAY_US
-    from dashboards.savings import Claims
 
     now = wall_us()
     today = now - now % DAY_US
@@ -193,7 +193,7 @@ async def true_up(
 async def _posted(
     section: "CostSection", owner: str, names: Sequence[str], day: date, *, rebill: bool
 ) -> "list[Posting]":
-    from dashboards.savings import Claims
+    from api.claims import Claims
     from gateway.commands.audit import note
 
     async with open_engine() as engine:

@@ -66,8 +66,8 @@ async def list_prices(
     as_json: JsonOption = False,
 ) -> None:
     """List what each target costs, since when, and who said so."""
+    from api.prices.listing import entry_told, prices_as_json
     from cost.times import start_of
-    from dashboards.prices.listing import entry_told, prices_as_json
 
     settings = read_config(config)
     book = await _book(settings)
@@ -89,8 +89,8 @@ async def list_prices(
 @prices_app.command("history")
 async def price_history(target: TargetArgument, as_json: JsonOption = False) -> None:
     """List every version that a target's rows may say they were booked at, the newest first."""
+    from api.prices.listing import day_of, figures_told
     from cost.price_book.store import PriceStore
-    from dashboards.prices.listing import day_of, figures_told
 
     async with open_engine() as engine:
         known = await PriceStore(engine).known(target)
@@ -145,8 +145,8 @@ async def set_price(
     as_json: JsonOption = False,
 ) -> None:
     """Enter a price. It comes before the configured ones; every server follows within seconds."""
-    from dashboards.prices import change as changes
-    from dashboards.prices.listing import entry_told
+    from api.prices import change as changes
+    from api.prices.listing import entry_told
     from gateway.commands.audit import console, log_of, operators
 
     _known(read_config(config), target)
@@ -182,7 +182,7 @@ async def withdraw_price(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="From `prices list --all`.")],
 ) -> None:
     """Take an entered price back: what lies beneath it counts again. What was booked at it stays."""
-    from dashboards.prices import change as changes
+    from api.prices import change as changes
     from gateway.commands.audit import console, log_of, operators
 
     async with open_engine() as engine:
@@ -276,7 +276,7 @@ def _known(settings: "GatewayConfig", target: str) -> None:
 
 
 def _entered(figures: str | None, options: dict[str, Any]) -> "EnteredPrices":
-    from dashboards.prices.listing import BadPrice, checked_prices, parse_prices
+    from api.prices.listing import BadPrice, checked_prices, parse_prices
 
     given = {field: value for field, value in options.items() if value is not None}
     try:
@@ -331,9 +331,9 @@ def _pair(figures: dict[str, Any]) -> str:
 
 
 def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
+    from api.prices.listing import day_of, exact
     from cost.meters import METER_NAMES
     from cost.prices import usd
-    from dashboards.prices.listing import day_of, exact
 
     def dollars(amount: int) -> str:
         return exact(usd(amount))

@@ -77,8 +77,8 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
 async def _claimed(
     settings: "GatewayConfig", organisation: str | None, team: str | None, start_us: int, end_us: int
 ) -> "tuple[ReadScope, ClaimBooks, dict[str, Any]]":
+    from api.claims import Claims
     from classifier.learning.store import LearningStore
-    from dashboards.savings import Claims
     from gateway.commands.scopes import scope_of
     from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy, choice_evidence, informed

@@ -159,7 +159,7 @@ def _floor(text: str) -> float | None:
 
 def _team_state(team: "TeamRecord") -> dict[str, Any]:
     """Return a team with its policy, as the audit log stores it."""
-    from dashboards.policy.change import policy_of
-    from dashboards.teams.change import audit_record
+    from api.policy.change import policy_of
+    from api.teams.change import audit_record
 
     return audit_record(team) | policy_of(team)

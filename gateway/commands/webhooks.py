@@ -49,8 +49,8 @@ async def send_test(
     from contextlib import aclosing
     from uuid import uuid4
 
-    from dashboards.webhooks.outbox import Outbox
-    from dashboards.webhooks.sender import Sender, destinations_of
+    from api.webhooks.outbox import Outbox
+    from api.webhooks.sender import Sender, destinations_of
     from gateway.configuration.settings import resolve_secret
 
     settings = read_config(config)
@@ -76,7 +76,7 @@ async def _states(settings: "GatewayConfig") -> list[dict[str, Any]]:
 
     import msgspec
 
-    from dashboards.webhooks.outbox import Outbox
+    from api.webhooks.outbox import Outbox
 
     async with open_engine() as engine:
         outbox = Outbox(engine)

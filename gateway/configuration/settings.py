@@ -20,9 +20,9 @@ from accounts.config import AccountsSection
 from accounts.keys import MIN_PEPPER_BYTES, Pepper
 from accounts.people.sign_in_config import SignInSection
 from accounts.pepper_file import pepper_id, read_or_make_pepper
+from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from cost.config import CostSection
-from dashboards.webhooks.webhooks_config import WebhooksSection
 from gateway.configuration.file import ConfigError, Document, KeyPath, Problem, Value, read_document
 from gateway.configuration.known_abilities import ability_problems
 from gateway.configuration.price_sources import price_problems

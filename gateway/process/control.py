@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from dashboards.web.gateway import Gateway
+from api.web.gateway import Gateway
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import load, read_environment
 from gateway.process.allocator import give_back_freed_memory

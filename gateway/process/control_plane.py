@@ -11,16 +11,16 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
+from api.claims import Claims
+from api.live.readers import open_operations
+from api.live.workers import Workers
+from api.metrics.routes import METRICS_LISTENER
+from api.operations.snapshot import operations_snapshot
+from api.web.gateway import READS_AT_ONCE, Gateway
 from classifier.learning.store import LearningStore
 from cost.ledger.drain import Drain
 from cost.reports.usage import UsageReader
 from cost.times import wall_us
-from dashboards.live.readers import open_operations
-from dashboards.live.workers import Workers
-from dashboards.metrics.api import METRICS_LISTENER
-from dashboards.operations.snapshot import operations_snapshot
-from dashboards.savings import Claims
-from dashboards.web.gateway import READS_AT_ONCE, Gateway
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, read_environment, resolve_secret
 from gateway.database import make_engine

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from dashboards.webhooks.sender import destinations_of
+from api.webhooks.sender import destinations_of
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import (
     Environment,

@@ -13,11 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from accounts.keys import Pepper
 from accounts.store import AccountStore
+from api.webhooks.addresses import CallbackAddresses
+from api.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
+from api.webhooks.outbox import Outbox
 from cost.budgets.grants import GrantStore
 from cost.times import wall_us
-from dashboards.webhooks.addresses import CallbackAddresses
-from dashboards.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
-from dashboards.webhooks.outbox import Outbox
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from providers.batch_apis.anthropic import AnthropicBatches
 from providers.batch_apis.batch_api import BatchHttp

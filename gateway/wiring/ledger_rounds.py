@@ -8,6 +8,10 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.claims import Claims
+from api.webhooks.callbacks import CallbackDesk
+from api.webhooks.outbox import Outbox
+from api.webhooks.sender import Callbacks, Sender, destinations_of
 from cost.budgets.alerts import Alerts
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
@@ -23,10 +27,6 @@ from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
 from dashboards.alerts.telling import AlertRound
 from dashboards.finance.daily_reports import DailyReports
-from dashboards.savings import Claims
-from dashboards.webhooks.callbacks import CallbackDesk
-from dashboards.webhooks.outbox import Outbox
-from dashboards.webhooks.sender import Callbacks, Sender, destinations_of
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.low_priority_thread import LowPriorityThread
 from gateway.wiring.metrics import AllMetrics

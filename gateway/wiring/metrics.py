@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from api.webhooks.webhook_metrics import WebhookMetrics
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
-from dashboards.webhooks.webhook_metrics import WebhookMetrics
 from gateway.wiring.other_hosts import HostMetrics
 from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.admit.limits.limit_metrics import LimitMetrics

@@ -4,8 +4,8 @@ import contextlib
 from typing import Final
 
 from accounts.audit.log import AuditLog
+from api.fleet.rollout_round import RolloutRound
 from cost.times import wall_us
-from dashboards.fleet.rollout_round import RolloutRound
 from gateway.wiring.prober import OpenProber
 from proxy.shared.background_tasks import background, every
 from selfhosted.rollouts.reading import VersionReader

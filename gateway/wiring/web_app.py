@@ -14,10 +14,10 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from dashboards.admin_routers import ROUTERS as ADMIN
-from dashboards.api_docs.document import Described, api_routes
-from dashboards.api_routers import ROUTERS as API
-from dashboards.metrics.api import router as METRICS  # noqa: N812 - routers are constants here
+from api.admin_routers import ROUTERS as ADMIN
+from api.metrics.routes import router as METRICS  # noqa: N812 - routers are constants here
+from api.openapi.document import Described, api_routes
+from api.routers import ROUTERS as API
 from dashboards.page_routers import ROUTERS as PAGES
 from dashboards.web.error_replies import add_error_replies
 from proxy.http.preamble import MOST_BYTES, parse_preamble

@@ -35,7 +35,7 @@ _FOREIGN: Final = {
     "cost/reconcile/anthropic.py": "Names of Anthropic's exports.",
     "cost/reconcile/openai.py": "Names of OpenAI's exports.",
     "cost/reports/daily_csv.py": "A published format, which has some of them.",
-    "dashboards/model_list/api.py": "A published format, which has some of them.",
+    "api/models/routes.py": "A published format, which has some of them.",
     "dashboards/prices/page.py": "Fields of a form, in its own order.",
     "gateway/commands/prices.py": "Options of commands.",
     "gateway/demo/sample_config.py": "A configuration.",

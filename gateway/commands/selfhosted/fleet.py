@@ -66,7 +66,7 @@ def drain(pool: PoolArgument, name: NameArgument, config: ConfigOption = None) -
     _check_name(name)
 
     async def order() -> "tuple[bool, SharedState]":
-        from dashboards.fleet.drain import drain_replica
+        from api.fleet.drain import drain_replica
         from gateway.commands.audit import console, log_of, operators
         from selfhosted.registry.store import RegistryStore
 
@@ -90,7 +90,7 @@ def undrain(pool: PoolArgument, name: NameArgument, config: ConfigOption = None)
     _check_name(name)
 
     async def take_back() -> bool:
-        from dashboards.fleet.drain import undrain_replica
+        from api.fleet.drain import undrain_replica
         from gateway.commands.audit import console, log_of, operators
 
         async with open_engine() as engine:

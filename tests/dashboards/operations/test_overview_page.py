@@ -10,16 +10,16 @@ import pytest_asyncio
 
 from accounts.access import OrganisationRole
 from accounts.audit.log import Scope
+from api.live.readers import open_operations
+from api.operations.snapshot import operations_snapshot
+from api.operations.stores import in_database
+from api.web.gateway import Gateway
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
-from dashboards.live.readers import open_operations
-from dashboards.operations.snapshot import operations_snapshot
-from dashboards.operations.stores import in_database
 from dashboards.web.cookie import COOKIE
-from dashboards.web.gateway import Gateway
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
-from tests.dashboards.live.ledger import ended
+from tests.api.live.ledger import ended
 from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.signed_in import cookie_of, signed_in
