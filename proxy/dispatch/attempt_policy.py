@@ -5,7 +5,7 @@ The dispatcher asks one `AttemptPolicy` and acts on its answers. The functions b
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -266,9 +266,9 @@ class AttemptPolicy:
         )
 
 
-def tried_deployments(attempts: list[Attempt]) -> frozenset[str]:
+def tried_deployments(attempts: list[Attempt]) -> Collection[str]:
     """Return the ids of the deployments that a request has tried."""
-    return frozenset([attempt.deployment.deployment_id for attempt in attempts])
+    return {attempt.deployment.deployment_id for attempt in attempts} if attempts else ()
 
 
 def needed_s(usual_s: float | None, guess_s: float, left_s: float) -> float:
