@@ -162,7 +162,11 @@ async def test_a_hard_budget_refuses_with_402(gateway: Running) -> None:
     assert int(headers["retry-after"]) > 0
     await call(gateway, "PUT", "/budgets/b1", admin, TEAM | {"kind": "hard", "limit_usd": 500})
     # The new limit, not the old one before anything is known to be spent.
-    await until(lambda: all(max(local.spent, 1) < local.budget.limit_nanousd for local in holds._budgets.values()))
+    await until(
+        lambda: all(
+            local.budget.limit_nanousd > 1 and not local.is_spent(holds.now_us()) for local in holds._budgets.values()
+        )
+    )
     assert (await ask(gateway))[0] == 200
     await gateway.rows()
     _, told, _ = await call(gateway, "GET", "/budgets")
