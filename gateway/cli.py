@@ -141,7 +141,7 @@ def _of_the_system(error: OSError) -> str | None:
 
 app = typer.Typer(
     cls=_Weighbridge,
-    help="Classifies each prompt, send it to the cheapest capable model, and books every token.",
+    help="Classify each prompt, send it to the cheapest capable model, and book every token.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -161,7 +161,12 @@ async def test_a_hard_budget_refuses_with_402(gateway: Running) -> None:
     assert headers["x-weighbridge-budget-reset"].endswith("-01T00:00:00Z")
     assert int(headers["retry-after"]) > 0
     await call(gateway, "PUT", "/budgets/b1", admin, TEAM | {"kind": "hard", "limit_usd": 500})
-    await until(lambda: all(local.spent < local.budget.limit_nanousd for local in holds._budgets.values()))
+    # The new limit, not the old one before anything is known to be spent.
+    await until(
+        lambda: all(
+            local.budget.limit_nanousd > 1 and not local.is_spent(holds.now_us()) for local in holds._budgets.values()
+        )
+    )
     assert (await ask(gateway))[0] == 200
     await gateway.rows()
     _, told, _ = await call(gateway, "GET", "/budgets")

@@ -14,7 +14,7 @@ from planner.plans.plan_errors import PlanRefused
 from planner.plans.sizing import Limits
 
 FLAGS = frozenset((Path(__file__).parent / "vllm_0_32_0_flags.txt").read_text().split())
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def launched(**changes: Any) -> Launch:
