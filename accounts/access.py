@@ -7,7 +7,8 @@ import msgspec
 
 from accounts.caller import Caller
 
-OrganisationRole = Literal["", "admin", "finance", "operator"]
+NamedRole = Literal["admin", "finance", "operator"]
+OrganisationRole = Literal["", NamedRole]
 """A person's role in the organisation: none, administrator, finance, or operator of the gateway."""
 TeamRole = Literal["member", "admin"]
 """A person's role in one team."""
@@ -72,13 +73,13 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rights(principal: Principal) -> frozenset[Right]:
-    """The rights that a principal has in the whole organisation; those of its team roles are not among them."""
+    """Return the rights that a principal has in the whole organisation; those of its team roles are not among them."""
     own = _EVERYONE_RIGHTS | _ORGANISATION_RIGHTS[principal.role]
     return own | _OPERATOR_RIGHTS[principal.role] if principal.of_operators else own
 
 
 def may(principal: Principal, right: Right, *, team_id: str | None = None) -> bool:
-    """True when the principal has the right in the team, or, without a `team_id`, in the whole organisation.
+    """Return True when the principal has the right in the team, or, without a `team_id`, in the whole organisation.
 
     The caller has to have checked that the team belongs to the principal's organisation.
     """
@@ -89,7 +90,7 @@ def may(principal: Principal, right: Right, *, team_id: str | None = None) -> bo
 
 
 def principal_of(caller: Caller, operator: str) -> Principal:
-    """The principal of an API key: a `member` key acts for its team, any other role for the organisation.
+    """Return the principal of an API key: a `member` key acts for its team, any other role for the organisation.
 
     `operator` is the id of the organisation that runs the gateway.
     """

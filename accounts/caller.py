@@ -32,7 +32,7 @@ class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def narrowed(of_team: frozenset[str] | None, of_key: Iterable[str] | None) -> frozenset[str] | None:
-    """Returns the models that a key may use: its own, as far as its team may use them; None for all.
+    """Return the models that a key may use: its own, as far as its team may use them; None for all.
 
     A name that ends in `*` is a wildcard of the configuration, which allows all that it stands for.
     """
@@ -60,6 +60,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None = None
     settings: TeamSettings = TeamSettings()
     role: Role = "member"
+
+    @property
+    def scope(self) -> tuple[str, str]:
+        """The team and the key, as circuit breakers keep apart whose requests failed."""
+        return self.team_id, self.key_id
 
     @property
     def reads_only(self) -> bool:

@@ -16,7 +16,7 @@ class PepperSection(Section):
     )
     secret: str = Field(
         pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|os\.environ/[A-Za-z_][A-Za-z0-9_]*)$",
-        description="Where the secret is found: `env:NAME`. At least 32 bytes; hexadecimal, or used as it is.",
+        description="Where it is found: `env:NAME`. At least 32 bytes, hexadecimal or as it is.",
     )
 
 
@@ -29,8 +29,8 @@ class AccountsSection(Section):
     operator: str = Field(
         default="default",
         pattern=rf"^[a-z0-9_-]{{1,{ID_CHARS}}}$",
-        description="The organisation that runs the gateway. Only its people and admin keys set prices and models' limits and "
-        "open the pages of operations, because these hold for every organisation.",
+        description="The organisation that runs the gateway: only its people and keys set prices and models' "
+        "limits and see operations.",
     )
     pepper_file: Path = Field(
         default=Path("var/pepper"), description="Made at the first start and used when `peppers` is empty."
@@ -39,18 +39,18 @@ class AccountsSection(Section):
         default=2.0,
         gt=0,
         le=4.0,
-        description="How long a key is believed before it is read again; revocation takes this long.",
+        description="How long a key is cached; revocation takes this long.",
     )
     outage_s: float = Field(
         default=60.0,
         ge=0,
         le=3600.0,
-        description="How long a key that was valid is still accepted while the database is down.",
+        description="How long a known key is accepted while the database is down.",
     )
     lookup_timeout_s: float = Field(
         default=1.0,
         gt=0,
         le=30.0,
-        description="A database that takes longer is down. A key that this process does not know yet is waited for five times as long.",
+        description="A database slower than this counts as down; an unknown key waits five times as long.",
     )
     max_entries: int = Field(default=10_000, ge=1, le=1_000_000, description="Keys remembered in a process.")

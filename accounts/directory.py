@@ -105,7 +105,7 @@ class Directory:
         self._is_silent = False
 
     def lookup_fresh(self, presented: str) -> Caller | None:
-        """The caller from the cache, without waiting; None when `authenticate` has to be asked."""
+        """Return the caller from the cache, without waiting; None when `authenticate` has to be asked."""
         if len(presented) != KEY_CHARS or not presented.isascii():
             return None
         known = self._known.get(self._cache_key(presented))
@@ -118,7 +118,7 @@ class Directory:
         return known.caller
 
     async def refresh(self, find_keys: FindKeys, *, at_once: int = _REFRESHED_AT_ONCE) -> None:
-        """Reads the keys in use again; to be called a few times within `fresh_s`. Never raises.
+        """Read the keys in use again; to be called a few times within `fresh_s`. Never raises.
 
         In use is what was presented within `outage_s`. While the store does not answer, known keys wait for nothing.
         """
@@ -140,7 +140,7 @@ class Directory:
                 self._renew(key, before, stored, asked_at)
 
     def _renew(self, key: bytes, before: _CachedCaller, stored: StoredKey | None, asked_at: float) -> None:
-        """Takes a refreshed key over, unless a newer answer is known already."""
+        """Take a refreshed key over, unless a newer answer is known already."""
         known = self._known.get(key)
         if known is None or known.confirmed_at > asked_at:
             return
@@ -149,7 +149,7 @@ class Directory:
             self._known[key].used_at = max(used_at, before.used_at)
 
     async def authenticate(self, presented: str) -> Caller:
-        """The key's caller. Raises MalformedKey, UnknownKey or DirectoryUnavailable."""
+        """Return the key's caller. Raises MalformedKey, UnknownKey or DirectoryUnavailable."""
         caller = self.lookup_fresh(presented)
         if caller is not None:
             return caller
@@ -168,14 +168,14 @@ class Directory:
         raise type(verdict)(*verdict.args)
 
     async def aclose(self) -> None:
-        """Waits for the lookups in progress."""
+        """Wait for the lookups in progress."""
         await asyncio.gather(*self._lookups.values())
 
     def _cache_key(self, presented: str) -> bytes:
         return hashlib.blake2s(presented.encode(), key=self._cache_secret, digest_size=32).digest()
 
     def _join_lookup(self, digest: bytes, presented: str) -> asyncio.Task[_LookupResult] | None:
-        """The lookup of this key, joined or begun now; None when too many are in progress."""
+        """Return the lookup of this key, joined or begun now; None when too many are in progress."""
         lookup = self._lookups.get(digest)
         if lookup is not None:
             return lookup
@@ -206,7 +206,7 @@ class Directory:
         return self._evaluate(digest, stored, asked_at)
 
     async def _ask_store(self, presented: str, *, again: bool) -> tuple[float, StoredKey | None]:
-        """What the store says of a key, and when it was asked: the answer was true then, not when it came. With `again` a store
+        """Return what the store says of a key, and when it was asked: the answer was true then, not when it came. With `again` a store
         that fails is asked until it answers.
         """
         while True:
@@ -240,7 +240,7 @@ class Directory:
         return caller
 
     def _fall_back_to_cache(self, digest: bytes, otherwise: str) -> _LookupResult:
-        """The cached caller for a key that cannot be looked up now, or DirectoryUnavailable with the text `otherwise`."""
+        """Return the cached caller for a key that cannot be looked up now, or DirectoryUnavailable with the text `otherwise`."""
         now = self._clock()
         known = self._known.get(digest)
         if known is None or now >= _earlier(known.confirmed_at + self._outage_s, known.expires_at):
@@ -252,7 +252,7 @@ class Directory:
         return known.caller
 
     def _expiry(self, stored: StoredKey | None) -> float | None:
-        """The key's expiry on the monotonic clock; None when it has none."""
+        """Return the key's expiry on the monotonic clock; None when it has none."""
         if stored is None or stored.expires_at is None:
             return None
         return self._clock() + stored.expires_at.timestamp() - self._wall_clock()
@@ -263,7 +263,7 @@ def _earlier(moment: float, other: float | None) -> float:
 
 
 def _put(memory: dict[bytes, _Value], digest: bytes, value: _Value, limit: int) -> None:
-    """Stores a value as the newest, dropping the oldest beyond `limit`."""
+    """Store a value as the newest, dropping the oldest beyond `limit`."""
     memory.pop(digest, None)
     while len(memory) >= limit:
         del memory[next(iter(memory))]

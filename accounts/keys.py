@@ -66,7 +66,7 @@ class ParsedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mint_key(pepper: Pepper, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> MintedKey:
-    """A new random key with its digest under `pepper`."""
+    """Return a new random key with its digest under `pepper`."""
     public_id = _public_id(random_bytes)
     secret = _in_base62(int.from_bytes(random_bytes(SECRET_BYTES)), SECRET_CHARS)
     body = f"{PREFIX}{public_id}-{secret}"
@@ -81,7 +81,7 @@ def mint_key(pepper: Pepper, *, random_bytes: Callable[[int], bytes] = secrets.t
 
 
 def parse_key(presented: str) -> ParsedKey:
-    """The public parts of a key, found without a lookup. Raises MalformedKey for a wrong shape or checksum."""
+    """Return the public parts of a key, found without a lookup. Raises MalformedKey for a wrong shape or checksum."""
     shape = _SHAPE.fullmatch(presented) if len(presented) == KEY_CHARS else None
     if shape is None:
         raise MalformedKey("an API key looks like wb-<id>-<secret>; this one does not")
@@ -91,7 +91,7 @@ def parse_key(presented: str) -> ParsedKey:
 
 
 def digest_key(plaintext: str, pepper: Pepper) -> bytes:
-    """The HMAC-SHA256 of the whole key, never of a part of it (CVE-2026-35030)."""
+    """Return the HMAC-SHA256 of the whole key, never of a part of it (CVE-2026-35030)."""
     return hmac.digest(pepper.secret, plaintext.encode(), "sha256")
 
 

@@ -13,7 +13,7 @@ from settings.private import private_folder
 
 
 def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Pepper:
-    """The pepper in `path`, created at the first start. Processes that start at once agree on one.
+    """Return the pepper in `path`, created at the first start. Processes that start at once agree on one.
 
     Its id is derived from its content, so a replaced file is a different pepper. Raises UnusablePepper.
     """
@@ -27,7 +27,7 @@ def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = se
 
 
 def pepper_id(secret: bytes) -> str:
-    """A pepper's public id. A digest of 32 random bytes tells nothing about them."""
+    """Return a pepper's public id. A digest of 32 random bytes tells nothing about them."""
     return "p" + hashlib.sha256(b"weighbridge pepper id" + secret).hexdigest()[:8]
 
 

@@ -72,7 +72,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The only models it may use, of its team's; None for all of those."""
 
     def works_at(self, moment: datetime) -> bool:
-        """True when the key is neither revoked nor expired at that moment."""
+        """Return True when the key is neither revoked nor expired at that moment."""
         return self.revoked_at is None and (self.expires_at is None or moment < self.expires_at)
 
 
@@ -107,7 +107,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def utc_now() -> datetime:
-    """The current time in UTC, with its zone."""
+    """Return the current time in UTC, with its zone."""
     return datetime.now(UTC)
 
 
@@ -126,7 +126,7 @@ class AccountStore:
         self._random_bytes = random_bytes
 
     async def create_organisation(self, organisation_id: str, name: str | None = None) -> None:
-        """Adds an organisation. The one called `default` is created on first use.
+        """Add an organisation. The one called `default` is created on first use.
 
         Raises OrganisationExists, BadId or BadName.
         """
@@ -148,7 +148,7 @@ class AccountStore:
             return [OrganisationRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
     async def check_organisation(self, organisation_id: str) -> None:
-        """Raises UnknownOrganisation unless it exists; `default` passes before its first use too."""
+        """Raise UnknownOrganisation unless it exists; `default` passes before its first use too."""
         found = organisation_id == DEFAULT_ORGANISATION
         if not found and not await self._exists(Organisation, col(Organisation.organisation_id) == organisation_id):
             raise UnknownOrganisation(f"there is no organisation {organisation_id!r}")
@@ -161,7 +161,7 @@ class AccountStore:
         organisation_id: str = DEFAULT_ORGANISATION,
         allowed_models: Iterable[str] | None = None,
     ) -> TeamRecord:
-        """Adds a team; `allowed_models` None lets it use every model.
+        """Add a team; `allowed_models` None lets it use every model.
 
         Raises TeamExists, UnknownOrganisation, BadId or BadName.
         """
@@ -201,7 +201,7 @@ class AccountStore:
         return _team_record(row)
 
     async def teams_of(self, organisation_id: str) -> list[TeamRecord]:
-        """An organisation's teams, by id."""
+        """Return an organisation's teams, by id."""
         query = select(*_TEAM_COLUMNS).where(col(Team.organisation_id) == organisation_id).order_by(col(Team.team_id))
         async with self._engine.connect() as connection:
             return [_team_record(row) for row in await connection.execute(query)]
@@ -240,7 +240,7 @@ class AccountStore:
         spill_over: bool | UnsetType = UNSET,
         continue_streams: bool | UnsetType = UNSET,
     ) -> TeamRecord:
-        """Changes a team; what is left out stays. Servers follow within `accounts.fresh_s`.
+        """Change a team; what is left out stays. Servers follow within `accounts.fresh_s`.
 
         With an `organisation_id`, another organisation's team raises UnknownTeam as a missing one does. Raises
         BadSetting or BadName for a value that is not allowed.
@@ -296,7 +296,7 @@ class AccountStore:
         role: Role = "member",
         models: Iterable[str] | None = None,
     ) -> MintedKey:
-        """Creates a key for a team, for some of its models only if they are given. The plaintext is in the result and is stored nowhere.
+        """Create a key for a team, for some of its models only if they are given. The plaintext is in the result and is stored nowhere.
 
         Raises UnknownTeam, BadName or BadSetting.
         """
@@ -323,7 +323,7 @@ class AccountStore:
         return minted
 
     async def list_keys(self, team_id: str | None = None) -> list[KeyRecord]:
-        """The keys of one team, or of all teams, oldest first."""
+        """Return the keys of one team, or of all teams, oldest first."""
         query = select(*_KEY_COLUMNS).order_by(col(ApiKey.created_at), col(ApiKey.key_id))
         if team_id is not None:
             query = query.where(col(ApiKey.team_id) == team_id)
@@ -331,14 +331,14 @@ class AccountStore:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
     async def keys_of(self, organisation_id: str, team_id: str) -> list[KeyRecord]:
-        """The keys of an organisation's team, oldest first; none when the team is another organisation's."""
+        """Return the keys of an organisation's team, oldest first; none when the team is another organisation's."""
         query = select(*_KEY_COLUMNS).where(col(ApiKey.team_id) == team_id, _in_organisation(organisation_id))
         query = query.order_by(col(ApiKey.created_at), col(ApiKey.key_id)).limit(MAX_KEYS_OF_TEAM)
         async with self._engine.connect() as connection:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
     async def has_key(self, organisation_id: str) -> bool:
-        """True if a team of the organisation has a key, also a revoked one."""
+        """Return True if a team of the organisation has a key, also a revoked one."""
         return await self._exists(ApiKey, _in_organisation(organisation_id))
 
     async def named_keys(self, organisation_id: str, key_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -363,7 +363,7 @@ class AccountStore:
     async def rotate_key(
         self, organisation_id: str, team_id: str, key_id: str, pepper: Pepper, *, overlap_s: int
     ) -> MintedKey:
-        """Creates a key of the same name, role, expiry and models. The old one works for `overlap_s` more; with 0 it is
+        """Create a key of the same name, role, expiry and models. The old one works for `overlap_s` more; with 0 it is
         revoked.
 
         Raises UnknownKeyId, also for a key that is revoked or expired already.
@@ -388,7 +388,7 @@ class AccountStore:
     async def set_expiry(
         self, organisation_id: str, team_id: str, key_id: str, expires_at: datetime | None
     ) -> KeyRecord:
-        """Sets the moment at which a key expires; None removes it. Raises UnknownKeyId, also for a revoked key."""
+        """Set the moment at which a key expires; None removes it. Raises UnknownKeyId, also for a revoked key."""
         change = update(ApiKey).where(
             col(ApiKey.key_id) == key_id,
             col(ApiKey.team_id) == team_id,
@@ -404,7 +404,7 @@ class AccountStore:
     async def set_key_models(
         self, organisation_id: str, team_id: str, key_id: str, models: Iterable[str] | None
     ) -> KeyRecord:
-        """Sets the only models that a key may use; None for all of its team's. Raises UnknownKeyId, also for a revoked key."""
+        """Set the only models that a key may use; None for all of its team's. Raises UnknownKeyId, also for a revoked key."""
         change = update(ApiKey).where(
             col(ApiKey.key_id) == key_id,
             col(ApiKey.team_id) == team_id,
@@ -426,11 +426,11 @@ class AccountStore:
             raise UnknownKeyId(f"there is no key {key_id!r}")
 
     async def find_key(self, digest: str) -> StoredKey | None:
-        """The key with this digest and its team, in one query; None when there is none."""
+        """Return the key with this digest and its team, in one query; None when there is none."""
         return await self._stored_key(col(ApiKey.digest) == digest)
 
     async def caller_of(self, key_id: str) -> Caller | None:
-        """The caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
+        """Return the caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
         key = await self._stored_key(col(ApiKey.key_id) == key_id)
         if key is None or key.revoked_at is not None:
             return None
@@ -443,7 +443,7 @@ class AccountStore:
         return None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
 
     async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
-        """The keys with these digests and their teams, in the same order and in one query; None for what is no key."""
+        """Return the keys with these digests and their teams, in the same order and in one query; None for what is no key."""
         async with self._engine.connect() as connection:
             rows = (await connection.execute(_KEYS_OF, {"digests": digests})).all()
         found = {key.digest: key for key in (StoredKey(**_with_settings(row._mapping)) for row in rows)}  # noqa: SLF001
@@ -454,7 +454,7 @@ class AccountStore:
             return bool(await connection.scalar(select(exists().select_from(table).where(condition))))
 
     async def _no_team(self, team_id: str) -> UnknownTeam:
-        """The error for a team that no organisation has, with the id that was probably meant. Operators alone name teams of
+        """Return the error for a team that no organisation has, with the id that was probably meant. Operators alone name teams of
         any organisation, so nobody learns of another one's.
         """
         ids = select(col(Team.team_id)).order_by(col(Team.team_id)).limit(_MOST_TO_COMPARE)
@@ -532,7 +532,7 @@ _LEARNING_OF: Final = select(col(Team.team_id), col(Team.learning)).where(
 
 
 def _in_organisation(organisation_id: str) -> ColumnElement[bool]:
-    """SQL condition: the key's team belongs to this organisation."""
+    """Return the SQL condition: the key's team belongs to this organisation."""
     owned = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
     return col(ApiKey.team_id).in_(owned)
 
@@ -542,14 +542,14 @@ def _team_record(row: Row[*tuple[Any, ...]]) -> TeamRecord:
 
 
 def _with_settings(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A row's columns by name, with the team's settings gathered into one TeamSettings."""
+    """Return a row's columns by name, with the team's settings gathered into one TeamSettings."""
     fields = {str(name): value for name, value in row.items()}
     settings = TeamSettings(**{name: fields.pop(name) for name in TeamSettings.__struct_fields__})
     return {**fields, "allowed_models": _model_set(fields["allowed_models"]), "settings": settings}
 
 
 def checked_settings(settings: TeamSettings) -> TeamSettings:
-    """The settings unchanged; raises BadSetting for a value out of range, NaN included."""
+    """Return the settings unchanged; raises BadSetting for a value out of range, NaN included."""
     floor, share = settings.quality_floor, settings.shadow_share
     if floor is not None and not 0 < floor <= 1:
         raise BadSetting(f"the minimum quality is a share of the baseline model's, above 0 and at most 1, not {floor}")

@@ -19,7 +19,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        """The value in UTC; raises ValueError for a naive one."""
+        """Return the value in UTC; raises ValueError for a naive one."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -27,7 +27,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: Any | None, _dialect: Dialect) -> datetime | None:
-        """The value with UTC as its zone."""
+        """Return the value with UTC as its zone."""
         if value is None:
             return None
         moment: datetime = value

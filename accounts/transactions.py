@@ -22,18 +22,18 @@ class _ConnectionEngine:
 
     @contextlib.asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """A savepoint: a part that fails is rolled back alone, so that a store can still query for the reason."""
+        """Open a savepoint: a part that fails is rolled back alone, so that a store can still query for the reason."""
         async with self._connection.begin_nested():
             yield self._connection
 
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """The same connection, without a savepoint."""
+        """Return the same connection, without a savepoint."""
         yield self._connection
 
 
 def within(connection: AsyncConnection) -> AsyncEngine:
-    """An engine for stores that runs everything on this connection, in its transaction.
+    """Return an engine for stores that runs everything on this connection, in its transaction.
 
     The connection must have written already: SQLite's driver begins a transaction at the first write, and a savepoint
     outside of one would commit by itself.

@@ -1,1 +1,4 @@
-"""How fast the straight line is, beside a bare relay of the same bytes. See docs/benchmarks.md."""
+"""Load tests and measurements, each a module of its own; see docs/benchmarks.md.
+
+An example: `python -m benchmarks.run --quick` compares the gateway with a bare relay of the same bytes.
+"""

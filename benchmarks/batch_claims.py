@@ -1,4 +1,4 @@
-"""How many lines of batches one process claims and answers a second, with many rows in the database.
+"""The lines of batches that one process claims and answers a second, with many rows in the database.
 
 `python -m benchmarks.batch_claims` takes SQLite in a temporary folder; `--database postgresql://…` an empty database. It adds
 batches of 50,000 lines until there are `--lines` of them, then claims and answers some of them in the groups that a runner takes.
@@ -93,7 +93,7 @@ async def _run(url: str, lines: int, worked: int, group: int) -> None:
 
 
 def main() -> None:
-    """Parses the command line and measures."""
+    """Parse the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database", help="An empty PostgreSQL database; SQLite when not given.")
     parser.add_argument("--lines", type=int, default=50_000, help="Lines in the database.")

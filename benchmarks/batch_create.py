@@ -1,6 +1,6 @@
-"""How soon the creation of a large batch is answered: after the last byte of its file, of the batch, and until its lines may begin.
+"""The time to create a large batch: from the last byte of its file, of the batch, and until its lines may begin.
 
-    python -m benchmarks.batch_create [--lines 50000] [--times 3]
+python -m benchmarks.batch_create [--lines 50000] [--times 3]
 
 It starts a gateway, on SQLite or on the empty database that WEIGHBRIDGE_DATABASE_URL names, whose only model is at an address where nobody
 is: nothing but files and batches is measured.

@@ -1,6 +1,6 @@
 """A simulated day of batches beside interactive work: what the cheapest way that still makes it costs, beside fixed ways.
 
-`python -m benchmarks.batch_day` runs one engine, step by step on a simulated clock, with the gateway's own rules for laxity, shares,
+`python -m benchmarks.batch_day` runs one engine, step by step on a simulated clock, with the gateway's own rules for slack, shares,
 speed and ways. Interactive requests come by a day's course; one large batch is due after a day, a small one each hour within the
 hour. Lines are begun on the engine while it is idle, handed over to a provider's batch API with drawn turnarounds, or called, as
 the rule or a fixed way says. The same requests and draws meet every way.
@@ -17,19 +17,19 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from benchmarks.figures import percentile
+from planner.plans.launch import READ_AHEAD_TOKENS
+from planner.simulate.engine import Engine, Happening, Job
+from planner.simulate.machines import Machine, machine_of
 from proxy.batch.execution_options import Times, Way, cheapest_way, needed_s, times
 from proxy.batch.idle_capacity import left_beside
 from proxy.batch.line_protocol import WayName
-from proxy.batch.scheduler import UNKNOWN, Laxity, Standing, Turns, laxities, left_until_due_s, shares
+from proxy.batch.scheduler import UNKNOWN, Slack, Standing, Turns, left_until_due_s, shares, slacks
 from proxy.batch.speed import Speed
-from selfhosted.offline.plans.launch import READ_AHEAD_TOKENS
-from selfhosted.offline.simulate.engine import Engine, Happening, Job
-from selfhosted.offline.simulate.machines import Machine, machine_of
-from selfhosted.pool import AHEAD_AT_ONCE
+from selfhosted.pools.pool import AHEAD_AT_ONCE
 from selfhosted.replica import PoolReading
 
 Caller = tuple[float, int, int]
-"""When somebody comes, with how long a prompt and for how long an answer."""
+"""An arrival: its time, the length of its prompt and of its answer."""
 Policy = Literal["none", "rule", "own", "provider", "calls"]
 """`none` has no batches at all; the last three take one way for every line."""
 
@@ -45,7 +45,8 @@ PIECE_TOKENS: Final = READ_AHEAD_TOKENS
 INTERACTIVE_SHARE: Final = 0.1
 """The part of the engine's places that batches leave free."""
 CALLERS_ROOM: Final = 1.25
-"""What the queue before the engine lets in, of what its places hold; callers may have all of it, so they hardly ever wait there."""
+"""The share of the engine's places that the queue before it lets in; callers may have all of it, so they hardly ever wait there.
+"""
 QUEUE_SHARE: Final = 1 - (1 - INTERACTIVE_SHARE) / CALLERS_ROOM
 """The part of the queue's capacity that batches leave free."""
 MEAN_PROMPT: Final = 800
@@ -62,7 +63,7 @@ _BATCH: Final = 10
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a day brings."""
+    """The load of a day."""
 
     hours: float = 24.0
     interactive: float = 0.35
@@ -75,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     turnaround_s: float = 2_700.0
     """The median of a provider's turnarounds, which are log-normal."""
     one_by_one: bool = True
-    """Whether lines take turns at the engine; without, they are begun together and at any moment, as far as there is room."""
+    """True if lines take turns at the engine; without, they are begun together and at any moment, as far as there is room."""
     piece_tokens: int = PIECE_TOKENS
     """Prompts of lines are read in pieces of so many tokens; 0: as one."""
     readers: int = AHEAD_AT_ONCE
@@ -85,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Day(msgspec.Struct, kw_only=True):
-    """What came of it."""
+    """The outcome of a day."""
 
     policy: Policy
     lines: int = 0
@@ -156,7 +157,7 @@ class _House:
         )
         self.engine = Engine(spec, machine.steps, self._told)
         self._gate: deque[Job] = deque()
-        """Who waits before the engine."""
+        """Requests that wait before the engine."""
         self._lines: dict[int, _Line] = {}
         """Lines of which a piece is read now, by the identity of its job."""
         self._sends: list[tuple[float, int, _Line]] = []
@@ -222,7 +223,7 @@ class _House:
         return self.day
 
     def _go_on(self, tick: float, coming: Caller | None, arrivals: Iterator[Caller]) -> Caller | None:
-        """What happens until a moment, in its order; returns the caller that comes next."""
+        """Play the events until a moment, in their order; return the caller that comes next."""
         while True:
             sent_at = self._sends[0][0] if self._sends else math.inf
             comes_at = math.inf if coming is None else coming[0]
@@ -248,7 +249,7 @@ class _House:
             return False
         self.speed.look({each.name: each.tokens_left + each.tokens_by_provider for each in live})
         standings = [self._standing(each) for each in live]
-        found = laxities(standings, self.speed.ahead)
+        found = slacks(standings, self.speed.ahead)
         for batch, standing in zip(live, standings, strict=True):
             self._hand_over(batch, standing, found[batch.name])
         if self.policy == "provider":
@@ -259,7 +260,7 @@ class _House:
             self._begin(batch, wanted[batch.name] - batch.running, found[batch.name])
         return any(each.here for each in live) and self.policy != "calls"
 
-    def _begin(self, batch: _Batch, more: int, laxity: Laxity) -> None:
+    def _begin(self, batch: _Batch, more: int, slack: Slack) -> None:
         if self.policy == "calls":
             self._call(batch, batch.here)
             return
@@ -267,15 +268,15 @@ class _House:
         room = math.floor(self._queued() * self.plan.at_once)
         for _ in range(min(more, batch.here)):
             if room > 0:
-                if self.plan.one_by_one and not self._turns.may_begin(self._reading(), 1, laxity.pressure):
+                if self.plan.one_by_one and not self._turns.may_begin(self._reading(), 1, slack.pressure):
                     break
                 room -= 1
                 self._own(batch)
-            elif laxity.pressure >= 1 and self.policy == "rule":
+            elif slack.pressure >= 1 and self.policy == "rule":
                 # It would wait before the engine for longer than there is time: the request line spills over to who sells it.
                 self._call(batch, 1)
 
-    def _hand_over(self, batch: _Batch, standing: Standing, laxity: Laxity) -> None:
+    def _hand_over(self, batch: _Batch, standing: Standing, slack: Slack) -> None:
         if self.policy not in {"rule", "provider"} or not batch.waiting:
             return
         left_s = standing.left_s or 0.0
@@ -283,7 +284,7 @@ class _House:
         speed = self.speed.tokens_per_s
         group = min(_GROUP, batch.here) * batch.tokens_total / batch.total
         handed_s = (batch.tokens_out + group) / speed if speed else 0.0
-        taken = times(left_s, needed_s(laxity, left_s), handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
+        taken = times(left_s, needed_s(slack, left_s), handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)
         if self.policy == "rule" and not self._prefers_provider(batch, taken, left_s):
             return
         if self.policy == "rule" and told is None and batch.tokens_out:
@@ -310,7 +311,7 @@ class _House:
         return cheapest_way(ways, left_s).name == "provider"
 
     def _at_turnaround(self, takes_s: float, gives_up_s: float) -> None:
-        """It is known once it has come."""
+        """Note an arrival, which is known once it has come."""
         self._later_count()
         heapq.heappush(
             self._later,
@@ -407,7 +408,9 @@ class _House:
         self._interactive_waiting += 1
 
     def _let_in(self) -> None:
-        """Sends the engine whom the queue before it has room for, by tokens; what finds no place there waits in the engine."""
+        """Send the engine the requests for which the queue before it has room, by tokens; one that finds no place there waits in
+        the engine.
+        """
         while self._gate:
             taken = self._in_flight_batch + self._in_flight_interactive
             if taken and taken + self._gate[0].prompt_tokens + MEAN_ANSWER > self.capacity:
@@ -456,7 +459,7 @@ class _House:
         self._answered(batch, [(job.prompt_tokens, job.output_tokens)], "own")
 
     def _idle(self) -> float:
-        """The idle share of the engine, as the queues before it tell it: of other processes as it was at the last look."""
+        """Return the idle share of the engine, as the queues before it tell it: of other processes as it was at the last look."""
         if self._gate:
             return 0.0
         left = left_beside(
@@ -469,7 +472,7 @@ class _House:
         return min(left, self._queued())
 
     def _queued(self) -> float:
-        """The share of the engine that the queue before it gives to batches beside what runs."""
+        """Return the share of the engine that the queue before it gives to batches beside what runs."""
         return max(0.0, 1.0 - QUEUE_SHARE - (self._in_flight_batch + self._in_flight_interactive) / self.capacity)
 
     def _reading(self) -> PoolReading:
@@ -505,7 +508,7 @@ def _tokens(lines: Sequence[tuple[int, int]]) -> int:
 
 
 def size(draws: random.Random) -> tuple[int, int]:
-    """A prompt and an answer, in tokens."""
+    """Draw a prompt's and an answer's length, in tokens."""
     prompt = min(6_000, max(50, round(draws.lognormvariate(math.log(MEAN_PROMPT) - 0.32, 0.8))))
     return prompt, min(1_500, max(5, round(draws.expovariate(1 / MEAN_ANSWER))))
 
@@ -544,7 +547,7 @@ def _new(name: str, order: int, begins_s: float, window_s: float, lines: list[tu
 
 
 def carried_per_s(machine: Machine, seed: int = 1) -> float:
-    """Requests a second that the engine answers while it always has more than it can run."""
+    """Return the requests a second that the engine answers while it always has more than it can run."""
     spec = msgspec.structs.replace(machine.engine, prefix_caching=False)
     done: list[float] = []
     engine = Engine(spec, machine.steps, lambda at, what, _job: done.append(at) if what == "done" else None)
@@ -568,7 +571,7 @@ def simulated(plan: Plan, policy: Policy, machine: Machine, per_s: float) -> Day
 
 
 def table(days: Sequence[Day]) -> str:
-    """The days beside each other, as Markdown."""
+    """Return the days beside each other, as Markdown."""
     alone = next((day.p95_s for day in days if day.policy == "none"), None)
     rows = ["| way | bought | promises kept | own / provider / calls | idle used | interactive p95 | beside none |"]
     rows.append("|---|---|---|---|---|---|---|")

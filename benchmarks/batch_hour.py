@@ -49,12 +49,12 @@ _TELL_S: Final = 60.0
 _LAST_LINES: Final = 64
 """With fewer left than run at once, none waits."""
 _LATE_S: Final = 600.0
-"""How long after its part a batch is waited for."""
+"""Seconds after its part that a batch is waited for."""
 _DONE: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 class Part(msgspec.Struct):
-    """What came of one part."""
+    """The outcome of one part."""
 
     first_tokens_s: list[float] = []
     late_s: list[float] = []
@@ -92,7 +92,7 @@ class House:
         return part
 
     async def submit(self, minutes: float) -> None:
-        """A batch of what interactive work leaves of the load in so many minutes, due within the hour."""
+        """Submit a batch of what interactive work leaves of the load in so many minutes, due within the hour."""
         plan, draws = self.plan(minutes), random.Random("batch")
         count = round((plan.load - plan.interactive) * self._per_s * minutes * 60)
         sizes = [size(draws) for _ in range(count)]
@@ -107,7 +107,7 @@ class House:
         self.batch = await self._json(self._session.post(f"{self._site.url}/v1/batches", json=asked))
 
     async def look(self) -> dict[str, Any]:
-        """The batch as it is now."""
+        """Return the batch as it is now."""
         assert self.batch is not None
         self.batch = await self._json(self._session.get(f"{self._site.url}/v1/batches/{self.batch['id']}"))
         return self.batch
@@ -173,7 +173,7 @@ def say(text: str) -> None:
 
 
 async def measured(site: Site, engine_url: str, minutes: float, load: float, slower: float) -> int:
-    """Runs all parts and prints the figures; the exit status."""
+    """Run all parts and print the figures; return the exit status."""
     per_s = carried_per_s(paced_machine(slower))
     say(f"the engine carries {per_s:.1f} requests a second")
     headers = {"authorization": f"Bearer {site.keys['bench']}"}

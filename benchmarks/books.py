@@ -20,11 +20,11 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.ledger.entries import METER_COLUMNS
 from cost.ledger.rebuild import rebuild
 from cost.ledger.rollups import counted, ledger_sums
 from cost.ledger.rows import COLUMNS
 from cost.ledger.verify import check
+from cost.meters import METER_COLUMNS
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
 from cost.tables import ROLLUP_SUMS, LedgerEntry
@@ -120,7 +120,7 @@ async def from_rollups(engine: AsyncEngine, *group_by: Any) -> dict[Any, tuple[i
 
 
 async def from_ledger(engine: AsyncEngine) -> dict[Any, tuple[int, ...]]:
-    """The same by model, summed up over the entries themselves."""
+    """Return the same sums by model, made of the entries themselves."""
     month = counted(_MONTH_US, _MONTH_US + DAYS * DAY_US)
     query = select(col(LedgerEntry.target_id), *ledger_sums()).where(month, col(LedgerEntry.team_id) == "team_3")
     async with engine.connect() as connection:
@@ -129,7 +129,7 @@ async def from_ledger(engine: AsyncEngine) -> dict[Any, tuple[int, ...]]:
 
 
 async def least_s(times: int, work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
-    """The least time of several, and the answer."""
+    """Return the least time of several, and the answer."""
     least, answer = float("inf"), None
     for _ in range(times):
         begun = time.perf_counter()
@@ -140,7 +140,7 @@ async def least_s(times: int, work: Callable[[], Awaitable[Any]]) -> tuple[float
 
 @contextlib.asynccontextmanager
 async def database(kind: str, folder: Path) -> AsyncIterator[AsyncEngine]:
-    """A database of its own with the newest schema, gone at the end."""
+    """Make a database of its own with the newest schema, gone at the end."""
     with contextlib.ExitStack() as stack:
         if kind == "sqlite":
             url = f"sqlite:///{folder}/books.sqlite"
@@ -192,7 +192,7 @@ async def _report(engine: AsyncEngine, progress: Callable[[str], None]) -> None:
 
 
 async def size_mb(engine: AsyncEngine, kind: str, folder: Path) -> float:
-    """What the database takes on the disk."""
+    """Return the size of the database on the disk."""
     if kind == "sqlite":
         return await asyncio.to_thread(lambda: sum(path.stat().st_size for path in folder.iterdir())) / 1e6
     async with engine.connect() as connection:

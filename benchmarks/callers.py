@@ -87,7 +87,7 @@ def split(callers: int) -> dict[str, int]:
 
 
 def affordable_every_s(cpu_s_an_event: float, coming: float, callers: int, cores: int) -> float | None:
-    """The shortest time between two events of each stream that leaves the cores some air while callers come.
+    """Return the shortest time between two events of each stream that leaves the cores some air while callers come.
 
     `coming` is how many cores those take who come; None when they leave nothing.
     """
@@ -96,7 +96,7 @@ def affordable_every_s(cpu_s_an_event: float, coming: float, callers: int, cores
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What the gateway and the mock were seen to use at a moment."""
+    """The gateway's and the mock's use of the machine at a moment."""
 
     at_s: float
     workers: tuple[Seen, ...]
@@ -194,7 +194,7 @@ class _Tests:
         self._teams = teams
 
     def warm_up(self) -> None:
-        """What a worker loads and learns once is no memory of a stream."""
+        """Warm up a worker, so that what it loads and learns once is no memory of a stream."""
         self._workers.wait_quiet()
         size = Size(callers=max(200, sum(self._teams.values()) // 20), ramp_s=1.0, stream_s=0.4, streams_each=2)
         crowd = self._drive("warm-up", 0.1, size)
@@ -289,7 +289,7 @@ def _leg_report(leg: Leg) -> dict[str, Any]:
 
 
 def _plateau_report(leg: Leg, full: Plateau | None) -> dict[str, Any]:
-    """What holds while all are there: reached events, processor time, the spread over the workers."""
+    """Return the figures while all are there: reached events, processor time, the spread over the workers."""
     if full is None or not full.events:
         return dict.fromkeys(_PLATEAU_FIELDS)
     samples = [each for each in leg.crowd.samples if full.begins_s <= each.at_s <= full.ends_s]
@@ -310,7 +310,7 @@ def _plateau_report(leg: Leg, full: Plateau | None) -> dict[str, Any]:
 
 
 def _request_us(leg: Leg, event_s: float) -> float:
-    """What a request takes beside its events: connecting, weighing, booking."""
+    """Return the cost of a request beside its events: connecting, weighing, booking."""
     last, samples = leg.looks[-1], leg.crowd.samples
     all_s = last.cpu_s - leg.before.cpu_s + last.mock_cpu_s - leg.before.mock_cpu_s + samples[-1].cpu_s
     requests = len(leg.crowd.ended) + sum(leg.crowd.error_kinds.values())

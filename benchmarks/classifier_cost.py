@@ -1,4 +1,4 @@
-"""What one score costs, from text to outlooks, and its parts: `python -m benchmarks.classifier_cost`.
+"""The cost of one score, from text to outlooks, and of its parts: `python -m benchmarks.classifier_cost`.
 
 Writes build/classifier.json. Each figure is the fastest of many rounds of a few calls, by the thread's processor time: what
 else a machine does meanwhile makes a round slower and never faster. Parts are measured by themselves, so they find in the

@@ -1,4 +1,4 @@
-"""What the load tests of several gateways share: a site on real PostgreSQL and Redis, and callers that record every request.
+"""Parts that load tests of several gateways share: a site on real PostgreSQL and Redis, and callers that record every request.
 
 These tests ask some hundred requests a second at most, so one loop drives them all; see benchmarks.driver for real load.
 """
@@ -39,7 +39,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     gate: int
     sent_at: float
     answered_at: float
-    """When the head of the reply was there."""
+    """Time at which the head of the reply was there."""
     over_at: float
     status: int
     """0 when there was no reply, or only a part of one."""
@@ -63,7 +63,7 @@ class _Answer(msgspec.Struct):
 
 @contextlib.asynccontextmanager
 async def caller(key: str, *, keep_alive: bool = True) -> AsyncIterator[aiohttp.ClientSession]:
-    """Connections without a bound but MAX_OPEN; without `keep_alive` each request has a connection of its own."""
+    """Open connections without a bound but MAX_OPEN; without `keep_alive` each request has a connection of its own."""
     connector = aiohttp.TCPConnector(limit=0, force_close=not keep_alive)
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
     headers = {"authorization": f"Bearer {key}"}
@@ -137,13 +137,13 @@ class Pacer(Generic[Outcome]):
 
 
 def chat(model: str, **fields: Any) -> bytes:
-    """A short request's body."""
+    """Return a short request's body."""
     question = [{"role": "user", "content": "When does the ferry to the northern islands leave?"}]
     return msgspec.json.encode({"model": model, "messages": question, **fields})
 
 
 async def agree(urls: Sequence[str], key: str, mode: str, live: int) -> None:
-    """Waits until every worker enforces limits in this manner and counts so many processes. Raises RuntimeError."""
+    """Wait until every worker enforces limits in this manner and counts so many processes. Raises RuntimeError."""
     give_up_at = time.monotonic() + _AGREE_WITHIN_S
     # Whichever worker takes a connection answers; so many of the same mind in a row are all of them, as good as surely.
     enough, in_a_row, last = 6 * live, 0, ""
@@ -205,7 +205,7 @@ async def _run(site: Site, *arguments: str) -> str:
 
 @contextlib.contextmanager
 def maybe_postgres() -> Iterator[Postgres | None]:
-    """A server of one's own, or None on a machine without one: the gateways then share a file of SQLite."""
+    """Start a server of one's own, or yield None on a machine without one: the gateways then share a file of SQLite."""
     binaries = postgres_binaries()
     if binaries is None:
         yield None

@@ -80,7 +80,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The outcome of a crowd."""
 
     ended: list[Ended]
     error_kinds: dict[str, int]
@@ -92,7 +92,7 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """What the callers add up together."""
+    """The sums over all callers."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -279,7 +279,7 @@ async def _call(tally: Tally, requests: Requests, team_id: str, number: int, del
 
 
 def places(callers: tuple[Callers, ...], seed: int) -> list[int]:
-    """Whose turn it is, caller by caller, as an index into `callers`: mixed, and the same for the same seed."""
+    """Return the order of turns, caller by caller, as indices into `callers`: mixed, and the same for the same seed."""
     order = [index for index, each in enumerate(callers) for _ in range(each.count)]
     random.Random(seed).shuffle(order)
     return order

@@ -36,7 +36,7 @@ _RECONNECT_S: Final = 0.05
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send. `once` sends a single request on each connection, spread over `ramp_s`."""
+    """The load to send. `once` sends a single request on each connection, spread over `ramp_s`."""
 
     url: str
     body: bytes
@@ -53,7 +53,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back after the warm-up. Times are microseconds."""
+    """The replies after the warm-up. Times are microseconds."""
 
     sent: int
     """Every request, those of the warm-up too."""
@@ -68,7 +68,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """What the connections add up together."""
+    """The sums over all connections."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
 
 
 async def _caller(tally: Tally, delay_s: float) -> None:
-    """Keeps one connection open until the load ends."""
+    """Keep one connection open until the load ends."""
     await asyncio.sleep(delay_s)
     while True:
         try:
@@ -245,7 +245,7 @@ async def _converse(tally: Tally) -> None:
 
 
 async def drive(load: Load, *, give_up_s: float = 60.0) -> Result:
-    """Runs the load; what has not come back `give_up_s` after its end counts as an error."""
+    """Run the load; a reply that has not come back `give_up_s` after its end counts as an error."""
     tally = Tally(load)
     step_s = load.ramp_s / load.connections
     callers = [asyncio.ensure_future(_caller(tally, number * step_s)) for number in range(load.connections)]

@@ -60,11 +60,11 @@ def _others(tokens: int) -> bytes:
 
 
 class Done(msgspec.Struct):
-    """What the engine has done so far."""
+    """The engine's work so far."""
 
     served: int = 0
     cut: int = 0
-    """Whose caller hung up, waiting or running."""
+    """Requests whose caller hung up, waiting or running."""
     served_tokens: int = 0
     running: int = 0
     waiting: int = 0
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
 
 
 async def listen(port: int, *, slots: int, tokens_per_s: float, prompt_tokens: int) -> asyncio.Server:
-    """Serves on the loopback address; port 0 lets the system choose."""
+    """Serve on the loopback address; port 0 lets the system choose."""
     loop = asyncio.get_running_loop()
     engine = Engine(loop, slots, tokens_per_s, prompt_tokens)
     return await loop.create_server(lambda: Connection(engine), "127.0.0.1", port, backlog=4096)

@@ -64,7 +64,7 @@ def latencies_us(replies: Sequence[Reply], caller: int | None = None) -> list[in
 
 
 def added_us(before: Sequence[Reply], after: Sequence[Reply]) -> list[int]:
-    """What the same requests took longer the second time, where both were answered."""
+    """Return the microseconds by which the same requests took longer the second time, where both were answered."""
     known = {(reply.caller, reply.at_s): reply.latency_us for reply in before if is_good(reply, _DEADLINE_S)}
     return [
         reply.latency_us - known[reply.caller, reply.at_s]
@@ -74,7 +74,7 @@ def added_us(before: Sequence[Reply], after: Sequence[Reply]) -> list[int]:
 
 
 def shares(replies: Sequence[Reply], window: Window) -> dict[int, float]:
-    """The part of all tokens served in the window that each caller got; what ended within it counts."""
+    """Return the part of all tokens served in the window that each caller got; what ended within it counts."""
     served: dict[int, int] = {}
     for reply in replies:
         if is_good(reply, _DEADLINE_S) and window.from_s <= reply.at_s + reply.latency_us / 1e6 < window.to_s:

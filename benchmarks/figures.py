@@ -1,4 +1,4 @@
-"""What load tests do with figures: percentiles, the machine that they were taken on, a table, and a file."""
+"""Figures of load tests: percentiles, the machine that they were taken on, a table, and a file."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ _PACKAGES: Final = ("weighbridge", "fastapi", "uvicorn", "uvloop", "httptools", 
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all do not exceed; 0 without values."""
+    """Return the smallest value that at least `share` of all do not exceed; 0 without values."""
     ordered = sorted(values)
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0
 
@@ -24,7 +24,7 @@ def ratio(one: float, other: float) -> float | None:
 
 
 def quantiles_ms(values_us: Sequence[float]) -> dict[str, float]:
-    """What is told of a set of times in microseconds."""
+    """Return the quantiles of a set of times in microseconds."""
     ordered = sorted(values_us)
     return {
         "count": len(ordered),
@@ -80,7 +80,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A figure as a table shows it."""
+    """Return a figure as a table shows it."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 

@@ -21,13 +21,13 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.made_up_traces import KINDS, made_up
-from gateway.commands.selfhosted.simulated_queue import SimulatedQueue
-from selfhosted.offline.simulate.fleet import Fleet, FleetSpec
-from selfhosted.offline.simulate.machines import Machine, machine_of
-from selfhosted.offline.simulate.plots import figure_maker
-from selfhosted.offline.simulate.report import report_of
-from selfhosted.offline.simulate.simulation_errors import PlotsUnavailable
-from selfhosted.offline.simulate.traces import Trace, read_trace, sped_up
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
+from planner.simulate.gateway_queue import SimulatedQueue
+from planner.simulate.machines import Machine, machine_of
+from planner.simulate.plots import figure_maker
+from planner.simulate.simulation_errors import PlotsUnavailable
+from planner.simulate.simulation_report import report_of
+from planner.simulate.traces import Trace, read_trace, sped_up
 
 OURS: Final = "prefix"
 OTHERS: Final = ("round-robin", "consistent-hash", "vllm-cache-aware", "llm-d")
@@ -92,7 +92,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * sum(ours.saturated for ours, *_ in self.repeats) > len(self.repeats)
 
     def misses(self) -> list[Against]:
-        """The bars that are missed."""
+        """Return the bars that are missed."""
         late = [self.against("mean", "mean_s"), self.against("p99", "p99_s")]
         found = [each for each in late if each.median > 1]
         done = self.against("throughput", "tokens_per_s", most=True)
@@ -100,7 +100,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """How the gateways stand to each other."""
+    """The gateways' relation to each other."""
 
     apart: bool = False
     """Each is on a host of its own."""
@@ -130,7 +130,7 @@ def cell_of(machine: Machine, traces: Sequence[Trace], place: tuple[int, float, 
 
 
 def parts(trace: Trace, count: int) -> list[Trace]:
-    """A trace cut into so many, one after the other."""
+    """Cut a trace into so many, one after the other."""
     size = len(trace.requests) // count
     found = []
     for first in range(0, size * count, size):
@@ -151,7 +151,7 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
         seed=seed,
     )
     gate = SimulatedQueue(gateways) if setup.queue and policy == OURS else None
-    report = report_of(Fleet(spec, machine.steps, trace, gate=gate).run(), machine, trace)
+    report = report_of(FleetSimulation(spec, machine.steps, trace, gate=gate).run(), machine, trace)
     return Run(
         policy=policy,
         mean_s=report.ttft_s.mean or 0.0,
@@ -163,7 +163,7 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
 
 
 def row(cell: Cell) -> str:
-    """A line of the table, in Markdown: medians of mean, p99 and tokens a second."""
+    """Return a line of the table, in Markdown: medians of mean, p99 and tokens a second."""
     told = []
     for runs in zip(*cell.repeats, strict=True):
         mean_s, p99_s, tokens = (
@@ -175,7 +175,7 @@ def row(cell: Cell) -> str:
 
 
 def heading() -> str:
-    """The table's first two lines."""
+    """Return the table's first two lines."""
     names = ("replicas", "load", "gateways", OURS, *OTHERS, "misses")
     return f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
+from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
+from planner.simulate.machines import Machine, machine_of
+from planner.simulate.plots import draw
+from planner.simulate.simulation_report import HEADINGS, Report, report_of, row_of
+from planner.simulate.traces import Trace, multiplied, read_trace, sped_up, spread, tiled
 from selfhosted.config import ScaleConfig
-from selfhosted.offline.simulate.fleet import Fleet, FleetSpec
-from selfhosted.offline.simulate.machines import Machine, machine_of
-from selfhosted.offline.simulate.plots import draw
-from selfhosted.offline.simulate.report import HEADINGS, Report, report_of, row_of
-from selfhosted.offline.simulate.traces import Trace, multiplied, read_trace, sped_up, spread, tiled
 
 POLICIES: Final = (
     *("oracle", "prefix", "vllm-cache-aware", "vllm-cache-aware-eager"),
@@ -86,7 +86,7 @@ def _conversations(options: argparse.Namespace, machine: Machine, limit: int) ->
 
 
 def _gateways(machine: Machine, trace: Trace, replicas: int) -> list[dict[str, Any]]:
-    """What several gateways lose that do not know of one another, and what KV events give back."""
+    """Return the loss of several gateways that do not know of one another, and the part of it that KV events give back."""
     reports = [
         _run(
             FleetSpec(
@@ -141,7 +141,7 @@ def _scaling(options: argparse.Namespace, machine: Machine, limit: int) -> list[
 
 
 def _run(spec: FleetSpec, machine: Machine, trace: Trace) -> Report:
-    return report_of(Fleet(spec, machine.steps, trace).run(), machine, trace)
+    return report_of(FleetSimulation(spec, machine.steps, trace).run(), machine, trace)
 
 
 def _plain(report: Report) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _show(title: str, reports: list[Report]) -> None:
 
 
 def _beside(reports: list[Report]) -> None:
-    """How far each mean first token is from the oracle's, and whether ours is ahead of all others."""
+    """Note the distance of each mean first token from the oracle's, and the lead of ours over all others."""
     means = {report.policy: report.ttft_s.mean or math.inf for report in reports}
     best = means["oracle"]
     print(

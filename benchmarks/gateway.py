@@ -56,7 +56,7 @@ class StartedGateway(msgspec.Struct, frozen=True):
 
 
 def start_gateway(children: Children, upstream: str, folder: Path, *, port: int, core: int | None) -> StartedGateway:
-    """Writes a configuration, makes a team and a key, and starts one worker. Raises RuntimeError."""
+    """Write a configuration, make a team and a key, and start one worker. Raises RuntimeError."""
     config = folder / "gateway.yaml"
     config.write_text(yaml.safe_dump(gateway_config(upstream, folder, port), sort_keys=False))
     environ = gateway_environ(folder)

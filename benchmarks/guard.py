@@ -27,21 +27,21 @@ ALLOWED: Final = 1.2
 TRIES: Final = 3
 BUSY_TRIES: Final = 2
 BUSY_CORES: Final = 0.1
-"""What others may use of this machine's processors beside a try that counts against the gateway."""
+"""Use of this machine's processors by others beside a try that counts against the gateway."""
 SLOWER: Final = 1.5
-"""How much dearer than when it was recorded the relay may be in such a try."""
+"""Factor by which the relay may be dearer in such a try than when it was recorded."""
 _SIZE: Final = Size(
     rounds=3, load_s=1.5, latency_s=0.0, flood_s=0.0, warmup_s=0.3, streams=0, stream_tokens=0, ramp_s=0.0
 )
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What a request costs, as a multiple of the relay's processor time."""
+    """The cost of a request, as a multiple of the relay's processor time."""
 
     ratio: float
     day: str
     reason: str = ""
-    """Why it was let grow; empty where it did not."""
+    """The reason why it was let grow; empty where it did not."""
     relay_us: float = 0.0
     """Microseconds of processor time that the relay took a request; 0 where that was not recorded."""
 
@@ -54,7 +54,7 @@ class Try(msgspec.Struct, frozen=True):
     relay_us: float = 0.0
 
     def is_comparable(self, recorded_us: float) -> bool:
-        """Whether it may count against the gateway, where the relay cost `recorded_us` when the ratio was recorded."""
+        """Return True if the try may count against the gateway, where the relay cost `recorded_us` when the ratio was recorded."""
         return self.others_cores <= BUSY_CORES and not 0.0 < recorded_us * SLOWER < self.relay_us
 
 
@@ -101,7 +101,7 @@ def verdict(tries: Sequence[Try], limit: float, recorded_us: float) -> int:
 
 
 def _tries(limit: float | None, recorded_us: float) -> list[Try]:
-    """A few tries; one that is within the limit is enough, and a busy machine is not waited for."""
+    """Make a few tries; one that is within the limit is enough, and a busy machine is not waited for."""
     tries: list[Try] = []
     while len(tries) < TRIES and sum(not each.is_comparable(recorded_us) for each in tries) < BUSY_TRIES:
         tries.append(_try())
@@ -132,7 +132,7 @@ def _try() -> Try:
 
 
 def _measured(bench: Bench, relay: Leg, gateway: Leg) -> tuple[float, float]:
-    """The gateway's cost as a multiple of the relay's, and the relay's in microseconds a request."""
+    """Return the gateway's cost as a multiple of the relay's, and the relay's in microseconds a request."""
     pooled = bench.throughput([relay, gateway])
     if any(each.errors for each in pooled.values()):
         raise RuntimeError(f"requests failed: {[each.problems() for each in pooled.values()]}")

@@ -1,4 +1,4 @@
-"""What the load tests have in common: their options, a folder, processes that are stopped whatever happens, a file of figures."""
+"""Parts that load tests have in common: options, a folder, processes that are stopped whatever happens, a file of figures."""
 
 import argparse
 import os
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class Stage:
-    """Where one load test runs."""
+    """The place in which one load test runs."""
 
     def __init__(self, folder: Path, *, quick: bool) -> None:
         self.folder = folder
         self.quick = quick
         self.children = Children(folder)
         self.problems: list[str] = []
-        """What went wrong with the run itself; a missed aim is none."""
+        """Failures of the run itself; a missed aim is none."""
         self._begun_at = time.monotonic()
 
     @property
@@ -41,7 +41,7 @@ class Stage:
         sys.stderr.flush()
 
     def python(self, name: str, module: str, *arguments: str, core: int | None = None) -> Child:
-        """Starts one of our own modules."""
+        """Start one of our own modules."""
         return self.children.start(name, [sys.executable, "-m", module, *arguments], core=core)
 
     def drive(
@@ -55,7 +55,7 @@ class Stage:
         look: Callable[[], None] = lambda: None,
         core: int | None = None,
     ) -> T:
-        """Runs a driver, which reads a plan and writes its result; `look` is called a few times a second meanwhile."""
+        """Run a driver, which reads a plan and writes its result; `look` is called a few times a second meanwhile."""
         plan_file, result_file = self.folder / f"{name}.plan", self.folder / f"{name}.result"
         plan_file.write_bytes(msgspec.json.encode(plan))
         result_file.unlink(missing_ok=True)
@@ -83,7 +83,7 @@ class Stage:
 
 
 def plan_of(plan: type[T], doc: str | None) -> tuple[T, Path]:
-    """A driver's two arguments: its plan, read, and where its result goes."""
+    """Return a driver's two arguments: its plan, read, and the path of its result."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
@@ -97,7 +97,7 @@ def run(
     measure: Callable[[Stage], dict[str, Any]],
     show: Callable[[dict[str, Any]], None],
 ) -> int:
-    """The whole command. Exit status 1 means that the run went wrong, not that an aim was missed."""
+    """Run the whole command. Exit status 1 means that the run went wrong, not that an aim was missed."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a rough answer, soon")
     parser.add_argument("--json", type=Path, default=Path(f"build/{name}.json"), help="where the figures are written")

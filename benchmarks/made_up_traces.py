@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from selfhosted.offline.simulate.traces import BLOCK_TOKENS, Trace, TraceRequest
+from planner.simulate.traces import BLOCK_TOKENS, Trace, TraceRequest
 
 _WRITES_PER_S: Final = 40.0
 """Tokens of an answer a second, which a next turn waits for."""
@@ -44,7 +44,7 @@ def _arrivals(rng: random.Random, every_s: float) -> Iterator[float]:
 
 
 def _long(rng: random.Random, median: float, spread: float, most: float) -> int:
-    """A length in tokens, log-normal."""
+    """Return a length in tokens, log-normal."""
     return max(16, int(min(most, rng.lognormvariate(0, spread) * median)))
 
 
@@ -138,7 +138,7 @@ KINDS: Final[dict[str, Callable[[random.Random, Iterator[int]], Iterator[TraceRe
 
 
 def made_up(kind: str, seed: int, requests: int) -> Trace:
-    """The trace of a kind in `KINDS`; KeyError for another name. Twice the requests are drawn, so that conversations that
+    """Return the trace of a kind in `KINDS`; KeyError for another name. Twice the requests are drawn, so that conversations that
     begin early have gone on when the last one that counts arrives.
     """
     rng, drawn = random.Random(f"{kind}/{seed}"), KINDS[kind]

@@ -83,7 +83,7 @@ class Stream:
         transport.write(_STREAM_HEAD + _ROLE_EVENT)
 
     def step(self) -> bool:
-        """Writes the next event; False when there is none left."""
+        """Write the next event; return False when there is none left."""
         if self._transport.is_closing():
             return False
         if self._left > 0:
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
 
 
 async def listen(port: int) -> asyncio.Server:
-    """Serves on the loopback address; port 0 lets the system choose."""
+    """Serve on the loopback address; port 0 lets the system choose."""
     loop = asyncio.get_running_loop()
     paces = Paces(loop)
     return await loop.create_server(lambda: Connection(paces), "127.0.0.1", port, backlog=4096)

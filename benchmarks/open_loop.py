@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """What came of one arrival."""
+    """The reply to one arrival."""
 
     caller: int
     at_s: float
@@ -84,7 +84,7 @@ class Probe(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of all."""
+    """The replies of a whole load."""
 
     replies: list[Reply]
     probes: list[Probe]
@@ -359,7 +359,7 @@ def _word(status: int) -> str:
 
 
 async def drive(plan: Plan) -> Loaded:
-    """The whole plan."""
+    """Drive the whole plan."""
     load = Load(plan, asyncio.get_running_loop())
     began_s = time.monotonic()
     beside = [asyncio.ensure_future(probe(load, path)) for path in plan.probes]

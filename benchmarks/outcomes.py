@@ -1,4 +1,4 @@
-"""What an open loop's replies come to: answers in time, refusals and how soon they came, and whatever should not be."""
+"""The sums of an open loop's replies: answers in time, refusals and their speed, and whatever should not be."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _AFTER_WAITING: Final = frozenset({"shed", "expired"})
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What is counted: what was due between the two moments after the load's beginning."""
+    """The part that counts: requests due between two moments after the load's beginning."""
 
     from_s: float
     to_s: float
@@ -33,7 +33,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def is_good(reply: Reply, deadline_s: float) -> bool:
-    """A whole answer within its deadline."""
+    """Return True for a whole answer within its deadline."""
     return reply.status == _OK and reply.whole and reply.latency_us <= deadline_s * 1e6
 
 
@@ -89,7 +89,9 @@ def _is_late(reply: Reply, deadline_s: float) -> bool:
 
 
 def problems(replies: Sequence[Reply], deadline_s: float) -> dict[str, int]:
-    """What is neither an answer nor a refusal nor late, by kind: broken connections, other errors, cut streams."""
+    """Return the number of replies that are neither answer nor refusal nor late, by kind: broken connections, other errors, cut
+    streams.
+    """
     found: Counter[str] = Counter()
     for reply in replies:
         if reply.status == _OK:
@@ -101,7 +103,7 @@ def problems(replies: Sequence[Reply], deadline_s: float) -> dict[str, int]:
 
 
 def probes_told(probes: Sequence[Probe]) -> dict[str, Any]:
-    """How plain paths answered meanwhile."""
+    """Return the answers of plain paths meanwhile."""
     return {
         path: quantiles_ms([probe.latency_us for probe in probes if probe.path == path])
         | {"statuses": dict(Counter(str(probe.status) for probe in probes if probe.path == path))}

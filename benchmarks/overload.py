@@ -63,7 +63,7 @@ def of_peak(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def at_factor(steps: Sequence[dict[str, Any]], factor: float, field: str) -> Any:
-    """The field of the step that offered so many times the capacity; None when there was none."""
+    """Return the field of the step that offered so many times the capacity; None when there was none."""
     return next((step[field] for step in steps if step["factor"] == factor), None)
 
 
@@ -182,7 +182,7 @@ VARIANTS: Final = ("queue", "spill", "bare", "processor")
 
 
 def _processor(stage: Stage, ladder: Ladder, cores: Cores, size: Size) -> dict[str, Any]:
-    """What one worker does is found by a closed loop first."""
+    """Measure the processor, once a closed loop has found what one worker does."""
     mock_url = f"http://127.0.0.1:{free_port()}"
     mock = stage.python("mock", "benchmarks.mock_upstream", "--port", mock_url.rpartition(":")[2], core=cores.mock)
     mock.wait_ready(mock_url)

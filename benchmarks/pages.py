@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Index, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
-from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
@@ -168,7 +168,7 @@ class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """What a first load takes beside the page itself."""
+    """The weight of a first load beside the page itself."""
 
     files: int
     raw_bytes: int
@@ -186,7 +186,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class _Process:
-    """What the system tells of a process."""
+    """A process as the system tells of it."""
 
     def __init__(self, pid: int) -> None:
         self._folder = Path(f"/proc/{pid}")
@@ -216,7 +216,7 @@ def _fits(route: str, path: str) -> bool:
 
 
 def multiplied(connection: Connection, rows: int, audit: int, progress: Callable[[str], None]) -> None:
-    """Copies what callers caused until the tables are as large as asked."""
+    """Copy what callers caused until the tables are as large as asked."""
     ledger = metadata.tables["ledger_entry"]
     moved = {
         "request_id": "'req_' || substr(CAST(10000 + CAST(:copy AS BIGINT) AS VARCHAR), 2) || substr(request_id, 5)",
@@ -247,7 +247,7 @@ def _count(connection: Connection, table: str) -> int:
 
 
 def _audited(connection: Connection, audit: int) -> None:
-    """The same entries again and again, evenly over four years. Their chain is no chain; pages do not look at it."""
+    """Repeat the same entries, evenly over four years. Their chain is no chain; pages do not look at it."""
     base = _count(connection, "audit_entry")
     moved = {"number": "number + CAST(:copy AS BIGINT) * CAST(:base AS BIGINT)"}
     copies = max(0, -(-(audit - base) // base))
@@ -271,7 +271,7 @@ def _copying(table: Table, moved: Mapping[str, str], source: str) -> str:
 
 @contextlib.contextmanager
 def _without_indexes(connection: Connection, table: Table) -> Iterator[None]:
-    """An index that is made at the end is made in order."""
+    """Drop a table's indexes for the block: an index that is made at the end is made in order."""
     indexes: list[Index] = sorted(table.indexes, key=lambda each: str(each.name))
     for index in indexes:
         index.drop(connection)
@@ -303,7 +303,7 @@ async def copied(source: AsyncEngine, to: AsyncEngine) -> None:
 
 
 async def filled(engine: AsyncEngine, config: Path, rows: int, audit: int, progress: Callable[[str], None]) -> None:
-    """The database as it is measured."""
+    """Fill the database as it is measured."""
     async with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
             await connection.exec_driver_sql("PRAGMA cache_size = -1000000")
@@ -319,8 +319,8 @@ async def filled(engine: AsyncEngine, config: Path, rows: int, audit: int, progr
 
 
 async def counted(engine: AsyncEngine, now_us: int) -> None:
-    """What processes tell of traffic and refusals, up to now: minutes of the last two hours from eight of them, a month of
-    quarters, three months of hours, and the requests that were refused last.
+    """Write the processes' counts of traffic and refusals, up to now: minutes of the last two hours from eight of them, a month
+    of quarters, three months of hours, and the requests that were refused last.
     """
     minute, hour = now_us - now_us % MINUTE_US, now_us - now_us % HOUR_US
     quarter = now_us - now_us % QUARTER_US - MINUTES_FOR_US
@@ -502,7 +502,7 @@ async def _many(reader: Reader, process: _Process, paths: Sequence[str], views: 
 
 
 def _control_plane_pid() -> int:
-    """The process that renders pages: the child of the child that serves."""
+    """Return the process that renders pages: the child of the child that serves."""
     return _child_of(_child_of(os.getpid(), b"serve"), b"gateway.process.control")
 
 
@@ -518,7 +518,7 @@ def _child_of(parent_pid: int, argument: bytes) -> int:
 async def _prepared(
     folder: Path, url: str | None, rows: int, audit: int, progress: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Fills what is not filled; tells how many rows the ledger and the audit log have."""
+    """Fill what is not filled; return the rows of the ledger and of the audit log."""
     config = write_sample_config(folder, Addresses(), day_of(wall_us() - DAYS * DAY_US))
     engine = make_engine(url or f"sqlite:///{folder}/sample.sqlite")
     try:

@@ -22,8 +22,8 @@ from benchmarks.figures import ratio
 from benchmarks.load_test import Stage
 from benchmarks.processes import Cores, choose_cores, free_port
 from benchmarks.run import Bench, Leg, Pooled, Size, start_legs
-from selfhosted.offline.simulate.plots import figure_maker
-from selfhosted.offline.simulate.simulation_errors import PlotsUnavailable
+from planner.simulate.plots import figure_maker
+from planner.simulate.simulation_errors import PlotsUnavailable
 
 OURS: Final = "weighbridge"
 _ENVIRONMENT: Final = Path(".venv-peers")
@@ -37,7 +37,7 @@ _QUICK: Final = msgspec.structs.replace(_FULL, rounds=1, load_s=2.0, latency_s=1
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """The figures of each, by name."""
+    """Return the figures of each, by name."""
     cores = choose_cores()
     size = _QUICK if stage.quick else _FULL
     bench = Bench(stage.folder, cores, size)

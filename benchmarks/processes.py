@@ -21,11 +21,11 @@ _LOOK_S: Final = 0.8
 _RESTING_SHARE: Final = 0.06
 """Part of a processor that a server may take at rest: its polls."""
 _LOOKS: Final = 20
-"""How often it is looked at most, for a server that never rests."""
+"""The most looks at a server that never rests."""
 
 
 class Cores(msgspec.Struct, frozen=True):
-    """Which core does what; None where a process cannot be pinned."""
+    """The core of each process; None where a process cannot be pinned."""
 
     server: int | None
     mock: int | None
@@ -38,7 +38,7 @@ class Cores(msgspec.Struct, frozen=True):
 
 
 def choose_cores() -> Cores:
-    """The server alone on a core. On two cores the mock and the driver share the other; on more each has its own."""
+    """Choose the server alone on a core. On two cores the mock and the driver share the other; on more each has its own."""
     if not hasattr(os, "sched_getaffinity"):
         return Cores(None, None, None)
     usable = sorted(os.sched_getaffinity(0))
@@ -98,7 +98,7 @@ class Child:
         return sum(cpu_s(pid) for pid in family(self.process.pid))
 
     def cpu_s_at_rest(self) -> float:
-        """The processor seconds used once next to nothing is left to do, which is waited for, but not for ever."""
+        """Return the processor seconds used once next to nothing is left to do, which is waited for, but not for ever."""
         return used_at_rest(self.cpu_s)
 
     def stop(self) -> None:
@@ -145,8 +145,8 @@ def until_rest(
     looks: int,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Sequence[float], bool]:
-    """Waits until none of the processor times that `used_s` tells grows by `share` of a processor between two looks. Returns the last
-    ones, and whether it came to that.
+    """Wait until none of the processor times that `used_s` tells grows by `share` of a processor between two looks. Returns the
+    last ones, and True if it came to that.
     """
     now = used_s()
     for _ in range(looks):
@@ -158,7 +158,7 @@ def until_rest(
 
 
 def used_at_rest(used_s: Callable[[], float], sleep: Callable[[float], None] = time.sleep) -> float:
-    """What `used_s` tells once it grows no more than by polls."""
+    """Return the times that `used_s` tells once they grow no more than by polls."""
     last, _ = until_rest(lambda: (used_s(),), look_s=_LOOK_S, share=_RESTING_SHARE, looks=_LOOKS, sleep=sleep)
     return last[0]
 

@@ -30,7 +30,7 @@ EVENTS: Final = engine.EVENTS
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What an engine does, by its slots."""
+    """The work that an engine does, by its slots."""
 
     slots: int
 
@@ -44,7 +44,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
     @property
     def tokens_in_flight(self) -> int:
-        """What so many requests come to, prompts included: nothing should wait inside the engine."""
+        """Return the tokens of so many requests, prompts included: nothing should wait inside the engine."""
         return round(self.slots * (PROMPT_TOKENS + MEAN_TOKENS))
 
 
@@ -54,7 +54,7 @@ PROMPT_TOKENS: Final = estimate_tokens(_PROMPT) + PRIMING_TOKENS + MESSAGE_TOKEN
 
 
 def body() -> str:
-    """A stream, with places for its number and its `max_tokens`."""
+    """Return a stream, with places for its number and its `max_tokens`."""
     fields = {
         "model": "auto",
         "messages": [{"role": "user", "content": _PROMPT}],
@@ -83,7 +83,7 @@ def start_engine(stage: Stage, name: str, slots: int, cores: Cores) -> Engine:
 
 
 def start_paid(stage: Stage, cores: Cores) -> Engine:
-    """An upstream that has room for all, at a price."""
+    """Start an upstream that has room for all, at a price."""
     return start_engine(stage, "paid", _PAID_SLOTS, cores)
 
 

@@ -1,6 +1,6 @@
-"""What a sick Redis does to callers: killed, frozen, slowed and cut off under steady load, and absent from the start.
+"""The effect of a sick Redis on callers: killed, frozen, slowed and cut off under steady load, and absent from the start.
 
-    python -m benchmarks.redis_faults [--quick] [--json build/redis_faults.json]
+python -m benchmarks.redis_faults [--quick] [--json build/redis_faults.json]
 
 One team without limits asks at a steady rate: its waiting is measured and none of its requests may fail. Another asks more than
 its limit allows: what is let through while Redis is away is held against what the limit allows in that time. Redis is
@@ -130,7 +130,7 @@ async def befall(stage: Stage, size: Size, fault: Fault, gates: Sequence[Gate]) 
 
 
 async def _until(gates: Sequence[Gate], *, up: bool, give_up_at: float) -> float | None:
-    """When the last of the gateways was first seen so."""
+    """Return the time at which the last of the gateways was first seen so."""
     waiting = list(gates)
     while waiting:
         for gate in list(waiting):
@@ -191,7 +191,7 @@ def since(pacer: Pacer[Asked], begin: float) -> list[Asked]:
 
 @contextlib.asynccontextmanager
 async def load(servers: Sequence[Server], steady_key: str, greedy_key: str) -> AsyncIterator[Load]:
-    """Runs until the block ends."""
+    """Run the load until the block ends."""
     urls = [server.url for server in servers]
     body = chat("ok")
     async with caller(steady_key) as steady, caller(greedy_key) as greedy:
@@ -267,7 +267,7 @@ def _told(name: str, one: dict[str, Any]) -> str:
 
 
 async def start_without(town: Town, redis: RedisServer) -> dict[str, Any]:
-    """A gateway that starts with Redis, and one that starts while it is gone, serves, and finds it later."""
+    """Start a gateway with Redis, and one without it, which serves and finds it later."""
     with_s = await _start_s(town, "gateway-with")
     redis.kill()
     began = time.monotonic()

@@ -24,7 +24,7 @@ import msgspec
 from benchmarks import figures, load_test
 from benchmarks.clients import caller, chat, maybe_postgres, own_folder
 from benchmarks.load_test import Stage
-from providers.scripted_log import LogLine
+from testing.scripted.log import LogLine
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
 from tests.redis_server import quiet_port, running_redis
@@ -38,7 +38,7 @@ _SCRIPT: Final = f"tokens-{TOKENS}+every-{EVERY_MS}ms"
 _LOOK_S: Final = 0.1
 _BETWEEN_S: Final = 1.0
 _GIVE_UP_S: Final = 30.0
-"""How long one request goes from gateway to gateway before it counts as failed."""
+"""Seconds that one request goes from gateway to gateway before it counts as failed."""
 _ENDED_WITHIN_S: Final = 30.0
 _BOOKED_WITHIN_S: Final = 30.0
 
@@ -68,7 +68,7 @@ class Gate(msgspec.Struct):
 
 
 class Tally(msgspec.Struct):
-    """What the callers got."""
+    """The replies that callers got."""
 
     whole: int = 0
     dropped: list[str] = []
@@ -108,7 +108,7 @@ async def call_on(gates: Sequence[Gate], session: aiohttp.ClientSession, tally: 
 async def _stream_somewhere(
     gates: Sequence[Gate], session: aiohttp.ClientSession, tally: Tally, chance: random.Random, body: bytes
 ) -> float:
-    """A whole stream. Returns the microseconds until its first byte."""
+    """Ask for a whole stream. Returns the microseconds until its first byte."""
     began = time.monotonic()
     last: Gate | None = None
     while True:
@@ -131,7 +131,7 @@ def _choose(gates: Sequence[Gate], last: Gate | None, chance: random.Random) -> 
 
 
 async def _stream(session: aiohttp.ClientSession, gate: Gate, body: bytes, tally: Tally) -> float:
-    """When its first byte came. Raises _TurnedAway before that, and _Dropped after."""
+    """Return the time of its first byte. Raises _TurnedAway before that, and _Dropped after."""
     first_at = 0.0
     said = b""
     try:
@@ -154,7 +154,7 @@ async def _stream(session: aiohttp.ClientSession, gate: Gate, body: bytes, tally
 
 
 async def watch(gates: Sequence[Gate], session: aiohttp.ClientSession) -> None:
-    """What a balancer does: asks each gateway whether it wants requests."""
+    """Ask each gateway, as a balancer does, for its wish for requests."""
     while True:
         for gate in gates:
             gate.ready = await _is_ready(gate, session)
@@ -169,7 +169,7 @@ async def _is_ready(gate: Gate, session: aiohttp.ClientSession) -> bool:
 
 
 async def open_gate(site: Site, gate: Gate, workers: int) -> float:
-    """Starts its gateway. Returns the seconds until it was ready."""
+    """Start its gateway. Returns the seconds until it was ready."""
     began = time.monotonic()
     gate.starts += 1
     gate.server = start(site, f"{gate.name}-{gate.starts}", "--port", str(gate.port), "--workers", str(workers))
@@ -207,7 +207,7 @@ async def crowd(gates: Sequence[Gate], key: str, tally: Tally) -> AsyncIterator[
 async def roll(
     stage: Stage, size: Size, site: Site, gates: Sequence[Gate], tally: Tally, found: dict[str, Any]
 ) -> None:
-    """The gateways in turn, so that one is always there."""
+    """Roll the gateways in turn, so that one is always there."""
     for number in range(size.restarts):
         await asyncio.sleep(_BETWEEN_S)
         gate = gates[number % len(gates)]

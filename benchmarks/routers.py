@@ -216,7 +216,7 @@ def _tell(stage: Stage, run: Run) -> None:
 
 
 class Ratios(msgspec.Struct, frozen=True):
-    """What one contender's figure is of ours in the same round: the middle one, the least and the most."""
+    """The ratios of one contender's figure to ours in the same round: the middle one, the least and the most."""
 
     middle: float
     least: float
@@ -229,7 +229,7 @@ def ratios(theirs: Sequence[float], ours: Sequence[float]) -> Ratios:
 
 
 def beside(runs: Sequence[Run], name: str) -> dict[str, Any]:
-    """A contender's figures over ours, round by round."""
+    """Return a contender's figures over ours, round by round."""
     ours = sorted((run for run in runs if run.contender == OURS), key=lambda run: run.round)
     theirs = sorted((run for run in runs if run.contender == name), key=lambda run: run.round)
     kinds = ("hit_rate", "ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms")

@@ -44,7 +44,7 @@ _SENTENCES: Final = (
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How long everything runs."""
+    """The duration of every part."""
 
     rounds: int
     load_s: float
@@ -72,7 +72,7 @@ class Leg(msgspec.Struct, frozen=True):
     child: Child | None = None
     key: str | None = None
     headers: tuple[str, ...] = ()
-    """What it must be told beside the key, each as `name: value`."""
+    """Headers that it needs beside the key, each as `name: value`."""
     path: str = CHAT_PATH
 
 
@@ -103,7 +103,7 @@ class Pooled:
 
     @property
     def seconds(self) -> float:
-        """How long the server worked for it: what is left for later must not make a server look faster."""
+        """Return the seconds that the server worked for it: work left for later must not make a server look faster."""
         return sum(result.seconds for result in self.results) + self.late_s
 
     def per_second(self) -> float:
@@ -123,7 +123,7 @@ class Pooled:
 
 
 def prompt() -> str:
-    """A prompt of about 800 tokens that begins with a number of its own."""
+    """Return a prompt of about 800 tokens that begins with a number of its own."""
     text = COUNTER.decode() + " "
     for index in range(MAX_SENTENCES):
         if estimate_tokens(text) >= PROMPT_TOKENS:
@@ -133,7 +133,7 @@ def prompt() -> str:
 
 
 def wire_bodies() -> dict[str, tuple[str, bytes]]:
-    """The path of each wire, and the same request on it for a whole answer. The response is not kept, as agents send it."""
+    """Return the path of each wire, and the same request on it for a whole answer. The response is not kept, as agents send it."""
     messages = [{"role": "user", "content": prompt()}]
     bodies: dict[str, tuple[str, dict[str, Any]]] = {
         "chat": (CHAT_PATH, {"messages": messages, "max_tokens": 300}),
@@ -145,7 +145,7 @@ def wire_bodies() -> dict[str, tuple[str, bytes]]:
 
 
 def chat_body(*, stream: bool, tokens: int | None = None, pace: int = 0) -> bytes:
-    """The prompt as a chat; see mock_upstream for `max_tokens` and `seed`."""
+    """Return the prompt as a chat; see mock_upstream for `max_tokens` and `seed`."""
     fields: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": prompt()}]}
     if stream:
         fields |= {"stream": True, "max_tokens": tokens, "seed": pace}
@@ -166,7 +166,7 @@ class Bench:
         sys.stderr.flush()
 
     def rounds(self, what: str, legs: list[Leg], body: bytes, *arguments: str) -> dict[str, Pooled]:
-        """A B A B …: each leg once a round."""
+        """Run the legs in turn, A B A B …: each once a round."""
         pooled = {leg.name: Pooled() for leg in legs}
         for number in range(1, self._size.rounds + 1):
             for leg in legs:

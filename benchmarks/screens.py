@@ -66,7 +66,7 @@ _VARIANTS: Final = tuple(f"{colours}-{width}" for colours in ("light", "dark") f
 
 
 async def take(browser: Browser, site: Site, folder: Path, screens: tuple[Screen, ...]) -> int:
-    """Takes them all, and tells how many pictures that are."""
+    """Take them all, and return the number of pictures."""
     taken = 0
     for variant in _VARIANTS:
         wanted = [each for each in screens if variant in each.variants]

@@ -35,7 +35,8 @@ from benchmarks.clients import (
 )
 from benchmarks.load_test import Stage
 from benchmarks.windows import Admitted, Bound, busiest, most_over, used_share
-from proxy.parse.chat_request import RequestHeaders, input_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import input_tokens, parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, serving
 from tests.redis_server import running_redis
@@ -80,7 +81,7 @@ ROUNDS: Final = (
 
 
 def bound_of(kind: str, size: Size) -> Bound:
-    """A limit of tokens that lets through as many requests, so that both rounds ask equally much of the machine."""
+    """Return a limit of tokens that lets through as many requests, so that both rounds ask equally much of the machine."""
     tokens = _PROMPT_TOKENS + _ANSWER_TOKENS if kind == "tokens" else 1
     return Bound(per_s=size.requests_per_minute * tokens / 60, burst=size.request_burst * tokens)
 
@@ -95,7 +96,7 @@ def body_of(kind: str) -> bytes:
 
 
 def taken_tokens(body: bytes) -> int:
-    """What a request takes before its answer is known: the estimate of its prompt and the most it may answer."""
+    """Return the tokens that a request takes before its answer is known: the estimate of its prompt and the most it may answer."""
     request = parse_chat(body, RequestHeaders())
     return input_tokens(request, prompt_of(request)) + (request.max_output_tokens or 0)
 
@@ -115,7 +116,7 @@ def admitted_of(record: Sequence[Asked], kind: str, taken: int) -> list[Admitted
 
 
 def judge(record: Sequence[Asked], kind: str, bound: Bound, taken: int) -> dict[str, Any]:
-    """The figures of one round."""
+    """Return the figures of one round."""
     admitted = admitted_of(record, kind, taken)
     seconds = max(each.sent_at for each in record) - min(each.sent_at for each in record)
     over = most_over(admitted, bound)
@@ -138,7 +139,7 @@ def judge(record: Sequence[Asked], kind: str, bound: Bound, taken: int) -> dict[
 
 
 def problems_of(found: Mapping[str, Any], seen: Counter[str], skipped: int) -> list[str]:
-    """What makes the run worthless, or is a fault of what it tests."""
+    """Return the reasons why the run is worthless, and faults of what it tests."""
     told = [
         f"{count} replies with status {status}"
         for status, count in found["statuses"].items()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulated_engine --port 9000
 
-It is `selfhosted.offline.simulate.engine` on the wall clock: chunked prompts, no step interrupted, priority for what waits, and what was
+It is `planner.simulate.engine` on the wall clock: chunked prompts, no step interrupted, priority for what waits, and what was
 read of a prompt is kept. How long a prompt and its answer are stands at the beginning of the prompt, as `text_of` writes it; a prompt may be
 cut off as vLLM cuts it (`truncate_prompt_tokens`). A stream brings its first token when it is
 computed and the others in one event at the end. GET `/done` answers with what was answered so far.
@@ -19,8 +19,8 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from selfhosted.offline.simulate.engine import NEVER, Engine, Happening, Job
-from selfhosted.offline.simulate.machines import Machine, machine_of
+from planner.simulate.engine import NEVER, Engine, Happening, Job
+from planner.simulate.machines import Machine, machine_of
 
 _SIZES: Final = re.compile(rb"\[(\d+): (\d+) in, (\d+) out\]")
 _BYTES_PER_TOKEN: Final = 4
@@ -39,13 +39,13 @@ class Done(msgspec.Struct):
 
 
 def text_of(number: int, prompt: int, answer: int) -> str:
-    """A message of about so many tokens that begins like no other, and says how long its answer is."""
+    """Return a message of about so many tokens that begins like no other, and says how long its answer is."""
     head = f"[{number}: {prompt} in, {answer} out]"
     return head + " ton" * max(0, prompt - len(head) // _BYTES_PER_TOKEN)
 
 
 def paced_machine(slower: float = 1.0) -> Machine:
-    """The machine of the simulated day, with steps that take so many times as long."""
+    """Return the machine of the simulated day, with steps that take so many times as long."""
     machine = machine_of(max_num_seqs=64, max_num_batched_tokens=2_048)
     spec = msgspec.structs.replace(machine.engine, priority_scheduling=True, shared_tokens=_KEPT_TOKENS)
     return msgspec.structs.replace(machine, engine=spec, steps=machine.steps.slower(slower))
@@ -60,7 +60,7 @@ class Paced:
         self._waiting: dict[Job, tuple[asyncio.Event, asyncio.Event]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pieces: set[Job] = set()
-        """What only reads a part of a prompt."""
+        """Requests of which a step only reads a part of the prompt."""
         self.done = Done()
 
     def app(self) -> web.Application:
@@ -86,7 +86,7 @@ class Paced:
                 self.done.interactive += 1
 
     def _go_on(self) -> None:
-        """Simulates what is over by now, and looks again when the step that runs is."""
+        """Simulate what is over by now, and look again when the step that runs is."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

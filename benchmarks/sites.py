@@ -49,7 +49,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 def model(model_id: str, upstream: str, *, input_price: float, output_price: float, **fields: Any) -> dict[str, Any]:
-    """A catalog entry with one deployment that an engine of our own or a mock of it serves."""
+    """Return a catalog entry with one deployment that an engine of our own or a mock of it serves."""
     return {
         "model_id": model_id,
         "provider": "bench",
@@ -71,7 +71,7 @@ def start_site(
     core: int | None = None,
     **server: Any,
 ) -> Site:
-    """Writes a configuration, makes the teams and a key for each, and starts `weighbridge serve`. Raises RuntimeError."""
+    """Write a configuration, make the teams and a key for each, and start `weighbridge serve`. Raises RuntimeError."""
     home = folder / name
     home.mkdir()
     port = free_port()
@@ -118,7 +118,7 @@ _WORKER: Final = b"gateway.process.worker"
 
 
 def _command_of(pid: int) -> bytes:
-    """The command line of a process; empty for one that has ended, and where there is no /proc."""
+    """Return the command line of a process; empty for one that has ended, and where there is no /proc."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
@@ -145,13 +145,13 @@ class Workers:
             raise RuntimeError("the gateway does not come to rest")
 
     def connections(self, port: int) -> list[int]:
-        """How many callers each worker has, as the system lists them; zeros where there is no /proc. Takes a while."""
+        """Return the number of callers of each worker, as the system lists them; zeros where there is no /proc. Takes a while."""
         theirs = _sockets_at(port)
         return [len(theirs & _sockets_of(pid)) for pid in self.pids]
 
 
 def _sockets_at(port: int) -> set[str]:
-    """The inodes of established IPv4 connections to a local port."""
+    """Return the inodes of established IPv4 connections to a local port."""
     found = set()
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:

@@ -50,7 +50,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Seen:
-    """What the processes of the gateway were like, by name."""
+    """The gateway's processes as they were seen, by name."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -153,7 +153,7 @@ class Callers:
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """The figures of each process, and how many of each kind were asked."""
+    """Return the figures of each process, and the number of requests of each kind."""
     minutes = _QUICK_MINUTES if stage.quick else MINUTES
     _, _, gateway = start_legs(stage.children, stage.folder, choose_cores(), relay_only=False)
     if gateway is None or gateway.child is None or gateway.key is None:

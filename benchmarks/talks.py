@@ -20,7 +20,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the conversations look like. A line has about 20 tokens."""
+    """The form of the conversations. A line has about 20 tokens."""
 
     applications: int = 3
     conversations: int = 13
@@ -39,7 +39,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What a turn's caller saw."""
+    """The reply to a turn."""
 
     ttft_s: float | None
     """None when it failed."""
@@ -75,7 +75,7 @@ def _lines(random: Random, count: int) -> str:
 
 
 async def play(said: Sequence[Turn], url: str, key: str, model: str) -> list[Heard]:
-    """Sends each turn at its time, whatever became of the others."""
+    """Send each turn at its time, whatever became of the others."""
     timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
     headers = {"authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(

@@ -86,11 +86,11 @@ class Task(msgspec.Struct, frozen=True):
     hard: float
     """Its hardness as a whole."""
     error: float
-    """What the prediction errs by."""
+    """Error of the prediction."""
 
 
 class Totals(msgspec.Struct):
-    """What came of all turns under one rule."""
+    """The sums over all turns under one rule."""
 
     turns: int = 0
     solved: int = 0
@@ -106,7 +106,7 @@ class Totals(msgspec.Struct):
 
 
 class Conversation:
-    """What one conversation has come to: its messages, its size, and what each target has cached of it."""
+    """The state of one conversation: its messages, its size, and the part of it that each target has cached."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -283,7 +283,7 @@ class _Agent:
 
 
 def _step(random: Random, task: Task, at: tuple[int, int], *, able: bool, done: bool) -> tuple[str, str, str]:
-    """The call and its result, as coding agents have them."""
+    """Return the call and its result, as coding agents have them."""
     stage, step = at
     path = f"src/part_{task.number % 7}/file_{stage}.py"
     if done:
@@ -325,7 +325,7 @@ def json_error(message: str) -> str:
 
 
 def simulate(rule: Rule, conversations: Sequence[Sequence[Task]], seed: int, noise: float) -> Totals:
-    """Runs all turns under one rule."""
+    """Run all turns under one rule."""
     now = 0.0
     affinity = Affinity(lambda: now)
     totals = Totals()

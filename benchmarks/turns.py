@@ -8,8 +8,8 @@ import statistics
 from typing import Final
 
 from gateway.table import print_table
-from selfhosted.sleeping.turns import Rules
-from tests.selfhosted.sleeping.test_turns import Box
+from selfhosted.model_swap.turns import Rules
+from tests.selfhosted.model_swap.test_turns import Box
 
 _POOLS: Final = ("a", "b")
 _RULES: Final = {
@@ -37,7 +37,7 @@ def cell(rules: Rules, rates: tuple[float, float]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     rows = [
         [f"{first:g} and {second:g}", *(cell(rules, (first, second)) for rules in _RULES.values())]
         for first, second in _RATES

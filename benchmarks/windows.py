@@ -1,4 +1,4 @@
-"""Whether a limit held, from what callers saw: in every window of time at most the burst and what flowed in meanwhile."""
+"""A check of limits, from what callers saw: in every window of time at most the burst and what flowed in meanwhile."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     answered_at: float
     used: float = 1.0
     refunded: float = 0.0
-    """What had been taken beyond `used`, and came back when the request was over."""
+    """Tokens taken beyond `used`, which came back when the request was over."""
     over_at: float = 0.0
     """By then its refund has been given, if it has one."""
 
@@ -30,7 +30,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 def most_over(admitted: Sequence[Admitted], bound: Bound) -> float:
-    """How far the worst of all windows is above the bound; 0 or less says that the limit held in every window.
+    """Return the excess of the worst of all windows over the bound; 0 or less says that the limit held in every window.
 
     A request counts in a window only when it was sent and answered in it, so that it was certainly let through in it:
     what is above the bound is above it whatever the clocks and the wire did. What was outstanding when a window begins
@@ -49,7 +49,7 @@ def most_over(admitted: Sequence[Admitted], bound: Bound) -> float:
 
 
 def _outstanding(admitted: Sequence[Admitted], moments: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What may come back, at each moment: the refunds of requests that were sent before it and not over."""
+    """Return the tokens that may come back, at each moment: the refunds of requests that were sent before it and not over."""
     refunds = [each for each in admitted if each.refunded > 0]
     return _sums_before(moments, [(each.sent_at, each.refunded) for each in refunds]) - _sums_before(
         moments, [(each.over_at, each.refunded) for each in refunds]
@@ -64,7 +64,7 @@ def _sums_before(moments: NDArray[np.float64], events: list[tuple[float, float]]
 
 
 def busiest(admitted: Sequence[Admitted], window_s: float) -> float:
-    """The most that any window of this length certainly let through."""
+    """Return the most that any window of this length certainly let through."""
     begins = np.array(sorted(each.sent_at for each in admitted))
     # What was sent from each of these moments on, and answered so far.
     since = np.zeros(len(begins))
@@ -77,5 +77,5 @@ def busiest(admitted: Sequence[Admitted], window_s: float) -> float:
 
 
 def used_share(admitted: Sequence[Admitted], bound: Bound, seconds: float) -> float:
-    """What was let through of what the bucket, full at first, had to give in that time."""
+    """Return the share of what the bucket, full at first, had to give in that time that was let through."""
     return sum(each.used for each in admitted) / bound.allows(seconds)

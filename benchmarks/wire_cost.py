@@ -1,6 +1,6 @@
-"""What a wire costs of processor time: a request read, a whole answer and a chunk of a stream written, each beside chat's.
+"""The processor time of a wire: a request read, a whole answer and a chunk of a stream written, each beside chat's.
 
-    python -m benchmarks.wire_cost [--rounds 40]
+python -m benchmarks.wire_cost [--rounds 40]
 
 The wires take turns, round by round, so that whatever else the machine does meets all of them; of each the least counts.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cost.usage import Usage
 from providers.wire import Event, decode_event
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES
@@ -107,7 +107,7 @@ def _decode(stream: list[bytes]) -> float:
 
 
 def main() -> None:
-    """Prints microseconds a request and a chunk."""
+    """Print microseconds a request and a chunk."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--rounds", type=int, default=40)
     rounds: int = asked.parse_args().rounds

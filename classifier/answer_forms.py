@@ -51,16 +51,16 @@ _AROUND: Final = "*_`#>\"'“”„‘’«»()[]{} \t"  # noqa: RUF001 - the qu
 _ENDS: Final = ".,;:!?。！？"  # noqa: RUF001 - sentences end so in Chinese and Japanese
 _FEW_WORDS: Final = 4
 NOTHING: Final = object()
-"""What is read where there is nothing to read: None is a value, of Python as of JSON."""
+"""The value for "nothing could be read": None is a value, of Python as of JSON."""
 
 
 def without_thoughts(text: str) -> str:
-    """The text without what a model thought aloud between tags; of a thought that never ends nothing is left."""
+    """Return the text without what a model thought aloud between tags; of a thought that never ends nothing is left."""
     return _THOUGHTS.sub("", text[-MAX_ANSWER_CHARS:]).strip()
 
 
 def read(form: TextForm, text: str) -> str | None:
-    """The answer in a text, as it is written there; None where it has none of this form."""
+    """Return the answer as it is written in a text, or None where the text has none of this form."""
     reads, _ = _FORMS[form]
     for place in _candidates(without_thoughts(text)):
         found = reads(place)
@@ -70,13 +70,15 @@ def read(form: TextForm, text: str) -> str | None:
 
 
 def same(form: TextForm, one: str, other: str) -> bool:
-    """Whether two answers of this form, as they were read, are the same."""
+    """Return True if two answers of this form, as they were read, are the same."""
     _, is_same = _FORMS[form]
     return is_same(one, other)
 
 
 def short_text(text: str) -> str | None:
-    """A short answer without its dress: case, quotation marks, emphasis, a full stop, an article before it. None for a longer one."""
+    """Return a short answer without its dress: case, quotation marks, emphasis, a full stop, an article before it. None for a
+    longer one.
+    """
     text = without_thoughts(text)
     said = _SHORT_ANSWER_LINE.findall(text)
     for place in (_last_boxed(text), said[-1] if said else None, text):
@@ -94,7 +96,7 @@ def short_text(text: str) -> str | None:
 
 
 def same_text(one: str, other: str) -> bool:
-    """Whether two short texts are the same; numbers by their value."""
+    """Return True if two short texts are the same; numbers by their value."""
     if one == other:
         return True
     value = value_of(one)
@@ -102,7 +104,8 @@ def same_text(one: str, other: str) -> bool:
 
 
 def json_in(text: str) -> tuple[Any, bool]:
-    """The JSON value in a text, and True where the text is nothing else. It may stand between fences, or be the one object in prose.
+    """Return the JSON value in a text, and True where the text is nothing else. It may stand between fences, or be the one object
+    in prose.
 
     NOTHING where there is none. Raises OverflowError where there is too much, or too large a number, to tell.
     """
@@ -119,7 +122,9 @@ def json_in(text: str) -> tuple[Any, bool]:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two values of JSON are the same to who uses them: the order of names, and how a number or a text is written, aside."""
+    """Return True if two values of JSON are the same to who uses them: the order of names, and how a number or a text is written,
+    aside.
+    """
     match one, other:
         case (bool(), _) | (_, bool()):
             return one is other
@@ -141,7 +146,7 @@ def _close(one: Any, other: Any) -> bool:
 
 
 def same_calls(one: Sequence[tuple[str, Any]], other: Sequence[tuple[str, Any]]) -> bool:
-    """Whether the same tools are called with the same arguments, in whatever order."""
+    """Return True if the same tools are called with the same arguments, in whatever order."""
     left = list(other)
     for name, arguments in one:
         at = next((at for at, each in enumerate(left) if each[0] == name and same_value(each[1], arguments)), None)
@@ -152,12 +157,12 @@ def same_calls(one: Sequence[tuple[str, Any]], other: Sequence[tuple[str, Any]])
 
 
 def folded(text: str) -> str:
-    """A text without differences of case and white space, and without the mark that ends a sentence."""
+    """Return a text without differences of case and white space, and without the mark that ends a sentence."""
     return " ".join(text.casefold().split()).rstrip(".!?")
 
 
 def _candidates(text: str) -> Iterable[str]:
-    """The places where the answer may stand, the likeliest first: the last of each form, then the last line."""
+    """Return the places where the answer may stand, the likeliest first: the last of each form, then the last line."""
     boxed = _last_boxed(text)
     lines = [found["value"] for found in _ANSWER_LINE.finditer(text)]
     if lines:
@@ -175,7 +180,7 @@ def _candidates(text: str) -> Iterable[str]:
 
 
 def _last_boxed(text: str) -> str | None:
-    """The content of the last boxed expression, whose braces may be nested."""
+    """Return the content of the last boxed expression, whose braces may be nested."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
@@ -205,7 +210,7 @@ def _number(place: str) -> str | None:
 
 
 def value_of(text: str) -> Fraction | None:
-    """A number without its dress: thousands' commas, currency and number signs."""
+    """Return a number without its dress: thousands' commas, currency and number signs."""
     try:
         return Fraction(re.sub(r"[\s,$#%]", "", text)[:_MAX_NUMBER_CHARS])
     except (ValueError, ZeroDivisionError):
@@ -261,7 +266,7 @@ _FORMS: Final[Mapping[TextForm, tuple[Callable[[str], str | None], Callable[[str
 
 
 def _json(text: str) -> Any:
-    """The value of a text that is JSON, else NOTHING. Raises OverflowError."""
+    """Return the value of a text that is JSON, else NOTHING. Raises OverflowError."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -277,7 +282,7 @@ def _json(text: str) -> Any:
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """What stands between fences that may hold JSON: first what says so."""
+    """Yield the content of fences that may hold JSON: first of those that say so."""
     found = [(each["tag"].lower(), each["inside"]) for each in _FENCE.finditer(text)]
     yield from (inside for tag, inside in found if tag in _JSON_TAGS and tag)
     yield from (inside for tag, inside in found if not tag)
@@ -287,7 +292,7 @@ _OBJECTS: Final = json.JSONDecoder()
 
 
 def _object_in_prose(text: str) -> Any:
-    """The first whole object in a text; a list in prose is more likely to be a reference."""
+    """Return the first whole object in a text; a list in prose is more likely to be a reference."""
     at = text.find("{")
     for _ in range(_MAX_STARTS):
         if at < 0:

@@ -15,5 +15,5 @@ class ClassifierMetrics:
         )
 
     def set_trained(self, *, trained: bool) -> None:
-        """Sets the gauge to 1 for the trained model, 0 for the heuristic."""
+        """Set the gauge to 1 for the trained model, 0 for the heuristic."""
         self._trained.set(trained)

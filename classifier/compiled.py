@@ -1,4 +1,4 @@
-"""The compiled part of a score, where the installation had a C compiler: classifier/words.c, called by ctypes.
+"""The compiled part of a score, where the installation had a C compiler: classifier/featurize.c, called by ctypes.
 
 `load` gives None without it; numpy then does the same.
 
@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-LIBRARY: Final = Path(__file__).with_name("_words.so")
-_SOURCE: Final = "words.c"
+LIBRARY: Final = Path(__file__).with_name("_featurize.so")
+_SOURCE: Final = "featurize.c"
 _CHECKSUM: Final = ".sha256"
 """The suffix of the file beside the library that hatch_build.py writes."""
 _HASH_CHARS: Final = 64
@@ -28,11 +28,11 @@ _UNITS: Final = 8
 
 
 Request = tuple[int, int, int, bool, int, int]
-"""What a request says beside its text: turns, tools, images, whether it wants JSON, and characters of instructions and of history."""
+"""Facts of a request beside its text: turns, tools, images, JSON wanted, and characters of instructions and of history."""
 
 
 AskingTables = tuple[Mapping[str, NDArray[Any]], Mapping[str, int]]
-"""Arrays and numbers by which what is asked is found; see classifier/asking.py."""
+"""Arrays and numbers by which what is asked is found; see classifier/asking."""
 
 
 class _Addresses(ctypes.Structure):
@@ -143,7 +143,7 @@ class _Model(_Addresses):
 
 
 def _address(array: NDArray[Any]) -> ctypes.c_void_p:
-    """Where an array lies, which has to stay as long as the library is called with it."""
+    """Return the address of an array, which has to stay as long as the library is called with it."""
     return ctypes.c_void_p(array.ctypes.data)
 
 
@@ -159,7 +159,7 @@ Found = tuple[
 ]
 
 
-class CompiledWords:
+class CompiledFeaturizer:
     """The library with the tables that it reads."""
 
     def __init__(
@@ -206,8 +206,8 @@ class CompiledWords:
         )
 
     def parts(self, data: bytes, system: bytes, *, settled: bool) -> tuple[bytes, bytes, bytes]:
-        """What is read of a message with a system message, what it asks, and its question; a part that is the same as the one before is
-        the same object. A message that is `settled` is read as it is. Raises ValueError as above.
+        """Return the part to read of a message with a system message, its ask, and its question; a part that equals the one
+        before is the same object. A message that is `settled` is read as it is. Raises ValueError as above.
         """
         out, sizes, place = ctypes.create_string_buffer(self._room), (ctypes.c_int32 * _TEXTS)(), ctypes.c_int32()
         if self._parts(self._tables, data, len(data), system, len(system), settled, out, sizes, ctypes.byref(place)):
@@ -219,7 +219,7 @@ class CompiledWords:
         return plain, ask, ask if sizes[2] < 0 else texts[begin : begin + sizes[2]]
 
     def words(self, data: bytes, most: int) -> NDArray[np.int32]:
-        """The first words by meaning. Raises ValueError as above."""
+        """Return the first words by meaning. Raises ValueError as above."""
         out = np.empty(most, np.int32)
         found = self._words(self._tables, data, len(data), most, _address(out))
         if found < 0:
@@ -227,7 +227,7 @@ class CompiledWords:
         return out[:found]
 
     def with_model(self, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, float]) -> "CompiledInputs":
-        """The look-ups in a model's tables."""
+        """Return the look-ups in a model's tables."""
         return CompiledInputs(self._library, self._tables, tables, numbers)
 
 
@@ -243,9 +243,10 @@ class CompiledInputs:
     def __call__(
         self, data: bytes, system: bytes, settled: bool, before: bytes, request: Request, out: ctypes.c_void_p
     ) -> tuple[int, int]:
-        """Writes to the address `out` what classifier/tables.py has as `Inputs`, whose size that is, of what is searched of a message and a
-        system message, and of what is read of the message before it; returns the length asked for. Marks need not be plain. A message
-        that is `settled` is read as it is. Raises ValueError as above.
+        """Write the `Inputs` of classifier/tables.py to the address `out`, which has their size, and return the length asked for.
+
+        They are made of the searched parts of a message and a system message, and of the message before it. Marks need not be
+        plain. A message that is `settled` is read as it is. Raises ValueError as above.
         """
         texts = data, len(data), system, len(system), settled, before, len(before)
         asked: int = self._inputs(self._words, self._model, *texts, out, *request)
@@ -276,27 +277,27 @@ class CompiledPairs:
         self._sum.restype = ctypes.c_int64
 
     def sum(self, data: bytes) -> int:
-        """What all pairs weigh together."""
+        """Return the summed weight of all pairs."""
         found: int = self._sum(self._tables, data, len(data))
         return found
 
 
 def load(
     library: Path, tables: Mapping[str, NDArray[Any]], numbers: Mapping[str, int], asking: AskingTables
-) -> CompiledWords | None:
-    """The words from the library, or None as `_opened` says."""
+) -> CompiledFeaturizer | None:
+    """Return the words from the library, or None as `_opened` says."""
     found = _opened(library)
-    return None if found is None else CompiledWords(found, tables, numbers, asking)
+    return None if found is None else CompiledFeaturizer(found, tables, numbers, asking)
 
 
 def load_pairs(library: Path, class_of: bytes, weights: NDArray[np.int32], before: int) -> CompiledPairs | None:
-    """The pairs from the library, or None as `_opened` says."""
+    """Return the pairs from the library, or None as `_opened` says."""
     found = _opened(library)
     return None if found is None else CompiledPairs(found, class_of, weights, before)
 
 
 def is_damaged(library: Path) -> bool:
-    """Whether there is a library that is not as it was compiled, cut short for example."""
+    """Return True if there is a library that is not as it was compiled, cut short for example."""
     try:
         content = library.read_bytes()
     except OSError:
@@ -309,8 +310,8 @@ def is_damaged(library: Path) -> bool:
 
 
 def _opened(library: Path) -> ctypes.PyDLL | None:
-    """The library, or None where it was not compiled, is damaged, is for another machine, or is not of the source that lies beside it:
-    an earlier version's would read other tables than it is given.
+    """Open the library; None where it was not compiled, is damaged, is for another machine, or was made of another source, whose
+    tables would differ.
     """
     # A page that is missing is found by the system when it is touched, and ends the process.
     if is_damaged(library):

@@ -25,7 +25,7 @@ class ShadowSection(Section):
     judge_target: str | None = Field(
         default=None,
         min_length=1,
-        description="The model that compares two answers, best one that is neither of both. Without it nothing is sent.",
+        description="The model that compares two answers, best a third one. Without it nothing is sent.",
     )
     max_concurrent: int = Field(default=2, ge=1, le=64, description="Comparisons that run at once, a process.")
     max_per_minute: int = Field(default=30, ge=1, le=10_000, description="Comparisons that begin a minute, a process.")
@@ -34,7 +34,7 @@ class ShadowSection(Section):
         ge=0,
         le=1_000_000,
         decimal_places=9,
-        description="The most that comparisons may cost a day (UTC), a process. No call is made that could exceed it.",
+        description="Most that comparisons may cost a day (UTC) and process.",
     )
 
 

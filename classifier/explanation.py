@@ -41,7 +41,7 @@ def contributions(classifier: OnnxClassifier, prompt: Prompt) -> list[Contributi
 
 
 def with_fact(features: Features, at: int, value: float) -> Features:
-    """The features with this fact of STRUCTURE, of the message and where its parts have the same one."""
+    """Return the features with another value of this fact of STRUCTURE, of the message and of its parts that had the same one."""
     was = features.structure.item(at)
 
     def told(structure: Values) -> Values:

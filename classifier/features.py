@@ -2,7 +2,7 @@
 
 Words are found as runs in a mask over the UTF-8 bytes and hashed all at once: prefix sums of a polynomial over the bytes
 give each run's hash by one subtraction, so there is no Python loop over words. A Chinese, Japanese or Korean character is
-a word of its own, and two neighbours are one more. What numpy does here classifier/words.c does in a quarter of the time
+a word of its own, and two neighbours are one more. What numpy does here classifier/featurize.c does in a quarter of the time
 where the installation could compile it; the numbers are the same. Whoever changes anything here that changes a
 number has to raise `FEATURE_VERSION`: an artifact that was trained with another version is refused.
 """
@@ -20,9 +20,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.asking import MARKS, PLAIN_MARKS, bounded, fingerprint, resolve, to_search, with_plain_marks
-from classifier.asking import tables as asking_tables
-from classifier.compiled import LIBRARY, CompiledWords, Found, Request, load
+from classifier.asking.compiled_tables import compiled_tables, fingerprint
+from classifier.asking.normalization import MARKS, PLAIN_MARKS, with_plain_marks
+from classifier.asking.resolution import bounded, resolve, to_search
+from classifier.compiled import LIBRARY, CompiledFeaturizer, Found, Request, load
 from classifier.prediction import Prompt
 from classifier.tuning import SKETCH
 
@@ -115,7 +116,7 @@ CUES: Final = (
 )
 
 FLAGS: Final = ("follows", "follows_short", "tools")
-"""Whether there is a user message before, whether this one is short besides, and whether tools are on offer."""
+"""Names of the flags: a user message before, this one short besides, and tools on offer."""
 SHAPES: Final = ("open", "choice", "tools")
 """Shapes of a prompt: open text, a question with three choices or more, a request with tools."""
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")
@@ -174,7 +175,7 @@ def _byte_kinds() -> bytes:
 
 
 def _byte_values() -> NDArray[np.uint64]:
-    """A random number for each byte of a word, 0 for every other byte.
+    """Return a random number for each byte of a word, 0 for every other byte.
 
     Upper case reads as lower case, every digit as the same digit.
     """
@@ -217,7 +218,7 @@ def _in_a_block(base: int) -> NDArray[np.uint64]:
 
 
 def _mark_at(byte: int) -> int:
-    """Where in MARKS those begin that begin with this byte; its length where none does."""
+    """Return the place in MARKS of those that begin with this byte; its length where none does."""
     return next((at for at, mark in enumerate(MARKS) if mark[1] == byte), len(MARKS))
 
 
@@ -228,7 +229,7 @@ def _mix(hashes: NDArray[np.uint64]) -> None:
 
 
 def _word_hashes(view: _Bytes, *, ideographs: bool = False) -> tuple[NDArray[np.uint64], Integers, int]:
-    """The hash of each word, the byte at which it begins, and the number of bytes within words.
+    """Return the hash of each word, the place of its first byte, and the number of bytes within words.
 
     `ideographs` says that there may be characters which are words of their own.
     """
@@ -257,7 +258,7 @@ def _word_hashes(view: _Bytes, *, ideographs: bool = False) -> tuple[NDArray[np.
 
 
 def _cue_groups() -> _Bytes:
-    """A table from 16 bits of a word's hash to its cue group, 0 for words of none."""
+    """Return a table from 16 bits of a word's hash to its cue group, 0 for words of none."""
     table = np.zeros(2**16, np.uint8)
     for group, words in enumerate(CUES, 1):
         hashes, _, _ = _word_hashes(np.frombuffer(words.encode(), np.uint8))
@@ -320,7 +321,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 OF_A_PART: Final = [0, 1, 4]
-"""Which of the READINGS a part has."""
+"""Indices of the READINGS that a part has."""
 
 
 class Features(msgspec.Struct, frozen=True):
@@ -329,7 +330,7 @@ class Features(msgspec.Struct, frozen=True):
     indices: Indices
     counts: Integers
     sublinear: Values
-    """What each bucket counts in the graph: 1 + log(count)."""
+    """Weight of each bucket in the graph: 1 + log(count)."""
     structure: Values
     terms: int
     """Number of words and word pairs: the sum of `counts`."""
@@ -382,14 +383,14 @@ def _readings(words: int, before: int) -> Values:
 
 
 def parts_of(prompt: Prompt) -> tuple[bytes, bytes]:
-    """What is read of a prompt, and of that what asks, with plain marks. See classifier/asking.py."""
+    """Return the part of a prompt that is read, and its ask, with plain marks. See classifier/asking."""
     asked = resolve(prompt)
     text = _ends(asked.text)
     return text, text if asked.ask == asked.text else _ends(asked.ask)
 
 
 def read_text(prompt: Prompt) -> bytes:
-    """What is read of a prompt, with plain marks."""
+    """Return the part of a prompt that is read, with plain marks."""
     if COMPILED is None:
         return parts_of(prompt)[0]
     data, system, settled = to_search(prompt)
@@ -401,8 +402,8 @@ def _ends(data: bytes) -> bytes:
 
 
 def ask_in(data: bytes, *, edges: bool = True) -> bytes:
-    """What a text asks, without the material that it brings along: neither long quotations nor fences, and of several lines the
-    first and the last (`edges`). Where that leaves less than two words it is the text itself.
+    """Return the ask of a text, without long quotations and fences, and of several lines only the first and the last (`edges`).
+    Where that leaves less than two words it is the text itself.
     """
     rest = data
     if b"`" in rest:
@@ -427,7 +428,7 @@ def _unless_in_a_word(quoted: re.Match[bytes]) -> bytes:
 
 
 def question_in(ask: bytes) -> bytes:
-    """The last sentence that ends in a question mark, of which _LONGEST_SENTENCE bytes at most; otherwise the first one."""
+    """Return the last sentence that ends in a question mark, of which _LONGEST_SENTENCE bytes at most; otherwise the first one."""
     at = -1
     for found in _QUESTION_MARKS.finditer(ask):
         at = found.start()
@@ -440,12 +441,12 @@ def question_in(ask: bytes) -> bytes:
 
 
 def extract(prompt: Prompt) -> Features:
-    """The features of one prompt, in bounded time, for any text."""
+    """Return the features of one prompt, in bounded time, for any text."""
     return extract_by_numpy(prompt) if COMPILED is None else extract_compiled(prompt, COMPILED)
 
 
-def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
-    """The same by the compiled library."""
+def extract_compiled(prompt: Prompt, compiled: CompiledFeaturizer) -> Features:
+    """Return the features of one prompt, computed by the compiled library."""
     before = compiled.words(text_before(prompt), CONTEXT_WORDS) if prompt.before else _NO_WORDS
     request = request_of(prompt)
     data, system, settled = to_search(prompt)
@@ -454,7 +455,7 @@ def extract_compiled(prompt: Prompt, compiled: CompiledWords) -> Features:
 
 
 def texts_of(prompt: Prompt) -> tuple[bytes, bytes, bytes]:
-    """What is read of a prompt, what asks in it, and its question."""
+    """Return the part of a prompt that is read, its ask, and its question."""
     data, asking = parts_of(prompt)
     ask = ask_in(asking or data, edges=not asking)
     return data, data if ask == data else ask, question_in(ask)
@@ -474,12 +475,12 @@ def _part(found: Found) -> Part:
 
 
 def request_of(prompt: Prompt) -> Request:
-    """What the compiled library reads of a request beside its text."""
+    """Return the facts of a request that the compiled library takes beside its text."""
     return prompt.turns, prompt.tools, prompt.images, prompt.json_mode, len(prompt.system), len(prompt.history)
 
 
 def extract_by_numpy(prompt: Prompt) -> Features:
-    """The same by numpy."""
+    """Return the features of one prompt, computed by numpy."""
     before = _words_before(prompt) if prompt.before else _NO_WORDS
     return _with_parts(texts_of(prompt), lambda text: _found_by_numpy(text, prompt), before)
 
@@ -510,7 +511,7 @@ def _found_by_numpy(data: bytes, prompt: Prompt) -> Found:
 
 
 def _meanings(terms: NDArray[np.uint64], words: int, view: _Bytes, starts: Integers, *, ideographs: bool) -> Indices:
-    """The buckets by meaning of words, and of pairs of ideographs."""
+    """Return the buckets by meaning of words, and of pairs of ideographs."""
     read = terms[:words]
     if ideographs:
         alone = _LEADS_IDEOGRAPH.take(view.take(starts))
@@ -522,28 +523,28 @@ def _meanings(terms: NDArray[np.uint64], words: int, view: _Bytes, starts: Integ
 
 
 def meaning_of(word: str) -> Indices:
-    """The buckets by meaning of one word, as training's table needs them: a text's words, then pairs of ideographs."""
+    """Return the buckets by meaning of one word, as training's table needs them: a text's words, then pairs of ideographs."""
     return extract(Prompt(text=word)).words
 
 
 def words_of(text: str) -> list[str]:
-    """A text's words as they are hashed: lower case, and every digit a 0."""
+    """Return a text's words as they are hashed: lower case, and every digit a 0."""
     folded = with_plain_marks(text.encode("utf-8", "replace")).lower().translate(_DIGITS_ALIKE)
     return [word.decode("utf-8", "replace") for word in _WORD.findall(folded)]
 
 
 def raw_text_before(prompt: Prompt) -> bytes:
-    """The UTF-8 bytes that are read of the user message before the last one: its start."""
+    """Return the UTF-8 bytes that are read of the user message before the last one: its start."""
     return bounded(prompt.before[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
 
 
 def text_before(prompt: Prompt) -> bytes:
-    """The same with plain marks."""
+    """Return the same bytes with plain marks."""
     return with_plain_marks(raw_text_before(prompt))
 
 
 def _words_before(prompt: Prompt) -> Indices:
-    """The buckets by meaning of the start of the user message before the last one."""
+    """Return the buckets by meaning of the start of the user message before the last one."""
     data = np.frombuffer(text_before(prompt), np.uint8)
     hashes, _, _ = _word_hashes(data, ideographs=not prompt.before.isascii())
     hashes = hashes[:CONTEXT_WORDS]
@@ -630,7 +631,7 @@ def _request_facts(prompt: Prompt) -> list[float]:
 
 
 def shape_of(features: Features) -> int:
-    """The index in `SHAPES` of a prompt's shape."""
+    """Return the index in `SHAPES` of a prompt's shape."""
     if features.structure[_TOOLS_AT] > 0:
         return 2
     return 1 if features.structure[_OPTIONS_AT] > _THREE_OPTIONS else 0
@@ -681,8 +682,8 @@ def feature_hash() -> str:
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
 
 
-def compiled_words(library: Path) -> CompiledWords | None:
-    """The compiled library, where there is one and it gives numpy's numbers: one of another version does not."""
+def compiled_featurizer(library: Path) -> CompiledFeaturizer | None:
+    """Return the compiled library, where there is one and it gives numpy's numbers: one of another version does not."""
     tables: dict[str, NDArray[Any]] = {
         "value": _VALUE,
         "ideograph": _LEADS_IDEOGRAPH.view(np.uint8),
@@ -711,12 +712,12 @@ def compiled_words(library: Path) -> CompiledWords | None:
         "long_quote": _LONG_QUOTE,
         "long_sentence": _LONGEST_SENTENCE,
     }
-    found = load(library, tables, numbers, asking_tables())
+    found = load(library, tables, numbers, compiled_tables())
     if found is None:
         return None
     by_numpy = _described(PROBES, extract_by_numpy)
     return found if _described(PROBES, lambda prompt: extract_compiled(prompt, found)) == by_numpy else None
 
 
-COMPILED: Final = compiled_words(LIBRARY)
+COMPILED: Final = compiled_featurizer(LIBRARY)
 """The library of this installation, or None."""

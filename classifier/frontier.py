@@ -25,19 +25,19 @@ Floats = NDArray[np.float64]
 Columns = NDArray[np.intp]
 
 LEAST_LEAD: Final = 0.02
-"""What routing has to gain, as a share of all answers, over targets that are drawn at random for the same money. A lower
-minimum is held at the point where it gains so much: below, a fixed mixture would do nearly as well.
+"""The least gain of routing, as a share of all answers, over targets that are drawn at random for the same money. A lower minimum
+is held at the point of this gain: below, a fixed mixture would do nearly as well.
 
 The gain that happens is a little smaller than the one that is expected: on held-out folds .0195 for .02, and .01 or more in
 94 of 100 samples of 1,272 prompts.
 """
 NO_LEAD: Final = 0.012
-"""Where routing gains no more than this at its best, a low minimum is not held anywhere; between this and a little more than
-LEAST_LEAD it is held at ever more, so that a slightly other sample changes little.
+"""The gain up to which a low minimum is not held anywhere. Between this and a little more than LEAST_LEAD it is held at ever
+more, so that a slightly other sample changes little.
 """
 LOSS_BOUND: Final = 3.0
-"""What one prompt may be expected to lose against the reference, as a multiple of what a minimum lets be lost on average. An average
-alone lets all that is hard be lost where most is easy.
+"""The most that one prompt may be expected to lose against the reference, as a multiple of the average loss that a minimum
+allows. An average alone lets all that is hard be lost where most is easy.
 """
 ALIKE: Final = 0.05
 """Chances this near to the reference's are taken to be the same, as the classifier is no surer itself where outcomes of such prompts
@@ -49,7 +49,7 @@ _ALIKE_OF_LOSS: Final = 2 / 3
 _ROUNDING: Final = 1e-9
 """Slack of comparisons: sums over thousands of prompts, and slopes, differ in the last digits."""
 _BEYOND: Final = 1.001
-"""Where a choice changes both sides are equal; a willingness is told by so much above."""
+"""A step beyond the willingness at which a choice changes, for there both sides are equal."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -139,7 +139,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     margin: Floats
 
     def just_above(self, at: int) -> float:
-        """A willingness between this step and the next."""
+        """Return a willingness between this step and the next."""
         here = float(self.willingness[at])
         if at + 1 == len(self.willingness):
             return here * _BEYOND
@@ -154,7 +154,9 @@ def choose(adequate: Floats, rank: Floats, willingness: float) -> Columns:
 
 
 def curve(choices: Choices) -> Curve:
-    """The exact curve. A prompt begins with its cheapest target, and goes on to whichever costs least for each bit of chance."""
+    """Return the exact curve. A prompt begins with its cheapest target, and goes on to whichever costs least for each bit of
+    chance.
+    """
     adequate, rank = choices.adequate, choices.order
     able = np.isfinite(adequate)
     rows = np.arange(len(adequate))
@@ -205,12 +207,12 @@ def _joined(steps: Sequence[tuple[Columns, Columns, Columns, Floats]]) -> tuple[
 
 
 def most_lost(floor: float) -> float:
-    """Returns the most that one prompt may be expected to lose against the reference at a floor, as a difference of chances."""
+    """Return the most that one prompt may be expected to lose against the reference at a floor, as a difference of chances."""
     return LOSS_BOUND * max(0.0, 1.0 - floor)
 
 
 def alike(most: float) -> float:
-    """Returns how near to the reference's a chance counts as the same, where one prompt may lose `most`."""
+    """Return the distance from the reference's chance that counts as the same, where one prompt may lose `most`."""
     return min(ALIKE, _ALIKE_OF_LOSS * most)
 
 
@@ -226,8 +228,8 @@ def least_chance(adequate: Floats, reference: Floats, most: float) -> Floats:
 
 
 def bounded(adequate: Floats, reference: Floats, most: float) -> Floats:
-    """Returns `adequate` as targets are compared by it: without those that would lose more than `most` of a prompt, where the best of a
-    prompt always stays, and with the reference's chance in place of what is alike.
+    """Return `adequate` as targets are compared by it: without those that would lose more than `most` of a prompt, where the best
+    of a prompt always stays, and with the reference's chance in place of what is alike.
     """
     least = least_chance(adequate, reference, most)
     return np.asarray(np.where(adequate >= least[:, None], likened(adequate, reference, most), -np.inf))
@@ -265,12 +267,12 @@ def point_at(choices: Choices, willingness: float) -> Point:
 
 
 def _by_column(choices: Choices, chosen: Columns, values: Floats) -> tuple[float, ...]:
-    """Sums of the prompts' values by the column that was chosen for them."""
+    """Sum the prompts' values by the column that was chosen for them."""
     return tuple(np.bincount(chosen, weights=values, minlength=choices.adequate.shape[1]).tolist())
 
 
 def attainable(choices: Choices) -> float:
-    """The quality that a minimum is a share of: the best that is to be had for what the reference costs.
+    """Return the quality that a minimum is a share of: the best that is to be had for what the reference costs.
 
     That is the reference's own quality at least; where its cost is not known, it is that alone.
     """
@@ -283,7 +285,7 @@ def attainable(choices: Choices) -> float:
 
 
 def willingness_for(choices: Choices, floor: float, whole: float | None = None) -> Point:
-    """The point of the least willingness that reaches `floor` of the attainable quality, and at which routing leads by
+    """Return the point of the least willingness that reaches `floor` of the attainable quality, and at which routing leads by
     LEAST_LEAD over a mixture of single targets, where it can.
 
     A floor of 1 is the best there is, whatever it costs; so is one that nothing reaches (the reference is not among the
@@ -301,7 +303,7 @@ def willingness_for(choices: Choices, floor: float, whole: float | None = None) 
 
 
 def _lead(choices: Choices) -> Floats:
-    """What each step of the curve is above the best mixture of single targets for the same money."""
+    """Return the lead of each step of the curve over the best mixture of single targets for the same money."""
     found = choices.curve
     alone = choices.share @ choices.worth
     able = np.isfinite(alone)
@@ -318,7 +320,7 @@ def singles(choices: Choices) -> tuple[Floats, Floats]:
 
 
 def random_mix(cost: Floats, quality: Floats, at: Floats) -> Floats:
-    """The best quality at given costs when targets are drawn at random, blind to the prompt: the upper convex hull."""
+    """Return the best quality at given costs when targets are drawn at random, blind to the prompt: the upper convex hull."""
     hull: list[tuple[float, float]] = []
     for x, y in sorted(zip(cost.tolist(), quality.tolist(), strict=True), key=lambda spot: (spot[0], -spot[1])):
         if hull and y <= hull[-1][1]:
@@ -336,7 +338,7 @@ def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
-    """The mean quality over the costs from `low` to `high`: the area under the curve, divided by its width.
+    """Return the mean quality over the costs from `low` to `high`: the area under the curve, divided by its width.
 
     Between two points one may draw at random, so the curve is straight there; above the dearest point's cost it stays
     level, below the cheapest point's cost it is 0.

@@ -54,7 +54,7 @@ _FALLBACK_COMPLEXITY: Final = 0.5
 
 
 def structural_complexity(features: Features) -> float:
-    """The rule's complexity, in (0, 1): a logistic function of weighted facts and cues."""
+    """Return the rule's complexity, in (0, 1): a logistic function of weighted facts and cues."""
     facts = features.structure.tolist()
     cues = sum(facts[at] * weight for at, weight in _CUE_TERMS)
     words = math.expm1(facts[_WORDS_AT])
@@ -63,22 +63,22 @@ def structural_complexity(features: Features) -> float:
 
 
 def asked_tokens(asked: tuple[int, int]) -> float | None:
-    """The reply's length in tokens when the prompt asks for one ("in 300 words", "a 5-line answer"), else None. What it asks
-    for is as in `Features.asked`.
+    """Return the reply's length in tokens when the prompt asks for one ("in 300 words", "a 5-line answer"), else None. What it
+    asks for is as in `Features.asked`.
     """
     number, unit = asked
     return number * _TOKENS_PER_UNIT[unit - 1] if number else None
 
 
 def bounded_tokens(tokens: float) -> int:
-    """The length rounded, within MIN_OUTPUT_TOKENS and MAX_OUTPUT_TOKENS."""
+    """Return the length rounded, within MIN_OUTPUT_TOKENS and MAX_OUTPUT_TOKENS."""
     if tokens <= MIN_OUTPUT_TOKENS:
         return MIN_OUTPUT_TOKENS
     return round(tokens) if tokens < MAX_OUTPUT_TOKENS else MAX_OUTPUT_TOKENS
 
 
 def structural_tokens(complexity: float) -> float:
-    """A guess of a reply's tokens by complexity alone: 35 for a greeting, 600 for a proof."""
+    """Return a guess of a reply's tokens by complexity alone: 35 for a greeting, 600 for a proof."""
     return TOKENS_AT_EASIEST * math.exp(TOKENS_BY_COMPLEXITY * complexity)
 
 
@@ -92,10 +92,10 @@ class HeuristicClassifier:
         """Prompts that got a complexity of 0.5 because the rule itself failed."""
 
     def adopt(self, abilities: Mapping[str, str], efforts: Mapping[str, Mapping[str, str]] = {}) -> None:
-        """Does nothing: the rule knows no abilities."""
+        """Do nothing: the rule knows no abilities."""
 
     def tune(self, tuning: Tuning | None) -> None:
-        """Does nothing: the rule cannot be tuned."""
+        """Do nothing: the rule cannot be tuned."""
 
     def classify(
         self,
@@ -104,7 +104,7 @@ class HeuristicClassifier:
         *,
         learns: bool = True,  # noqa: ARG002 - and has nothing to learn from
     ) -> Prediction:
-        """The prediction by the rule; a complexity of 0.5 where the rule itself fails."""
+        """Return the prediction by the rule; a complexity of 0.5 where the rule itself fails."""
         try:
             features = extract(prompt)
             complexity = structural_complexity(features)

@@ -81,11 +81,11 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outcomes: str = ""
 
     def row(self, effort: str) -> str:
-        """The manifest's key of this model at one of its efforts."""
+        """Return the manifest's key of this model at one of its efforts."""
         return self.outcomes or (f"{self.name}@{effort}" if self.efforts else self.name)
 
     def at(self, effort: str) -> str:
-        """The own effort that a request for `effort` gets; the default for an empty or a strange one."""
+        """Return the own effort that a request for `effort` gets; the default for an empty or a strange one."""
         if effort in self.efforts or not self.efforts:
             return effort if self.efforts else ""
         if effort not in EFFORTS:
@@ -105,7 +105,7 @@ class _List(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def known_model(names: Iterable[str], effort: str = "") -> KnownModel | None:
-    """The first of the names that is a known model's, at the given reasoning effort or the one next to it.
+    """Return the first of the names that is a known model's, at the given reasoning effort or the one next to it.
 
     An empty effort is the provider's default. None where no name is known, or the model that ships has no row for it.
     """
@@ -126,7 +126,7 @@ def _known(name: str, effort: str) -> KnownModel | None:
 
 
 def efforts_of(name: str) -> tuple[str, ...]:
-    """The reasoning efforts of a known model, rising; none where it has no such choice or is not known."""
+    """Return the reasoning efforts of a known model, rising; none where it has no such choice or is not known."""
     found = listed(name)
     return found[0].efforts if found is not None else ()
 
@@ -148,7 +148,7 @@ def known_models() -> tuple[Listed, ...]:
 
 @functools.lru_cache(_MAX_CACHED)
 def listed(name: str) -> tuple[Listed, str] | None:
-    """The model that a name means, and the effort that the name fixes, if any."""
+    """Return the model that a name means, and the effort that the name fixes, if any."""
     text = name.strip().lower()
     if not text or len(text) > _MAX_NAME:
         return None
@@ -190,7 +190,7 @@ def _key(name: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """The name as it stands, and then with one thing after another taken off that makes no other model of it."""
+    """Yield the name as it stands, and then with one thing after another taken off that makes no other model of it."""
     yield text
     form = _without_place(text)
     if form is None:
@@ -215,7 +215,7 @@ def _cut(pattern: re.Pattern[str], form: str) -> str:
 
 
 def _without_place(text: str) -> str | None:
-    """The name without its host, vendor and region; None where somebody else stands there."""
+    """Return the name without its host, vendor and region; None where somebody else stands there."""
     if text.startswith("arn:"):
         found = _ARN.match(text)
         if found is None:

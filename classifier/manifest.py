@@ -66,12 +66,12 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the network is trusted where tools are on offer: a request that is no harder than one call is like what it
-    learned from, and one that is an agent's job is not.
+    """The trust in the network where tools are on offer: a request no harder than one call is like the training data, an agent's
+    job is not.
     """
 
     tools_by_complexity: float
-    """What the logit of the domain gains with the complexity."""
+    """Gain of the domain's logit with the complexity."""
     one_call: float
     """Complexity up to which the trust is whole, in any case."""
     agents_job: float
@@ -143,7 +143,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 def read_artifact(folder: Path) -> Artifact:
-    """Reads an artifact and checks that its files belong to each other and to this code. Raises ArtifactError."""
+    """Read an artifact and checks that its files belong to each other and to this code. Raises ArtifactError."""
     model = read_limited(folder / MODEL_FILE, MAX_MODEL_BYTES)
     try:
         content = read_limited(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
@@ -167,7 +167,7 @@ def read_artifact(folder: Path) -> Artifact:
 
 
 def write_artifact(folder: Path, artifact: Artifact) -> None:
-    """Writes the artifact's four files, creating the folder."""
+    """Write the artifact's four files, creating the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(artifact.model)
     (folder / TABLES_FILE).write_bytes(artifact.tables)
@@ -177,7 +177,7 @@ def write_artifact(folder: Path, artifact: Artifact) -> None:
 
 
 def read_limited(path: Path, limit: int) -> bytes:
-    """A whole file of an artifact. Raises ArtifactMissing, or ArtifactMalformed for one larger than `limit` bytes."""
+    """Return a whole file of an artifact. Raises ArtifactMissing, or ArtifactMalformed for one larger than `limit` bytes."""
     try:
         with path.open("rb") as file:
             content = file.read(limit + 1)
@@ -194,8 +194,8 @@ def read_columns(
     columns: Sequence[tuple[str, DTypeLike]],
     placed: Callable[[NDArray[Any]], NDArray[Any]] = lambda array: array,
 ) -> list[NDArray[Any]]:
-    """The named arrays of an .npz file, each as the given type, and where `placed` puts it. Raises ArtifactMalformed, naming
-    `what`.
+    """Return the named arrays of an .npz file, each as the given type, and where `placed` puts it. Raises ArtifactMalformed,
+    naming `what`.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as found:

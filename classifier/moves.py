@@ -1,4 +1,4 @@
-"""What becomes of the requests that each target has now, once the choice is made differently.
+"""Moves of requests between targets, once the choice is made differently.
 
 The same sample of prompts is chosen for twice. What comes out is relative to what each target has now, so that it can be
 applied to a real bill and a real mix: a prompt whose choice is the same stays where it really is.
@@ -30,14 +30,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     weights: Floats
     """(n,)"""
     taken: NDArray[np.bool_]
-    """Which prompts of the sample these n are."""
+    """Indices of these n prompts in the sample."""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one target after the change. Amounts are means of a request, in the unit of the costs."""
 
     shares: dict[str, float]
-    """Where they go, itself included; the shares sum up to 1."""
+    """Shares by the target they go to, itself included; they sum up to 1."""
     cost_now: float
     cost_then: float
     cost_error: float
@@ -48,7 +48,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moves(now: Choice, then: Choice, full: Choice) -> dict[str, Move]:
-    """The move of each target that may be chosen now. `full` chooses among the targets of `then`, on the same prompts."""
+    """Return the move of each target that may be chosen now. `full` chooses among the targets of `then`, on the same prompts."""
     both = now.taken & then.taken
     old, new = both[now.taken], both[then.taken]
     if not both.any():
@@ -79,7 +79,7 @@ class _Outcome:
         self.compared = choice.compared[spot]
 
     def of(self, name: str, stays: Floats, group: NDArray[np.bool_], *, compared: bool = False) -> Floats:
-        """What each prompt of a group costs that is at the target `name` before: `stays` where its choice is the same."""
+        """Return the cost of each prompt of a group at the target `name`: `stays` where its choice is the same."""
         changed = self.compared if compared else self.cost
         if compared and name in self.choice.names:
             stays = self.choice.compared[self.rows][group, self.choice.names.index(name)]

@@ -45,7 +45,7 @@ class AbilityTable:
         self.lengths = [math.exp(min(_MAX_LOG_TOKENS, each.log_length)) for each in abilities.values()]
         """Factors of the usual length."""
         self.reaches = [each.reach for each in abilities.values()]
-        """What is added to either side of an interval."""
+        """Width that is added to either side of an interval."""
 
     def logits(self, loads: Floats) -> Floats:
         """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
@@ -57,8 +57,8 @@ class AbilityTable:
         return said
 
 
-class _Desk(threading.local):
-    """What a thread scores with: the graph reads the inputs where they are filled in, and leaves its output here."""
+class ScoringContext(threading.local):
+    """The scoring state of a thread: the graph reads the inputs where they are filled in, and leaves its output here."""
 
     def __init__(self, tables: Tables, graph: Graph, manifest: Manifest) -> None:
         self.inputs = Inputs(tables)
@@ -70,7 +70,7 @@ class _Desk(threading.local):
         self._loads, self._sketch = self._vector[: manifest.loads], self._vector[manifest.loads :]
 
     def vector(self, loads: Floats) -> bytes:
-        """Loads, then the sketch of the prompt that was looked up last, as little-endian float16."""
+        """Return loads, then the sketch of the prompt that was looked up last, as little-endian float16."""
         self._loads[:] = loads
         self._sketch[:] = self.inputs.sketch
         return self._vector.tobytes()
@@ -91,7 +91,7 @@ class OnnxClassifier:
         self.fallbacks = 0
         self._tables = read_tables(artifact.tables, self.loads)
         self._look_up = look_up_in(self._tables)
-        self._desk = _Desk(self._tables, Graph(artifact.model), artifact.manifest)
+        self._context = ScoringContext(self._tables, Graph(artifact.model), artifact.manifest)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
         lengths = artifact.manifest.lengths
@@ -105,8 +105,8 @@ class OnnxClassifier:
         self.adopt(abilities, efforts)
 
     def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
-        """The prediction for a prompt, with the shifts of the team's groups. Its `vector` is empty where nothing is learned
-        from it. Never raises.
+        """Return the prediction for a prompt, with the shifts of the team's groups. Its `vector` is empty where nothing is
+        learned from it. Never raises.
         """
         try:
             inputs = self.look_up(prompt)
@@ -117,7 +117,7 @@ class OnnxClassifier:
             return self._rule.classify(prompt)
 
     def adopt(self, abilities: Mapping[str, str], efforts: Mapping[str, Mapping[str, str]] = {}) -> None:
-        """Sets the targets, with the name of each one's row, and by target the names of its rows at other reasoning efforts than
+        """Set the targets, with the name of each one's row, and by target the names of its rows at other reasoning efforts than
         its usual one. A target of an unknown row gets no prediction.
         """
         known = self.manifest.abilities
@@ -130,7 +130,7 @@ class OnnxClassifier:
         self._rebuild(named, by_effort, self._tuning)
 
     def tune(self, tuning: Tuning | None) -> None:
-        """Puts a tuning in use, or none. A tuning of another artifact counts as none.
+        """Put a tuning in use, or none. A tuning of another artifact counts as none.
 
         Raises ValueError for one that does not fit; then the present one stays.
         """
@@ -154,27 +154,27 @@ class OnnxClassifier:
         return probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
 
     def place(self, features: Features) -> PlacedPrompt:
-        """Where a prompt of these features stands. Raises NotFinite."""
-        inputs = self._desk.inputs
+        """Return the place of a prompt of these features. Raises NotFinite."""
+        inputs = self._context.inputs
         look_up_features(self._tables, features, inputs)
         return self.placed(inputs)
 
     def look_up(self, prompt: Prompt) -> Inputs:
-        """What the graph takes of a prompt. It is this thread's, and stands until the thread's next prompt."""
-        inputs = self._desk.inputs
+        """Fill in the graph's inputs of a prompt. They are this thread's, and stand until the thread's next prompt."""
+        inputs = self._context.inputs
         self._look_up(prompt, inputs)
         return inputs
 
     def scores(self) -> Values:
-        """The graph's scores for this thread's inputs, which stands until the thread's next prompt."""
-        desk = self._desk
-        desk.run()
-        return desk.scores
+        """Return the graph's scores for this thread's inputs, which stands until the thread's next prompt."""
+        context = self._context
+        context.run()
+        return context.scores
 
     def placed(self, inputs: Inputs) -> PlacedPrompt:
-        """Where the prompt stands that was looked up last in this thread. Raises NotFinite."""
+        """Return the place of the prompt that was looked up last in this thread. Raises NotFinite."""
         self.scores()
-        return self._desk.place(inputs.tools)
+        return self._context.place(inputs.tools)
 
     def _prediction(
         self, inputs: Inputs, placed: PlacedPrompt, table: AbilityTable, team_id: str, *, learns: bool
@@ -197,7 +197,7 @@ class OnnxClassifier:
             output_tokens_p90=bounded_tokens(p90),
             outlooks=outlooks,
             best_known=best,
-            vector=self._desk.vector(placed.loads) if learns else b"",
+            vector=self._context.vector(placed.loads) if learns else b"",
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )
@@ -205,7 +205,7 @@ class OnnxClassifier:
     def _outlooks(
         self, table: AbilityTable, placed: PlacedPrompt, tokens: float, p90: float, group: Group | None
     ) -> tuple[float | None, dict[str, TargetPrediction]]:
-        """The best known model's chance, and each target's prediction."""
+        """Return the best known model's chance, and each target's prediction."""
         if not table.names:
             return None, {}
         logits = table.logits(placed.loads).tolist()
@@ -233,7 +233,7 @@ class OnnxClassifier:
     def _rebuild(
         self, abilities: dict[str, Ability], efforts: Mapping[str, Mapping[str, Ability]], tuning: Tuning | None
     ) -> None:
-        """Replaces tables and groups together; everything is built first, so a failure changes nothing. `efforts` has rows by
+        """Replace tables and groups together; everything is built first, so a failure changes nothing. `efforts` has rows by
         effort and target.
         """
         learned = tuning.abilities if tuning is not None else {}
@@ -257,7 +257,7 @@ class OnnxClassifier:
 
 
 def _best_of(abilities: Mapping[str, Ability], sample: Sample, loads: int) -> Ability | None:
-    """The row of the model that does best over the sample."""
+    """Return the row of the model that does best over the sample."""
     if not abilities:
         return None
     table = AbilityTable(abilities)
@@ -268,7 +268,7 @@ def _best_of(abilities: Mapping[str, Ability], sample: Sample, loads: int) -> Ab
 def _at_effort(
     shipped: Mapping[str, Ability], learned: Mapping[str, Ability], at_effort: Mapping[str, Ability]
 ) -> dict[str, Ability]:
-    """The rows of targets at an effort that is not their usual one. What was learned of a target was learned at its usual
+    """Return the rows of targets at an effort that is not their usual one. What was learned of a target was learned at its usual
     effort: what it adds to the shipped row there it adds here.
     """
     return {
@@ -278,7 +278,7 @@ def _at_effort(
 
 
 def _moved(row: Ability, since: Ability, to: Ability) -> Ability:
-    """The row with what leads from `since` to `to` added."""
+    """Return the row with what leads from `since` to `to` added."""
     return msgspec.structs.replace(
         row,
         weights=[mine + new - old for mine, old, new in zip(row.weights, since.weights, to.weights, strict=True)],
@@ -296,7 +296,7 @@ def _tokens(log_tokens: float) -> float:
 
 
 def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
-    """The classifier after a first run, which allocates. Raises ArtifactMalformed when the graph does not fit the
+    """Return the classifier after a first run, which allocates. Raises ArtifactMalformed when the graph does not fit the
     manifest.
     """
     try:
@@ -311,7 +311,7 @@ def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
 def open_classifier(
     folder: Path | None = None, abilities: Mapping[str, str] = {}, efforts: Mapping[str, Mapping[str, str]] = {}
 ) -> OnnxClassifier:
-    """The classifier from `folder`, or the packaged one. Raises ArtifactError."""
+    """Return the classifier from `folder`, or the packaged one. Raises ArtifactError."""
     if folder is not None:
         return warmed(OnnxClassifier(read_artifact(folder), abilities, efforts))
     with importlib.resources.as_file(importlib.resources.files("classifier") / "artifacts") as packaged:
@@ -321,7 +321,7 @@ def open_classifier(
 def load_classifier(
     section: ClassifierSection, abilities: Mapping[str, str] = {}, efforts: Mapping[str, Mapping[str, str]] = {}
 ) -> OnnxClassifier | HeuristicClassifier:
-    """The trained classifier, or the heuristic with the reason in its `fallback_reason`."""
+    """Return the trained classifier, or the heuristic with the reason in its `fallback_reason`."""
     if not section.enabled:
         return HeuristicClassifier("disabled by configuration")
     try:

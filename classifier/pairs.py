@@ -27,7 +27,9 @@ MOST_OPTIONS: Final = 8
 MOST_THIRDS: Final = 4
 """The cheapest of those that may be asked where the two differ."""
 MOST_WRONG_UNASKED: Final = 0.02
-"""Where nobody opted in, two are asked only if both are wrong with at most this chance, and cost no more than the plan's own choice."""
+"""The most that two targets' chance of both being wrong may be where nobody opted in; nor may they cost more than the plan's own
+choice.
+"""
 
 
 class Pairs(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ def choose_pairs(
     unasked: bool = False,
     share: float = 1.0,
 ) -> Pairs:
-    """Returns for each prompt the pair of the greatest net benefit, where that is greater than the planned target's.
+    """Return for each prompt the pair of the greatest net benefit, where that is greater than the planned target's.
 
     `adequate` and `cost` are (n, T), with -inf for the chance of whom a prompt does not fit; `reference` is the reference's chance, `most` what one
     prompt may lose against it.

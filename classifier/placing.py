@@ -1,4 +1,4 @@
-"""Where a prompt stands by the graph's scores: its complexity, how far the network is trusted, and its loads and length by that."""
+"""The place of a prompt by the graph's scores: its complexity, the trust in the network, and its loads and length by that."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class NotFinite(Exception):
 
 
 class PlacedPrompt(msgspec.Struct, frozen=True):
-    """Where a prompt stands."""
+    """The place of a prompt."""
 
     complexity: float
     trust: float
@@ -36,7 +36,9 @@ class PlacedPrompt(msgspec.Struct, frozen=True):
 
 
 Place = Callable[[bool], PlacedPrompt]
-"""Where the prompt stands whose scores the graph left last, by whether tools are on offer. Raises NotFinite."""
+"""A function that returns the place of the prompt whose scores the graph left last, by whether tools are on offer. Raises
+NotFinite.
+"""
 
 
 class Blend:
@@ -48,7 +50,7 @@ class Blend:
         self._pieces = np.stack([np.zeros_like(here[1:]), here[:-1], np.diff(here, axis=0)], axis=1)
 
     def mixed(self, own: Values, trust: float, complexity: float) -> Floats:
-        """The network's own numbers as far as they are trusted, else those of this complexity, which is in [0, 1]."""
+        """Return the network's own numbers as far as they are trusted, else those of this complexity, which is in [0, 1]."""
         along = complexity * len(self._pieces)
         at = min(int(along), len(self._pieces) - 1)
         rows, other = self._pieces[at], 1 - trust
@@ -58,7 +60,7 @@ class Blend:
 
 
 def trust_in(settings: Trust, domain: float, complexity: float, *, tools: bool) -> float:
-    """The probability of being in the domain, from its logit; with tools, at least what the complexity allows."""
+    """Return the probability of being in the domain, from its logit; with tools, at least what the complexity allows."""
     if tools:
         domain += settings.tools_by_complexity * complexity
     found = logistic(domain)
@@ -69,14 +71,14 @@ def trust_in(settings: Trust, domain: float, complexity: float, *, tools: bool) 
 
 
 def logistic(value: float) -> float:
-    """The probability of a logit."""
+    """Return the probability of a logit."""
     # A comparison costs a third of what a call of max does, and each request asks for some.
     return 1 / (1 + math.exp(-value if value > -_MAX_LOGIT else _MAX_LOGIT))
 
 
 def place_by(scores: Values, manifest: Manifest) -> Place:
-    """The way from the row that the graph leaves in `scores` to where the prompt stands. Raises ArtifactMalformed for a row that is not as
-    long as the manifest describes.
+    """Return the function from the row that the graph leaves in `scores` to the prompt's place. Raises ArtifactMalformed for a
+    row that is not as long as the manifest describes.
     """
     loads, kinds, trust, blend = manifest.loads, len(manifest.kinds), manifest.trust, Blend(manifest.blend)
     length = _BEFORE_LOADS + loads

@@ -21,7 +21,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     history: str = ""
     """Every message before the last user message, joined, oldest first."""
     since: str = ""
-    """What came after it within its turn: the model's own words and tools' results, joined."""
+    """The messages after it within its turn: the model's own words and tools' results, joined."""
     proposal: str = ""
     """The assistant's last words before the last user message."""
     turns: int = 1
@@ -57,7 +57,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     complexity: float
     source: PredictionSource
     kind: str = ""
-    """What kind of task it is, such as `code` or `translation`: for people, nothing is decided by it."""
+    """The kind of task, such as `code` or `translation`: for people, nothing is decided by it."""
     expected_output_tokens: int
     """Median of the answer's length."""
     output_tokens_p90: int = 0
@@ -78,5 +78,5 @@ class Classifier(Protocol):
     """Scores one prompt: no I/O, bounded milliseconds of CPU, never raises."""
 
     def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
-        """The prediction for a prompt. Its `vector` is empty where nothing is learned from it."""
+        """Return the prediction for a prompt. Its `vector` is empty where nothing is learned from it."""
         ...

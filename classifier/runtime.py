@@ -16,7 +16,7 @@ Values = NDArray[np.float32]
 Run = Callable[[], None]
 
 INPUTS: Final = ("gist", "sums")
-"""What `Inputs` has of a prompt."""
+"""Names of the graph's inputs, as `Inputs` has them."""
 OUTPUT: Final = "scores"
 """One row: the logit of the domain, the loads, log tokens, a score for each kind of task, and the logit of each tier or more."""
 _FLOAT: Final = "tensor(float)"
@@ -35,15 +35,15 @@ class Graph:
     """The number of scores."""
 
     def __init__(self, model: bytes) -> None:
-        """Raises RuntimeMissing, or ArtifactMalformed for a graph of other inputs or outputs."""
+        """Open the graph. Raises RuntimeMissing, or ArtifactMalformed for a graph of other inputs or outputs."""
         self._session = _session(model)
         if {each.name: each.type for each in self._session.get_inputs()} != dict.fromkeys(INPUTS, _FLOAT):
             raise ArtifactMalformed("the graph takes other inputs than this code gives it")
         self.width = _width(self._session)
 
     def on(self, gist: Values, sums: Values, scores: Values) -> Run:
-        """A run on what stands in the rows `gist` and `sums`, which leaves its result in `scores`, (1, width): nothing is handed over or
-        made. It raises an error of onnxruntime where a row is of another length than the graph's.
+        """Return a run on the rows `gist` and `sums` that leaves its result in `scores`, (1, width), without copies. It raises an
+        error of onnxruntime where a row is of another length than the graph's.
         """
         session, binding = self._session, self._session.io_binding()
         rows = {INPUTS[0]: gist, INPUTS[1]: sums}
@@ -79,7 +79,7 @@ def _session(model: bytes) -> "InferenceSession":
 
 
 def _width(session: "InferenceSession") -> int:
-    """The length of the one row that is the graph's only output. Raises ArtifactMalformed."""
+    """Return the length of the one row that is the graph's only output. Raises ArtifactMalformed."""
     found = [(each.name, each.type, each.shape) for each in session.get_outputs()]
     if len(found) == 1 and found[0][:2] == (OUTPUT, _FLOAT):
         shape = found[0][2]

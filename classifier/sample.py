@@ -28,7 +28,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_sample(sample: Sample) -> bytes:
-    """The sample as a compressed .npz file; the same sample gives the same bytes."""
+    """Return the sample as a compressed .npz file; the same sample gives the same bytes."""
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
@@ -41,7 +41,7 @@ def write_sample(sample: Sample) -> bytes:
 
 
 def read_sample(content: bytes, width: int) -> Sample:
-    """Decodes a sample. Raises ArtifactMalformed unless every vector has `width` finite numbers."""
+    """Decode a sample. Raises ArtifactMalformed unless every vector has `width` finite numbers."""
     vectors, inputs, outputs, weights = read_columns(content, "the sample", _COLUMNS)
     if vectors.shape[1:] != (width,) or not len(vectors) or not np.isfinite(vectors).all():
         raise ArtifactMalformed(f"the sample's vectors must have {width} finite numbers")

@@ -17,8 +17,8 @@ class _Rows(msgspec.Struct):
 
 
 def shipped_rows(folder: Path | None = None) -> dict[str, Ability]:
-    """Returns the rows by name of the artifact in `folder`, or of the packaged one; none where it cannot be read, which
-    loading it would tell.
+    """Return the rows by name of the artifact in `folder`, or of the packaged one; none where it cannot be read, which loading it
+    would tell.
     """
     if folder is None:
         with importlib.resources.as_file(importlib.resources.files("classifier") / "artifacts") as packaged:

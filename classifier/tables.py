@@ -1,8 +1,8 @@
-"""What is looked up for the graph: rows of 8-bit tables, summed to the two short rows that the graph takes.
+"""The tables beside the graph: rows of 8-bit numbers, summed to the two short rows that the graph takes.
 
 A prompt's words hit some hundred rows of tables that are megabytes long. As nodes of the graph each look-up, conversion and
 sum was a call over hundreds of rows that the next one read again; here they are a few numpy calls, or one loop where
-classifier/words.c is compiled. The tables are a part of the trained model: tables.npz beside model.onnx.
+classifier/featurize.c is compiled. The tables are a part of the trained model: tables.npz beside model.onnx.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.asking import to_search
-from classifier.compiled import CompiledInputs, CompiledWords
+from classifier.asking.resolution import to_search
+from classifier.compiled import CompiledFeaturizer, CompiledInputs
 from classifier.features import (
     BUCKET_BITS,
     COMPILED,
@@ -129,7 +129,7 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inputs:
-    """What the graph takes of one prompt, and what else is needed of its features: in one place, filled anew for each prompt."""
+    """The graph's inputs of one prompt and the other features that serving needs: in one place, filled anew for each prompt."""
 
     def __init__(self, tables: Tables) -> None:
         ends = np.cumsum([tables.gist, tables.sums, SKETCH]).tolist()
@@ -145,14 +145,14 @@ class Inputs:
         self.asked = 0, 0
         """See `Features`."""
         self.tools = False
-        """Whether tools are on offer."""
+        """True if tools are on offer."""
 
 
 LookUp = Callable[[Prompt, Inputs], None]
 
 
 def look_up_features(tables: Tables, features: Features, inputs: Inputs) -> None:
-    """Looks up what the graph takes for these features."""
+    """Look up the graph's inputs for these features."""
     inputs.gist[0] = _gist(tables, features)
     inputs.sums[0] = _sums(tables, features)
     inputs.sketch[:] = features.sketch
@@ -181,7 +181,7 @@ def _within(values: Values, bounds: Values) -> Values:
 
 
 def _terms(tables: Tables, part: Features | Part) -> tuple[Values, Values]:
-    """The terms' weights, and the weighed sum of their rows."""
+    """Return the terms' weights, and the weighed sum of their rows."""
     hit = tables.terms.take(part.indices, axis=0).astype(np.float32)
     weights = part.sublinear * hit[:, -1]
     weights /= max(math.sqrt(weights @ weights), _TINY)
@@ -209,8 +209,8 @@ _ONE: Final = np.ones(1, np.float32)
 _TINY: Final = float(np.finfo(np.float32).tiny)
 
 
-def look_up_in(tables: Tables, compiled: CompiledWords | None = COMPILED) -> LookUp:
-    """The way from a prompt to what the graph takes: compiled where it can be and gives numpy's numbers."""
+def look_up_in(tables: Tables, compiled: CompiledFeaturizer | None = COMPILED) -> LookUp:
+    """Return the function from a prompt to the graph's inputs: compiled where it can be and gives numpy's numbers."""
     by_numpy = _by_numpy(tables)
     if compiled is None:
         return by_numpy
@@ -233,7 +233,7 @@ def _are_same(tables: Tables, one: LookUp, other: LookUp) -> bool:
     return True
 
 
-def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
+def _compiled(tables: Tables, compiled: CompiledFeaturizer) -> LookUp:
     read = _with_library(tables, compiled)
 
     def look_up(prompt: Prompt, inputs: Inputs) -> None:
@@ -244,7 +244,7 @@ def _compiled(tables: Tables, compiled: CompiledWords) -> LookUp:
     return look_up
 
 
-def _with_library(tables: Tables, compiled: CompiledWords) -> CompiledInputs:
+def _with_library(tables: Tables, compiled: CompiledFeaturizer) -> CompiledInputs:
     return compiled.with_model(
         {
             "terms": tables.terms,
@@ -277,7 +277,7 @@ def _with_library(tables: Tables, compiled: CompiledWords) -> CompiledInputs:
 
 
 def widened(table: NDArray[np.int8], more: int = 0) -> NDArray[np.int8]:
-    """The table with further columns of 0, `more` at least, so that their number is a multiple of BLOCK."""
+    """Return the table with further columns of 0, `more` at least, so that their number is a multiple of BLOCK."""
     columns = table.shape[1] + more
     return np.pad(table, ((0, 0), (0, more + -columns % BLOCK)))
 
@@ -299,7 +299,7 @@ _STORED: Final = {
 
 
 def write_tables(tables: Tables) -> bytes:
-    """The tables as an .npz file; the same tables give the same bytes."""
+    """Return the tables as an .npz file; the same tables give the same bytes."""
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {
         name: np.ascontiguousarray(getattr(tables, name), _STORED[name]) for name in Tables.__struct_fields__
@@ -309,7 +309,7 @@ def write_tables(tables: Tables) -> bytes:
 
 
 def read_tables(content: bytes, loads: int) -> Tables:
-    """Decodes tables for so many loads. Raises ArtifactMalformed where they do not fit each other or this code: the compiled
+    """Decode tables for so many loads. Raises ArtifactMalformed where they do not fit each other or this code, for the compiled
     loop reads where they say.
     """
     found = read_columns(content, "the tables", list(_STORED.items()), _Pages())
@@ -395,7 +395,7 @@ class _Pages:
             room.madvise(mmap.MADV_HUGEPAGE)
 
     def __call__(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A copy of the array, where a line of the cache begins."""
+        """Return a copy of the array, where a line of the cache begins."""
         begin, self._used = self._used, self._used + array.nbytes + -array.nbytes % _CACHE_LINE
         placed: NDArray[Any] = self._room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
         placed[...] = array

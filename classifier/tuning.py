@@ -24,9 +24,9 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
     """Natural logarithm of its billed answer tokens over gpt-4o's, for the same prompt in the same form."""
     verdicts: int = 0
     basis: Literal["outcomes", "published"] = "outcomes"
-    """Whether it was fitted to outcomes, or placed by scores that others published."""
+    """The origin of a row: fitted to outcomes, or placed by scores that others published."""
     reach: float = 0.0
-    """What the half-width of the 90 % interval of P(adequate) gains, as a row placed by published scores is less sure."""
+    """Addition to the half-width of the 90 % interval of P(adequate), as a row placed by published scores is less sure."""
     extrapolated: bool = False
     """True where the model's published scores are above those of all models with outcomes."""
 

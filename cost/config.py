@@ -25,8 +25,8 @@ class CostSection(Section):
     hosted: Reloadable[dict[str, str]] = Field(
         default_factory=dict,
         max_length=256,
-        description="For targets of our own: the target that offers the same weights, hosted by others. Savings are "
-        "measured against it too.",
+        description="For own targets: the target that offers the same weights hosted by others, a further "
+        "comparison for savings.",
     )
     savings_target: Reloadable[Decimal] = Field(
         default=Decimal("0.40"),
@@ -34,32 +34,32 @@ class CostSection(Section):
         lt=1,
         allow_inf_nan=False,
         json_schema_extra={"unit": "number"},
-        description="The share of the baseline that is to be saved: the target that savings are held against.",
+        description="The share of the baseline that is to be saved.",
     )
     holdout_share: Reloadable[Finite] = Field(
         default=0.0,
         ge=0,
         le=0.5,
-        description="The share of `auto` requests that go to the baseline model at random, so that the saving can be measured; "
-        "as many more are counted beside them as their control.",
+        description="Share of `auto` requests sent to the baseline model at random to measure savings; as many "
+        "more are their control.",
     )
     gateway_usd_per_hour: Reloadable[UsdPerHour] = Field(
         default=Decimal(0),
-        description="What the machines that this gateway and its classifier run on cost in an hour. Savings are less by it.",
+        description="Cost of the gateway's own machines an hour; lowers savings.",
     )
     pools: Reloadable[Pools] = Field(
         default=(), description="Our own GPUs, what they cost while they are up, and how their bill is shared."
     )
     unpriced: Reloadable[Unpriced] = Field(
         default="refuse",
-        description="What becomes of a request for a model without a known price: `refuse` it, or `book` it as unpriced. "
-        "`auto` never chooses such a model.",
+        description="Requests for a model without a known price are refused, or booked as unpriced. `auto` "
+        "never chooses such a model.",
     )
     prices_poll_s: Finite = Field(
         default=15.0,
         ge=0.1,
         le=3_600.0,
-        description="How often to look for prices that operators entered or took back, and for those that begin today.",
+        description="How often to look for changed prices.",
     )
     report: ReportSection | None = Field(
         default=None, description="A daily report for each team; none is delivered when not set."
@@ -70,25 +70,25 @@ class CostSection(Section):
     )
     journal_sync: Literal["process", "power"] = Field(
         default="process",
-        description="What an entry survives: `process` a kill -9 of the gateway, `power` also a loss of power (slower).",
+        description="What an entry survives: `process` a kill -9, `power` also a loss of power (slower).",
     )
     max_journal_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=64 * 1024,
         le=16 * 1024**3,
-        description="A journal that the database lags behind this much refuses new requests; running ones are still booked.",
+        description="A journal this far behind refuses new requests; running ones are booked.",
     )
     lost_host_after_s: int = Field(
         default=3_600,
         ge=120,
         le=30 * 86_400,
-        description="When a process was not seen for this long and its journal is not here, what it left open is booked at "
-        "an estimate.",
+        description="After this silence of a process whose journal is elsewhere, its open attempts are booked "
+        "at an estimate.",
     )
     drain_batch: int = Field(default=1_000, ge=1, le=10_000, description="Entries written to the database at once.")
     drain_interval_s: float = Field(
         default=0.15,
         gt=0,
         le=60.0,
-        description="How long entries may wait for a fuller batch; four times as long while hundreds come in a round.",
+        description="How long entries wait for a fuller batch; four times as long under load.",
     )

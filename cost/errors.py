@@ -16,9 +16,6 @@ class StoreUnreachable(Exception):
     """The database did not answer; what was to be written stays in the journal."""
 
 
-_ADJECTIVES = {"day": "daily", "week": "weekly", "month": "monthly"}
-
-
 class BudgetExceeded(Exception):
     """A hard budget has no room for the attempt, which must not be made. The message is safe to show its caller."""
 
@@ -27,7 +24,7 @@ class BudgetExceeded(Exception):
         *,
         scope: str,
         scope_id: str,
-        period: str,
+        period_adjective: str,
         limit_nanousd: int,
         resets_at: datetime,
         downgrade: bool = False,
@@ -36,7 +33,7 @@ class BudgetExceeded(Exception):
     ) -> None:
         exact = Decimal(limit_nanousd) / 1_000_000_000
         limit = f"${exact:,.2f}" if exact == round(exact, 2) else f"${exact:,f}"
-        whose = f"The {_ADJECTIVES.get(period, period)} budget of {scope} `{scope_id}` ({limit})"
+        whose = f"The {period_adjective} budget of {scope} `{scope_id}` ({limit})"
         why = "is used up." if spent else "has no room left for what this request may cost."
         hint = "" if spent else " A smaller `max_tokens` or a cheaper model may still fit."
         super().__init__(f"{whose} {why}{hint} It resets at {resets_at:%Y-%m-%dT%H:%M:%SZ}.")
@@ -45,7 +42,7 @@ class BudgetExceeded(Exception):
         self.retry_after_s = retry_after_s
         self.scope = scope
         self.scope_id = scope_id
-        self.period = period
+        self.period_adjective = period_adjective
         self.limit_nanousd = limit_nanousd
         self.resets_at = resets_at
         self.downgrade = downgrade

@@ -5,10 +5,11 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
 
+from cost.meters import FOLLOWERS, METER_COLUMNS, METERS, TOKEN_COLUMNS, Meters, split
 from cost.usage import Usage
 
 NANO_PER_USD = 1_000_000_000
@@ -21,8 +22,10 @@ _MOST_NANOUSD: Final = MOST_USD_PER_MILLION * NANO_PER_USD
 _MILLI: Final = 1_000
 MOST_UNIT_USD: Final = 1_000
 MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * _TOKENS_PER_PRICE * NANO_PER_USD
-"""What a million of a unit may cost at most: it must fit 64 bits."""
+"""The most that a million of a unit may cost: it must fit 64 bits."""
 _DIGEST_DIGITS: Final = 6
+_buckets: Final = operator.attrgetter(*TOKEN_COLUMNS)
+_own_figures: Final = operator.attrgetter(*METER_COLUMNS)
 
 ServiceTier = Literal["flex", "priority"]
 """A provider's other ways to serve the same model: slower and cheaper, or quicker and dearer."""
@@ -42,34 +45,17 @@ def usd(amount_nanousd: int) -> Decimal:
     return Decimal(amount_nanousd) / NANO_PER_USD
 
 
-METERS: Final = ("input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning", "request")
-"""Billed units.
-
-`input` is what neither came from nor went to a cache, `output` what is not reasoning, and `cache_write` what is kept
-for the usual five minutes. `request` is the request itself, and what it used of a `UNIT`.
-"""
 Unit = Literal["second", "character", "image", "search"]
-"""What is billed beside tokens: audio by its length, text to be spoken, pictures made, searches of a reranker."""
+"""Units billed beside tokens: audio by its length, text to be spoken, pictures made, searches of a reranker."""
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 UNIT: Final = re.compile(rf"({'|'.join(UNITS)})(/[A-Za-z0-9._-]{{1,24}}){{0,2}}", re.ASCII)
 """A unit's name. An image's may have its quality, or its quality and size, behind it: `image/hd/1024x1792`."""
 MOST_UNIT_PRICES: Final = 64
 
-Meters = tuple[int, int, int, int, int, int, int]
-"""One figure for each of `METERS`, in that order."""
-
 
 def meters(usage: Usage) -> Meters:
-    """Split inclusive token counts into meters that do not overlap; the last one is the request itself."""
-    return (
-        usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens,
-        usage.cached_input_tokens,
-        usage.cache_write_tokens - usage.cache_write_1h_tokens,
-        usage.cache_write_1h_tokens,
-        usage.output_tokens - usage.reasoning_tokens,
-        usage.reasoning_tokens,
-        1,
-    )
+    """Split the token counts of one request into meters that do not overlap."""
+    return split(_buckets(usage), 1)
 
 
 class UnitPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,9 +119,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def of_tier(self, tier: ServiceTier | None) -> "Price":
         """Return the price in a service tier; this one for None, and where the tier has no price of its own."""
-        if tier is None:
-            return self
-        return (self.flex if tier == "flex" else self.priority) or self
+        match tier:
+            case None:
+                return self
+            case "flex":
+                return self.flex or self
+            case "priority":
+                return self.priority or self
+            case _:
+                assert_never(tier)
 
     def priced_unit(self, unit: str) -> UnitPrice | None:
         """Return the price of a unit, or of what it is a kind of: of `image/hd/1024x1792` else that of `image/hd`, else that
@@ -148,7 +140,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def has_tokens(self) -> bool:
-        """Whether it is known what a token costs."""
+        """True if it is known what a token costs."""
         return not self.units or self.input_nanousd > 0 or self.output_nanousd > 0
 
     def covers(self, usage: Usage) -> bool:
@@ -247,15 +239,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def figures(self) -> Meters:
         """Return nano-dollars per million of each meter, requests included."""
-        return (
-            self.input_nanousd,
-            self.cached_input_nanousd,
-            self.cache_write_nanousd,
-            self.cache_write_nanousd if self.cache_write_1h_nanousd is None else self.cache_write_1h_nanousd,
-            self.output_nanousd,
-            self.output_nanousd if self.reasoning_nanousd is None else self.reasoning_nanousd,
-            self.request_nanousd * _TOKENS_PER_PRICE,
-        )
+        found: list[int] = [*_own_figures(self)]
+        for place, general in FOLLOWERS:
+            if found[place] is None:
+                found[place] = found[general]
+        found[-1] *= _TOKENS_PER_PRICE
+        return tuple(found)
 
     def named(self, version: str) -> "Price":
         """Return the same figures under another version name."""
@@ -288,7 +277,7 @@ def _rounded(amounts: Iterable[int]) -> Meters:
         running += amount
         before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
         parts.append(rounded - before)
-    return cast("Meters", tuple(parts))
+    return tuple(parts)
 
 
 def _refuse_figures(price: Price) -> None:
@@ -358,29 +347,19 @@ def unit_price(unit: str, usd_each: Decimal) -> UnitPrice:
     return UnitPrice(unit=unit, nanousd=nanousd(usd_each * _TOKENS_PER_PRICE))
 
 
-def price_from_usd(
-    *,
-    version: str,
-    input_usd: Decimal | str | float,
-    output_usd: Decimal | str | float,
-    cached_input_usd: Decimal | str | float | None = None,
-    cache_write_usd: Decimal | str | float | None = None,
-    cache_write_1h_usd: Decimal | str | float | None = None,
-    reasoning_usd: Decimal | str | float | None = None,
-    request_usd: Decimal | str | float = 0,
-) -> Price:
-    """Build a price from dollars per million tokens; only `request_usd` is for one request.
+def price_from_usd(*, version: str, **usd_of_meter: Decimal | str | float | None) -> Price:
+    """Build a price from dollars per million tokens, named `<meter>_usd`; only `request_usd` is for one request.
 
-    Cached and cache-written input without a price costs what input does. Raises ValueError.
+    Cached and cache-written input without a price costs what input does. Raises ValueError, and TypeError where a price of
+    input or output is missing.
     """
-    input_nanousd = usd_per_million(input_usd)
-    return Price(
-        version=version,
-        input_nanousd=input_nanousd,
-        output_nanousd=usd_per_million(output_usd),
-        cached_input_nanousd=input_nanousd if cached_input_usd is None else usd_per_million(cached_input_usd),
-        cache_write_nanousd=input_nanousd if cache_write_usd is None else usd_per_million(cache_write_usd),
-        cache_write_1h_nanousd=None if cache_write_1h_usd is None else usd_per_million(cache_write_1h_usd),
-        reasoning_nanousd=None if reasoning_usd is None else usd_per_million(reasoning_usd),
-        request_nanousd=usd_per_million(request_usd),
-    )
+    told = {
+        name.removesuffix("_usd"): usd_per_million(amount)
+        for name, amount in usd_of_meter.items()
+        if amount is not None
+    }
+    for each in METERS:
+        if each.within and not each.follows and each.name not in told and each.within in told:
+            told[each.name] = told[each.within]
+    figures: dict[str, Any] = {f"{name}_nanousd": figure for name, figure in told.items()}
+    return Price(version=version, **figures)

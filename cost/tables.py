@@ -19,6 +19,8 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
+
 _ID = 200
 """Width of id columns: wider than the gateway's own ids, because some come from callers and configurations."""
 _PRICE = 2 * _ID + 1
@@ -150,21 +152,10 @@ ROLLUP_SUMS = (
     "requests",
     "attempts",
     "served",
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "output_tokens",
-    "reasoning_tokens",
+    *TOKEN_COLUMNS,
     "quantity_milli",
     "cost_nanousd",
-    "input_nanousd",
-    "cached_input_nanousd",
-    "cache_write_nanousd",
-    "cache_write_1h_nanousd",
-    "output_nanousd",
-    "reasoning_nanousd",
-    "request_nanousd",
+    *METER_COLUMNS,
     "baseline_nanousd",
     "baseline_rows",
     "cheapest_nanousd",
@@ -186,7 +177,7 @@ _WIDTHS = {
     "unit": _UNIT,
 }
 _ADDED: Final = {"unit": text("''"), "quantity_milli": text("0"), "batch_saved_nanousd": text("0")}
-"""What sums that were there before have in columns that came later."""
+"""Defaults of later columns in sums that were there before."""
 
 
 def _rollup(name: str) -> Table:
@@ -358,7 +349,7 @@ class ClosedMonth(SQLModel, table=True):
 
 
 class MonthMark(SQLModel, table=True):
-    """What a person said of one step of a month's checklist: a tick, a comment, or both. The last one counts."""
+    """A person's word on one step of a month's checklist: a tick, a comment, or both. The last one counts."""
 
     __tablename__: ClassVar[str] = "month_mark"
     __table_args__ = (PrimaryKeyConstraint("organisation_id", "start_us", "step", name="pk_month_mark"),)
@@ -368,7 +359,7 @@ class MonthMark(SQLModel, table=True):
     step: str = Field(sa_column=Column(String(_ID), nullable=False))
     ticked: bool = Field(sa_column=Column(Boolean, nullable=False))
     said: str = Field(sa_column=Column(Text, nullable=False))
-    """What the step said when it was ticked: a tick holds while it says the same."""
+    """Text of the step when it was ticked: a tick holds while it says the same."""
     comment: str = Field(sa_column=Column(Text, nullable=False))
     marked_by: str = Field(sa_column=Column(String(_ID), nullable=False))
     marked_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -12,31 +12,26 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from cost.meters import TokenCounts
+
 UsageSource = Literal["upstream", "counted", "estimated", "none"]
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(TokenCounts, frozen=True, kw_only=True):
     """Token counts of one attempt, and what else it used.
 
     `source` says who counted: the upstream, we exactly, our estimate, or nobody (nothing was generated). `flags` name what was odd
     (`absurd_usage`, `stream_cut`, `caller_gone`, ...); a flagged row is never silently trusted.
     """
 
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-    """Part of `cache_write_tokens` that is kept for an hour."""
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
     tool_calls: tuple[tuple[str, int], ...] = ()
-    """How often each tool was called that the provider runs, by name, where the upstream says so."""
+    """Calls of each tool that the provider runs, by its name, where the upstream says so."""
     source: UsageSource = "none"
     flags: tuple[str, ...] = ()
     unit: str = ""
-    """What else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
+    """Unit of what else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
     quantity_milli: int = 0
-    """How much of it, in thousandths."""
+    """Quantity of it, in thousandths."""
 
 
 ABSURD: Final = "absurd_usage"
@@ -45,7 +40,7 @@ PARTIAL: Final = "usage_partial"
 REASONING_ADDED: Final = "reasoning_added"
 CONTINUED: Final = "continued"
 UPSTREAM_STATUS: Final = "upstream_status_"
-"""How a flag begins that ends with the status which the upstream answered; an entry's `status` is the caller's."""
+"""Beginning of a flag that ends with the status which the upstream answered; an entry's `status` is the caller's."""
 """Flag of an attempt that went on with an answer whose replica was lost."""
 UNPRICED_CALLS: Final = "tool_calls_unpriced"
 """The cost is without calls of tools that the provider ran, whose price is not known."""

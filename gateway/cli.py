@@ -2,7 +2,8 @@
 
 import socket
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -28,7 +29,7 @@ from gateway.commands.route import route
 from gateway.commands.savings import savings_app
 from gateway.commands.selfhosted import selfhosted_app
 from gateway.commands.serve import demo, serve, version
-from gateway.commands.shared import FAILED, USAGE, fail, take_config_everywhere
+from gateway.commands.shared import FAILED, USAGE, fail, prepare
 from gateway.commands.teams import teams_app
 from gateway.commands.top import top
 from gateway.commands.webhooks import webhooks_app
@@ -36,21 +37,53 @@ from gateway.commands.webhooks import webhooks_app
 _INTERRUPTED = 130
 # What these find has the status 1; that they could not look has another.
 _FINDERS = frozenset({"audit", "ledger", "reconcile", "savings"})
-_LISTED = {
+_EXPECTED: Final = (
+    # Subclasses that know a next step stand before the errors that they are kinds of.
     (
         "accounts.errors",
         "UnknownOrganisation",
-    ): "organisations list` has them all, `weighbridge organisations create` makes one",
-    ("accounts.errors", "UnknownTeam"): "teams list` has them all, `weighbridge teams create` makes one",
-    ("accounts.errors", "UnknownKeyId"): "keys list` has them all, `weighbridge keys create` makes one",
+        "organisations list` has them all, `weighbridge organisations create` makes one",
+    ),
+    ("accounts.errors", "UnknownTeam", "teams list` has them all, `weighbridge teams create` makes one"),
+    ("accounts.errors", "UnknownKeyId", "keys list` has them all, `weighbridge keys create` makes one"),
     (
         "accounts.people.people_errors",
         "UnknownPerson",
-    ): "people list` has them all, `weighbridge people invite` adds one",
-    ("cost.budgets.budget_errors", "UnknownBudget"): "budgets list` has them all, `weighbridge budgets set` makes one",
-    ("classifier.learning.store", "UnknownTuning"): "classifier tunings` has them all",
-}
-"""Which command lists the things of which one is not there, by the error's module and name."""
+        "people list` has them all, `weighbridge people invite` adds one",
+    ),
+    ("cost.budgets.budget_errors", "UnknownBudget", "budgets list` has them all, `weighbridge budgets set` makes one"),
+    ("classifier.learning.store", "UnknownTuning", "classifier tunings` has them all"),
+    ("gateway.configuration.file", "ConfigError", ""),
+    ("providers.catalog", "SecretMissing", ""),
+    ("gateway.process.listener", "PortTaken", ""),
+    ("proxy.http.tls", "TlsInvalid", ""),
+    ("gateway.demo.engine", "EngineMissing", ""),
+    ("gateway.demo.run", "DemoFailed", ""),
+    ("proxy.errors", "Refused", ""),
+    ("proxy.admit.limits.rules", "LimitError", ""),
+    ("api.webhooks.signature", "BadSecret", ""),
+    ("accounts.errors", "AccountsError", ""),
+    ("cost.errors", "PriceError", ""),
+    ("selfhosted.registry.store", "RegistryError", ""),
+    ("selfhosted.rollouts.versions", "RolloutError", ""),
+    ("selfhosted.config", "PoolUnfit", ""),
+    ("cost.ledger.postings", "PostingRefused", ""),
+    ("cost.budgets.budget_errors", "BudgetError", ""),
+    ("cost.fleet.fleet_errors", "FleetError", ""),
+    ("cost.reports.report_errors", "BadQuery", ""),
+    ("cost.reconcile.ledger_side", "TooManyRows", ""),
+    ("cost.reconcile.posting", "TooManyEntries", ""),
+    ("classifier.learning.recalibrate", "TooFewLabels", ""),
+    ("classifier.learning.store", "LearningError", ""),
+    ("proxy.learning.tunings", "TuningRefused", ""),
+    ("planner.plans.plan_errors", "PlanRefused", ""),
+    ("planner.simulate.simulation_errors", "SimulationRefused", ""),
+    ("classifier.manifest", "ArtifactError", ""),
+    ("classifier.training.data", "BadData", ""),
+    ("classifier.training.splits", "NotDisjoint", ""),
+    ("classifier.training.commands", "NothingToJudge", ""),
+)
+"""Errors that the user can correct, by module and name, each with the command that lists what there is, if any."""
 
 
 class _Weighbridge(TyperGroup):
@@ -69,45 +102,14 @@ class _Weighbridge(TyperGroup):
 
 
 def _expected(error: Exception) -> str | None:
-    """Returns the message of an error that the user can correct; None for an unexpected one.
+    """Return the message of an error that the user can correct; None for an unexpected one.
 
     Error classes are looked up in loaded modules only: a command that raised one has imported its module.
     """
-    kinds = {
-        "gateway.configuration.file": "ConfigError",
-        "providers.catalog": "SecretMissing",
-        "gateway.process.listener": "PortTaken",
-        "proxy.http.tls": "TlsInvalid",
-        "gateway.demo.engine": "EngineMissing",
-        "gateway.demo.run": "DemoFailed",
-        "proxy.errors": "Refused",
-        "proxy.admit.limits.rules": "LimitError",
-        "dashboards.webhooks.signature": "BadSecret",
-        "accounts.errors": "AccountsError",
-        "cost.errors": "PriceError",
-        "selfhosted.registry.store": "RegistryError",
-        "selfhosted.rollouts.versions": "RolloutError",
-        "selfhosted.config": "PoolUnfit",
-        "cost.ledger.postings": "PostingRefused",
-        "cost.budgets.budget_errors": "BudgetError",
-        "cost.fleet.fleet_errors": "FleetError",
-        "cost.reports.report_errors": "BadQuery",
-        "cost.reconcile.books": "TooManyRows",
-        "cost.reconcile.posting": "TooManyEntries",
-        "classifier.learning.recalibrate": "TooFewLabels",
-        "classifier.learning.store": "LearningError",
-        "proxy.learning.tunings": "TuningRefused",
-        "selfhosted.offline.plans.plan_errors": "PlanRefused",
-        "selfhosted.offline.simulate.simulation_errors": "SimulationRefused",
-        "classifier.manifest": "ArtifactError",
-        "classifier.training.data": "BadData",
-        "classifier.training.splits": "NotDisjoint",
-        "classifier.training.commands": "NothingToJudge",
-    }
-    for module, name in kinds.items():
+    for module, name, listed in _EXPECTED:
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None and isinstance(error, kind):
-            return _with_next_step(error)
+            return _with_next_step(str(error), listed)
     refused = getattr(sys.modules.get("cost.errors"), "EntriesRefused", None)
     if refused is not None and isinstance(error, refused):
         return f"the database does not take these entries ({error}); are the amounts larger than anybody could owe?"
@@ -120,11 +122,8 @@ def _expected(error: Exception) -> str | None:
     return _of_the_system(error) if isinstance(error, OSError) else None
 
 
-def _with_next_step(error: Exception) -> str:
-    """The error's message; of a thing that is not there, followed by the command that lists what is."""
-    told = str(error)
-    listed = _LISTED.get((type(error).__module__, type(error).__name__))
-    if listed is None:
+def _with_next_step(told: str, listed: str) -> str:
+    if not listed:
         return told
     return f"{told}{' ' if told.endswith('?') else '; '}`weighbridge {listed}"
 
@@ -142,7 +141,7 @@ def _of_the_system(error: OSError) -> str | None:
 
 app = typer.Typer(
     cls=_Weighbridge,
-    help="Classifies each prompt, sends it to the cheapest capable model, and books every token.",
+    help="Classifies each prompt, send it to the cheapest capable model, and books every token.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -162,36 +161,44 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Classifies each prompt, sends it to the cheapest capable model, and books every token."""
+    """Classify each prompt, send it to the cheapest capable model, and book every token."""
 
 
-app.command()(serve)
-app.command()(demo)
-app.command()(route)
-app.command()(version)
-app.add_typer(keys_app, name="keys")
-app.add_typer(organisations_app, name="organisations")
-app.add_typer(teams_app, name="teams")
-app.add_typer(config_app, name="config")
-app.command("reconcile")(reconcile)
-app.add_typer(savings_app, name="savings")
-app.command("top")(top)
-app.add_typer(pools_app, name="pools")
-app.add_typer(models_app, name="models")
-app.add_typer(selfhosted_app, name="selfhosted")
-app.add_typer(report_app, name="report")
-app.add_typer(people_app, name="people")
-app.add_typer(policy_app, name="policy")
-app.add_typer(batch_app, name="batch")
-app.add_typer(budgets_app, name="budgets")
-app.add_typer(limits_app, name="limits")
-app.add_typer(prices_app, name="prices")
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(audit_app, name="audit")
-app.add_typer(webhooks_app, name="webhooks")
-app.add_typer(focus_app, name="focus")
-app.add_typer(classifier_app, name="classifier")
-take_config_everywhere(app)
+_COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
+    "serve": serve,
+    "demo": demo,
+    "route": route,
+    "version": version,
+    "keys": keys_app,
+    "organisations": organisations_app,
+    "teams": teams_app,
+    "config": config_app,
+    "reconcile": reconcile,
+    "savings": savings_app,
+    "top": top,
+    "pools": pools_app,
+    "models": models_app,
+    "selfhosted": selfhosted_app,
+    "report": report_app,
+    "people": people_app,
+    "policy": policy_app,
+    "batch": batch_app,
+    "budgets": budgets_app,
+    "limits": limits_app,
+    "prices": prices_app,
+    "ledger": ledger_app,
+    "audit": audit_app,
+    "webhooks": webhooks_app,
+    "focus": focus_app,
+    "classifier": classifier_app,
+}
+"""Every command and group, in the order of `--help`."""
+for _name, _command in _COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
+prepare(app)
 
 
 if __name__ == "__main__":

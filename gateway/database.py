@@ -18,11 +18,11 @@ from sqlmodel import SQLModel
 import accounts.audit.tables
 import accounts.people.tables
 import accounts.tables
+import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
 import cost.tables
 import dashboards.alerts.tables
-import dashboards.webhooks.tables
 import proxy.admit.idempotency.tables
 import proxy.admit.limits.limit_tables
 import proxy.batch.tables
@@ -63,8 +63,8 @@ TABLES: Final = (
     classifier.measuring.tables.MeasurementRow,
     classifier.measuring.tables.CalibrationAnswerRow,
     dashboards.alerts.tables.AlertRule,
-    dashboards.webhooks.tables.WebhookMessage,
-    dashboards.webhooks.tables.CallbackSecret,
+    api.webhooks.tables.WebhookMessage,
+    api.webhooks.tables.CallbackSecret,
     proxy.admit.limits.limit_tables.LimitRule,
     proxy.shared.redis.process_tables.LiveProcess,
     proxy.admit.idempotency.tables.IdempotentRequest,
@@ -101,11 +101,11 @@ _MIGRATION_LOCK: Final = 7_236_451_920
 
 
 class UnknownDatabase(ValueError):
-    """Raised for an address of an unsupported database."""
+    """An address of an unsupported database."""
 
 
 def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
-    """Creates an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name`.
+    """Create an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name`.
 
     With `power_safe` SQLite flushes each commit to the disk; it belongs with `journal_sync: power`. Raises
     UnknownDatabase.
@@ -125,7 +125,7 @@ def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
 
 
 async def migrate(engine: AsyncEngine) -> None:
-    """Migrates the schema to the newest version. Of several processes that start at once, one does it and the others
+    """Migrate the schema to the newest version. Of several processes that start at once, one does it and the others
     wait.
     """
     if engine.dialect.name == "sqlite":
@@ -137,7 +137,7 @@ async def migrate(engine: AsyncEngine) -> None:
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Runs the missing migrations on a connection whose transaction the caller owns."""
+    """Run the missing migrations on a connection whose transaction the caller owns."""
     # Workers find the schema in place, so they need not load it.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -186,7 +186,7 @@ def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Switches SQLite to WAL, with retries: while others open a new file at once, SQLite refuses the change without
+    """Switch SQLite to WAL, with retries: while others open a new file at once, SQLite refuses the change without
     waiting.
     """
     for _ in range(_WAL_TRIES):
@@ -213,7 +213,7 @@ async def _migrate_sqlite(engine: AsyncEngine) -> None:
 
 
 class AnswerCheck:
-    """Whether the database answers, asked of it once a second at most."""
+    """A check of the database's answer, made once a second at most."""
 
     def __init__(self, engine: AsyncEngine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
@@ -223,7 +223,7 @@ class AnswerCheck:
         self._asking = asyncio.Lock()
 
     async def answers(self) -> bool:
-        """True when it answered within a second."""
+        """Return True when it answered within a second."""
         async with self._asking:
             if self._clock() >= self._known_until:
                 self._answers = await self._ask()

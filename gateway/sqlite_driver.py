@@ -26,7 +26,7 @@ from sqlalchemy.util import await_only
 
 
 class _Done(NamedTuple):
-    """What is known of a statement once it has run."""
+    """The result of a statement that has run."""
 
     rows: Sequence[Any]
     description: Any
@@ -106,7 +106,7 @@ class _Connection(AsyncAdapt_aiosqlite_connection):
         """True from a statement's beginning until its end was seen: it may have been cancelled, and still begin a transaction."""
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Returns what `work` does with the connection, in one turn of its thread. Raises SQLAlchemy's errors for the driver's.
+        """Return what `work` does with the connection, in one turn of its thread. Raises SQLAlchemy's errors for the driver's.
 
         Within SQLAlchemy's `run_sync` alone.
         """
@@ -146,7 +146,7 @@ class SqliteDriver(AsyncAdapt_aiosqlite_dbapi):
 
 
 def count_no_memory() -> bool:
-    """Has SQLite not count its memory, which nobody reads and takes a lock for each piece. To be called before this process opens a
+    """Have SQLite not count its memory, which nobody reads and takes a lock for each piece. To be called before this process opens a
     connection. False where it cannot be asked for.
     """
     if sys.platform != "linux":
@@ -165,7 +165,7 @@ def count_no_memory() -> bool:
 
 
 def _adapt_at_once() -> None:
-    """Spares the driver the search for a way to adapt values that need none, which takes longer than all else it does with one."""
+    """Spare the driver the search for a way to adapt values that need none, which takes longer than all else it does with one."""
     # Look-ups in C; the last one is None of None.
     number: Callable[[Any], int | None] = {False: 0, True: 1}.get
     nothing: Callable[[Any], None] = {}.get

@@ -4,10 +4,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 _PLAIN_WIDTH = 10_000
 """A width at which nothing wraps, for output that a program reads."""
 
@@ -18,10 +14,15 @@ _NARROWEST = 6
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), shrink: int | None = None
 ) -> None:
-    """Prints rows to standard output as an aligned table.
+    """Print rows to standard output as an aligned table.
 
     `right` names the columns of figures, `shrink` the one that is cut when a terminal is too narrow for all.
     """
+    # Tables are drawn by few commands, and looked up by all: `--help` answers without rich.
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     terminal = sys.stdout.isatty()
     # Rich honours NO_COLOR by itself; markup is off, because cells hold what callers wrote.
     console = Console(
@@ -52,7 +53,7 @@ def print_table(
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Formats a count with its noun: `1 entry`, `2,000 entries`."""
+    """Format a count with its noun: `1 entry`, `2,000 entries`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

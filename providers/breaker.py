@@ -24,34 +24,18 @@ import msgspec
 
 from providers.config import BreakerConfig
 from providers.errors import Owner
+from providers.failure_streak import EVERYONE, FAILING_AFTER, NO_STREAK, FailureStreak, Scope, join_scopes
+from providers.provider_pace import ProviderPace
 from providers.target import Deployment, Target
 
 BreakerState = Literal["closed", "paced", "half-open", "open"]
 """`paced`: set aside for the provider's pace, while the circuit is closed."""
 FAULTS_KEPT: Final = 8
 """Latest faults kept for each deployment, for display."""
-FAILING_AFTER: Final = 3
-"""So many failures in a row, with no success between them, are no accident: from then on a deployment counts as failing."""
-_FIRST_PACE_S: Final = 1.0
-_LONGEST_GUESSED_PACE_S: Final = 30.0
-"""A provider that refuses for its pace without saying for how long is left alone for 1 s, and twice as long each time."""
-_OTHERS: Final = 2
-"""So many failures of other teams show that it is not the first team's requests: one alone is an accident."""
 _MOST_NAMES: Final = 1_024
 """The most names below wildcards that are set aside; beyond that the one that is due first is forgotten."""
 _MOST_SCOPES: Final = 64
 """The most keys and teams that a deployment's circuit is open for; beyond that the one that is due first is forgotten."""
-
-Scope = tuple[str, str]
-"""A team's id and a key's id; without a key it is the whole team, without both it is everyone."""
-EVERYONE: Final[Scope] = ("", "")
-
-
-def _joined(known: Scope | None, another: Scope) -> Scope:
-    """The least scope that holds both."""
-    if known is None or known == another:
-        return another
-    return (known[0], "") if known[0] == another[0] else EVERYONE
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -90,42 +74,12 @@ class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Absence(msgspec.Struct, frozen=True):
-    """Why no deployment of a target is called now."""
+    """The reason for which no deployment of a target is called now."""
 
     owner: Owner
     reason: str
     again_s: float
     """Seconds until one of them is called again; 0 where only its probe is waited for."""
-
-
-class _Streak(msgspec.Struct, frozen=True):
-    """Failures in a row."""
-
-    failures: int = 0
-    blame: Scope | None = None
-    """Whose the failures of the first team among them are."""
-    others: int = 0
-    """Those of other teams."""
-    is_everyones: bool = False
-    """True when one of them was caused by no request."""
-
-    def with_one(self, scope: Scope) -> "_Streak":
-        """One more failure, of a request of this scope or, of everyone's, of none."""
-        if scope == EVERYONE:
-            return msgspec.structs.replace(self, failures=self.failures + 1, is_everyones=True)
-        if self.blame is not None and self.blame[0] != scope[0]:
-            return msgspec.structs.replace(self, failures=self.failures + 1, others=self.others + 1)
-        return msgspec.structs.replace(self, failures=self.failures + 1, blame=_joined(self.blame, scope))
-
-    @property
-    def whose(self) -> Scope:
-        """Whom it says something to."""
-        if self.is_everyones or self.others >= _OTHERS or self.blame is None:
-            return EVERYONE
-        return self.blame
-
-
-_NO_STREAK: Final = _Streak()
 
 
 class _Opening:
@@ -140,7 +94,7 @@ class _Opening:
         self.owner = owner
         self.probe: Permit | None = None
         self.blame: Scope | None = None
-        """Whose probes have failed since it is half-open."""
+        """The callers whose probes have failed since it is half-open."""
 
 
 class _Breaker:
@@ -163,20 +117,20 @@ class _Breaker:
         self.group = group
         self.deployment = deployment
         """As it was configured when this was learnt; None for one that no target has."""
-        self.streak = _NO_STREAK
+        self.streak = NO_STREAK
         """The failures since the last success."""
         self.faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
         self.successes = 0
         self.ejections = 0
         self.openings: dict[Scope, _Opening] = {}
-        self.pace = _Pace()
+        self.pace = ProviderPace()
         self.closed_at = now
         self.epoch = 0
         """Number of openings and closings for everyone, so that reports of earlier attempts are told apart."""
 
     @property
     def is_troubled(self) -> bool:
-        """Whether anybody is kept from it, or was when it was looked at last."""
+        """True when anybody is kept from it, or was when it was looked at last."""
         return bool(self.openings) or self.pace.is_set
 
 
@@ -193,59 +147,6 @@ class _Group:
         """Deployments that somebody may be kept from."""
 
 
-class _Pace:
-    """How long the provider's pace keeps callers from a deployment, or from one name there.
-
-    What one team's request met may be all its own: a prompt that is larger than what is left of a minute's tokens is refused where
-    others are answered. So the first refusal keeps its team away, and one of another team meanwhile keeps everyone away.
-    """
-
-    __slots__ = ("team", "team_until", "times", "until", "why")
-
-    def __init__(self) -> None:
-        self.until = 0.0
-        """For everyone."""
-        self.team = ""
-        self.team_until = 0.0
-        self.why = ""
-        self.times = 0
-        """Refusals for its pace since the last success."""
-
-    @property
-    def is_set(self) -> bool:
-        """Whether it keeps anybody away, or did when it was looked at last."""
-        return self.until > 0.0 or self.team_until > 0.0
-
-    def ends_at(self, team: str) -> float:
-        """When the team may call again."""
-        return max(self.until, self.team_until) if team and team == self.team else self.until
-
-    def lengthen(self, now: float, wait_s: float | None, why: str, most_s: float, times_before: int, team: str) -> None:
-        """Sets aside for `wait_s` seconds, or for a guess. `times_before` is of when the attempt began: what many attempts at
-        once are told is one refusal, and makes one guess.
-        """
-        guess_s = min(_FIRST_PACE_S * 2 ** min(times_before, 8), _LONGEST_GUESSED_PACE_S)
-        if wait_s is None:
-            wait_s = guess_s
-        elif times_before >= FAILING_AFTER:
-            # Too short a time, again and again, is no answer.
-            wait_s = max(wait_s, _FIRST_PACE_S)
-        self.times = max(self.times, times_before + 1)
-        until = now + min(wait_s, most_s)
-        self.why = why
-        if team and self.until <= now and (self.team == team or self.team_until <= now):
-            self.team, self.team_until = team, max(until, self.ends_at(team))
-        else:
-            self.until = max(until, self.until)
-
-    def forget(self, now: float) -> None:
-        """Forgets what is over."""
-        if self.until <= now:
-            self.until = 0.0
-        if self.team_until <= now:
-            self.team_until = 0.0
-
-
 class Permit(msgspec.Struct, eq=False):
     """The right to make one attempt, to which its outcome is reported; reports after the final one do nothing.
 
@@ -256,7 +157,7 @@ class Permit(msgspec.Struct, eq=False):
     _breakers: "Breakers"
     _breaker: _Breaker
     _scope: Scope
-    _streak_before: _Streak
+    _streak_before: FailureStreak
     _epoch: int
     _successes_before: int
     probes: tuple[Scope, ...] = ()
@@ -267,7 +168,7 @@ class Permit(msgspec.Struct, eq=False):
     _done: bool = False
 
     def success(self) -> None:
-        """Reports that the deployment answers: closes the circuit after a probe, and clears earlier failures."""
+        """Report that the deployment answers: close the circuit after a probe, and clear earlier failures."""
         breaker = self._breaker
         if self._done or breaker.epoch != self._epoch:
             return
@@ -276,7 +177,7 @@ class Permit(msgspec.Struct, eq=False):
             self._epoch = breaker.epoch
         elif breaker.streak.failures:
             self._streak_before = breaker.streak
-        breaker.streak = _NO_STREAK
+        breaker.streak = NO_STREAK
         breaker.pace.times = 0
         if self._name:
             self._breakers._names.pop((breaker, self._name), None)  # noqa: SLF001
@@ -284,7 +185,7 @@ class Permit(msgspec.Struct, eq=False):
         self._successes = breaker.successes
 
     def failure(self, *, of_everyone: bool = False) -> None:
-        """Reports a failure of the deployment's health: no connection, 5xx, a cut or malformed reply, silence.
+        """Report a failure of the deployment's health: no connection, 5xx, a cut or malformed reply, silence.
 
         `of_everyone` says that no request can have caused it, such as a refused connection.
         """
@@ -300,18 +201,18 @@ class Permit(msgspec.Struct, eq=False):
         breaker.streak = breaker.streak.with_one(scope)
         self._breakers._record_failure(breaker, self, scope)  # noqa: SLF001
 
-    def went_wrong(self, kind: str, status: int | None, *, counted: bool, detail: str = "") -> None:
-        """Records a fault for display, whether it counts or not. `kind` is an error's class."""
+    def record_fault(self, kind: str, status: int | None, *, counted: bool, detail: str = "") -> None:
+        """Record a fault for display, whether it counts or not. `kind` is an error's class."""
         self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted, detail))  # noqa: SLF001
 
     def refused(self, why: str = "key") -> None:
-        """Reports a refusal that is the operator's to mend: it is ejected at once, as no other call can succeed either."""
+        """Report a refusal that is the operator's to mend: it is ejected at once, as no other call can succeed either."""
         if not self._done and self._breaker.epoch == self._epoch:
             self._breakers._open_for_everyone(self._breaker, why, "operator")  # noqa: SLF001
         self.abandon()
 
     def paced(self, wait_s: float | None, why: str = "rate") -> None:
-        """Reports that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without. Of a
+        """Report that the provider refused for its pace: it is left alone for `wait_s` seconds, a growing guess without. Of a
         wildcard only the name that was asked for is, as providers limit each model by itself.
         """
         if not self._done and self._breaker.epoch == self._epoch:
@@ -319,7 +220,7 @@ class Permit(msgspec.Struct, eq=False):
         self.abandon()
 
     def silent(self) -> None:
-        """Reports that nothing came in time, which may be a slow answer or a hang.
+        """Report that nothing came in time, which may be a slow answer or a hang.
 
         It counts as a failure unless another attempt at the deployment succeeded since this one began.
         """
@@ -329,16 +230,12 @@ class Permit(msgspec.Struct, eq=False):
             self.abandon()
 
     def abandon(self) -> None:
-        """Ends the attempt without a verdict (the caller hung up); a probe frees its place."""
+        """End the attempt without a verdict (the caller hung up); a probe frees its place."""
         self._done = True
         for scope in self.probes:
             opening = self._breaker.openings.get(scope)
             if opening is not None and opening.probe is self:
                 opening.probe = None
-
-
-def _all_deployments(target: Target) -> tuple[Deployment, ...]:
-    return target.deployments
 
 
 class Breakers:
@@ -357,13 +254,13 @@ class Breakers:
         """Targets, the deployments of each, and the ids of those whose deployments come and go."""
         self._troubled = 0
         """Deployments that somebody may be kept from."""
-        self._names: dict[tuple[_Breaker, str], _Pace] = {}
+        self._names: dict[tuple[_Breaker, str], ProviderPace] = {}
         """The pace of names below wildcards."""
-        self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
+        self.ready: Callable[[Target], tuple[Deployment, ...]] = lambda target: target.deployments
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
-        """Sets the targets: deployments that stay keep their state, the state of others is dropped, and so is that of those with
+        """Set the targets: deployments that stay keep their state, the state of others is dropped, and so is that of those with
         another key or address, of which nothing is known.
         """
         old, self._breakers, self._groups = self._breakers, {}, {}
@@ -375,7 +272,7 @@ class Breakers:
         self._names = {each: pace for each, pace in self._names.items() if each[0] in kept}
 
     def available(self, target: Target, caller: Scope = EVERYONE) -> tuple[Deployment, ...]:
-        """The deployments that `caller` may call now, in their order. Takes no permit."""
+        """Return the deployments that `caller` may call now, in their order. Takes no permit."""
         group = self._groups.get(target.entry)
         if group is None:
             group = self._add_group(target, self._breakers)
@@ -392,7 +289,7 @@ class Breakers:
         )
 
     def fleet(self, targets: Mapping[str, Target], caller: Scope = EVERYONE) -> Mapping[str, tuple[Deployment, ...]]:
-        """What is `available` of each target, by its id. Where nobody is kept from anything and no pool's replicas come and
+        """Return what is `available` of each target, by its id. Where nobody is kept from anything and no pool's replicas come and
         go, that is the same mapping each time.
         """
         if self._whole is None or self._whole[0] is not targets:
@@ -415,7 +312,7 @@ class Breakers:
         return found
 
     def absence(self, target: Target, caller: Scope = EVERYONE) -> Absence | None:
-        """Why nothing of the target is called now: by the deployment that is called again first. None where something is, or
+        """Return the reason that nothing of the target is called now, of the deployment that is called again first. None where something is, or
         where it has no deployment.
         """
         now, name = self._clock(), name_of(target)
@@ -431,7 +328,7 @@ class Breakers:
     def try_acquire(
         self, deployment_id: str, caller: Scope = EVERYONE, *, tried: Collection[str] = (), name: str = ""
     ) -> Permit | None:
-        """A permit for one attempt of the caller's, or None when the deployment is out of use or its probe is taken. A request
+        """Return a permit for one attempt of the caller's, or None when the deployment is out of use or its probe is taken. A request
         is no probe of a deployment that it has `tried`. `name` is what is asked for of a wildcard.
         """
         breaker = self._breaker_of(deployment_id)
@@ -443,7 +340,7 @@ class Breakers:
             if probes and deployment_id in tried:
                 return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
-        before = _Streak(self._config.consecutive_failures - 1) if probes else breaker.streak
+        before = FailureStreak(self._config.consecutive_failures - 1) if probes else breaker.streak
         pace = self._names.get((breaker, name)) if name else breaker.pace
         paces = 0 if pace is None else pace.times
         permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes, name, paces)
@@ -452,7 +349,7 @@ class Breakers:
         return permit
 
     def is_failing(self, deployment_id: str, caller: Scope = EVERYONE) -> bool:
-        """True when the latest calls all failed, as far as that says something to the caller: what only another team's requests
+        """Return True when the latest calls all failed, as far as that says something to the caller: what only another team's requests
         met does not.
         """
         breaker = self._breakers.get(deployment_id)
@@ -461,16 +358,16 @@ class Breakers:
         return breaker.streak.whose in {EVERYONE, (caller[0], ""), caller}
 
     def cleared(self, deployment_id: str) -> None:
-        """Closes the circuit and clears failures, for a health check that has seen the deployment work again."""
+        """Close the circuit and clear failures, for a health check that has seen the deployment work again."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             return
-        breaker.streak = _NO_STREAK
+        breaker.streak = NO_STREAK
         for scope in tuple(breaker.openings):
             self._close(breaker, scope)
 
     def state(self, deployment_id: str) -> BreakerState:
-        """A deployment's state for everyone; an unknown one is closed."""
+        """Return a deployment's state for everyone; an unknown one is closed."""
         breaker = self._breakers.get(deployment_id)
         now = self._clock()
         opening = None if breaker is None else breaker.openings.get(EVERYONE)
@@ -479,7 +376,7 @@ class Breakers:
         return "paced" if breaker is not None and breaker.pace.until > now else "closed"
 
     def telling(self) -> dict[str, BreakerSnapshot]:
-        """The breakers that have anything to show, by deployment id: not closed, or with ejections, failures or faults."""
+        """Return the breakers that have anything to show, by deployment id: not closed, or with ejections, failures or faults."""
         return {
             deployment_id: self.describe(deployment_id)
             for deployment_id, breaker in self._breakers.items()
@@ -487,15 +384,17 @@ class Breakers:
         }
 
     def describe(self, deployment_id: str) -> BreakerSnapshot:
-        """One deployment's breaker for display; one that was never called is closed."""
+        """Return one deployment's breaker for display; one that was never called is closed."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             return BreakerSnapshot(state="closed", opens_again_s=None, failures=0, ejections=0, faults=())
         now = self._clock()
         absence = self._absence_of(breaker, EVERYONE, now)
+        # A half-open circuit that takes a probe now is called again in no time.
+        again_s = (0.0 if EVERYONE in breaker.openings else None) if absence is None else absence.again_s
         return BreakerSnapshot(
             state=self.state(deployment_id),
-            opens_again_s=None if absence is None and EVERYONE not in breaker.openings else _again_s(absence),
+            opens_again_s=again_s,
             failures=breaker.streak.failures,
             ejections=breaker.ejections,
             faults=tuple((now - each.at, each) for each in reversed(breaker.faults)),
@@ -505,7 +404,7 @@ class Breakers:
         )
 
     def configure(self, config: BreakerConfig) -> None:
-        """Sets new thresholds, from the next failure on; ejections in progress end as they were going to."""
+        """Set new thresholds, from the next failure on; ejections in progress end as they were going to."""
         self._config = config
 
     def _accepts_calls(self, breaker: _Breaker, caller: Scope, now: float, name: str = "") -> bool:
@@ -548,7 +447,7 @@ class Breakers:
         return breaker
 
     def _add_group(self, target: Target, known: Mapping[str, _Breaker]) -> _Group:
-        """Makes one group of a target's deployments, with their known state."""
+        """Make one group of a target's deployments, with their known state."""
         group = self._groups[target.entry] = _Group(len(target.deployments))
         for deployment in target.deployments:
             breaker = known.get(deployment.deployment_id)
@@ -575,13 +474,13 @@ class Breakers:
             self._open_for_everyone(breaker, "failing", "health")
 
     def _probe_failed(self, breaker: _Breaker, opened_for: Scope, culprit: Scope) -> None:
-        """Opens the circuit for longer. For everyone only when the probes of two teams failed: one alone may be its own fault."""
+        """Open the circuit for longer. For everyone only when the probes of two teams failed: one alone may be its own fault."""
         opening = breaker.openings[opened_for]
         opening.probe = None
         if opened_for != EVERYONE:
             self._open_for(breaker, opened_for)
             return
-        opening.blame = _joined(opening.blame, culprit)
+        opening.blame = join_scopes(opening.blame, culprit)
         if opening.blame == EVERYONE:
             self._open_for_everyone(breaker, opening.why, opening.owner)
         else:
@@ -605,13 +504,13 @@ class Breakers:
             breaker.ejections = max(0, breaker.ejections - healthy)
         breaker.ejections += 1
         breaker.epoch += 1
-        breaker.streak = _NO_STREAK
+        breaker.streak = NO_STREAK
         with _Trouble(self, breaker):
             times = breaker.ejections
             breaker.openings[EVERYONE] = _Opening(now + self._lasts_s(times), times, why, owner)
 
     def _open_for(self, breaker: _Breaker, scope: Scope) -> None:
-        """Opens the circuit for a key or a team alone, each time for longer until a probe of its own succeeds."""
+        """Open the circuit for a key or a team alone, each time for longer until a probe of its own succeeds."""
         known = breaker.openings.get(scope)
         times = 1 if known is None else known.times + 1
         with _Trouble(self, breaker):
@@ -635,7 +534,7 @@ class Breakers:
         if pace is None:
             if len(names) >= _MOST_NAMES:
                 del names[min(names, key=lambda each: max(names[each].until, names[each].team_until))]
-            pace = names[breaker, name] = _Pace()
+            pace = names[breaker, name] = ProviderPace()
         pace.lengthen(now, wait_s, why, most_s, times_before, team)
 
     def _close(self, breaker: _Breaker, scope: Scope) -> None:
@@ -647,7 +546,7 @@ class Breakers:
             breaker.closed_at = self._clock()
 
     def _forget_what_is_over(self, breaker: _Breaker, now: float) -> None:
-        """Forgets a pace that is over, and openings for keys and teams that did not come back long after they might."""
+        """Forget a pace that is over, and openings for keys and teams that did not come back long after they might."""
         late = now - self._config.max_ejection_s
         stale = [
             scope
@@ -664,7 +563,7 @@ class Breakers:
 
 
 class _Trouble:
-    """Counts a breaker among the troubled ones, or no more, by what is done to it within."""
+    """A change to a breaker, after which it counts among the troubled ones, or no more."""
 
     def __init__(self, breakers: Breakers, breaker: _Breaker) -> None:
         self._breakers = breakers
@@ -680,7 +579,7 @@ class _Trouble:
 
 
 def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
-    """True when what was learnt of the one says nothing of the other: who is asked, where, and with which key."""
+    """Return True when what was learnt of the one says nothing of the other: who is asked, where, and with which key."""
     return known is not None and (known.base_url, known.api_key, known.upstream_model, known.options) != (
         now.base_url,
         now.api_key,
@@ -690,12 +589,12 @@ def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
 
 
 def name_of(target: Target) -> str:
-    """What is asked for of a wildcard; empty for a target with an entry of its own."""
+    """Return the name that is asked for of a wildcard; empty for a target with an entry of its own."""
     return target.target_id if target.pattern else ""
 
 
 def _applying(breaker: _Breaker, caller: Scope) -> list[Scope]:
-    """The scopes that the circuit is open for and the caller belongs to."""
+    """Return the scopes that the circuit is open for and the caller belongs to."""
     openings = breaker.openings
     return [scope for scope in dict.fromkeys((EVERYONE, (caller[0], ""), caller)) if scope in openings]
 
@@ -703,10 +602,6 @@ def _applying(breaker: _Breaker, caller: Scope) -> list[Scope]:
 def _is_probe(breaker: _Breaker, scope: Scope, permit: Permit) -> bool:
     opening = breaker.openings.get(scope)
     return opening is not None and opening.probe is permit
-
-
-def _again_s(absence: Absence | None) -> float:
-    return 0.0 if absence is None else absence.again_s
 
 
 def _why(breaker: _Breaker, now: float) -> str:

@@ -26,7 +26,7 @@ def with_cache_marks(messages: Sequence[Message], tools: Any, mark: Mapping[str,
 
 
 def mark_body(fields: dict[str, Any]) -> None:
-    """Sets the same marks in a decoded body of Anthropic's messages."""
+    """Set the same marks in a decoded body of Anthropic's messages."""
     messages = fields["messages"]
     if _MARK in fields or any(
         _MARK in part for part in (*_parts(messages, fields.get("tools")), *_blocks(fields.get("system")))
@@ -50,7 +50,7 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
 
 
 def _places(messages: Sequence[Message]) -> Iterator[int]:
-    """Where marks go: two of the four."""
+    """Choose two of the four places where marks go."""
     system = next((index for index, each in enumerate(messages) if each.get("role") != "system"), len(messages)) - 1
     if system >= 0 and _has_text(messages[system]):
         yield system
@@ -60,7 +60,7 @@ def _places(messages: Sequence[Message]) -> Iterator[int]:
 
 
 def _has_text(message: Message) -> bool:
-    """Whether its content ends in something that can have a mark: an empty text cannot."""
+    """Return whether its content ends in something that can have a mark: an empty text cannot."""
     content = message.get("content")
     if isinstance(content, list):
         last = content[-1] if content else None
@@ -77,7 +77,7 @@ def _marked(message: Message, mark: Mapping[str, Any]) -> Message:
 
 
 def _parts(messages: Sequence[Message], tools: Any) -> Iterator[Mapping[str, Any]]:
-    """Everything that may have a mark."""
+    """Yield everything that may have a mark."""
     for message in messages:
         yield message
         for beside in (message.get("content"), message.get("tool_calls")):

@@ -116,7 +116,7 @@ def those_that_chat(targets: tuple[Target, ...]) -> tuple[Target, ...]:
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets by id, in the order of the configuration, and the wildcards that further ones follow from.
+    """The targets by id, in the order of the configuration, and the wildcards that further ones follow from.
 
     To go over a catalog is to go over its entries, wildcards included.
     """
@@ -151,7 +151,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
         return Catalog(targets={**self.targets, **further}, wildcards=self.wildcards)
 
     def __contains__(self, name: object) -> bool:
-        """True for a target's id, a wildcard itself, and a name that a wildcard stands for."""
+        """Return True for a target's id, a wildcard itself, and a name that a wildcard stands for."""
         if not isinstance(name, str):
             return False
         return self.named(name) is not None or any(name == each.target.target_id for each in self.wildcards.entries)
@@ -185,7 +185,7 @@ def build_catalog(
     pools: Mapping[str, str] | None = None,
     served_as: Mapping[str, str] | None = None,
 ) -> Catalog:
-    """Builds the catalog: resolves every secret, and takes the prices in effect at `at_us` (now by default).
+    """Build the catalog: resolve every secret, and take the prices in effect at `at_us` (now by default).
 
     `book` stands in for the section's own prices. `pools` maps target ids to the pools that serve them, whose
     deployments are added later with `with_deployments`; `served_as` has the names that their engines have the models by. Raises SecretMissing and PriceError.
@@ -218,7 +218,7 @@ def build_catalog(
 
 
 def configured_prices(section: ProvidersSection) -> PriceBook:
-    """The section's own prices, and those that litellm's table has for models that have none.
+    """Return the section's own prices, and those that litellm's table has for models that have none.
 
     Raises PriceError for a name that litellm's table does not have.
     """
@@ -241,7 +241,7 @@ def _prices_of(model: ModelConfig) -> Iterator[DatedPrice]:
 
 
 def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
-    """The same targets, with the prices in effect at `at_us`."""
+    """Return the same targets, with the prices in effect at `at_us`."""
     return Catalog(
         targets={
             target_id: msgspec.structs.replace(target, price=book.at(target_id, at_us))
@@ -252,7 +252,7 @@ def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
 
 
 def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deployment, ...]]) -> Catalog:
-    """The same targets, with these deployments by target id in place of their own."""
+    """Return the same targets, with these deployments by target id in place of their own."""
     return Catalog(
         targets={
             target_id: target
@@ -265,7 +265,7 @@ def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deploymen
 
 
 def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
-    """Sentences about what is known of a configured model neither by the file nor by litellm's table, and what follows."""
+    """Yield sentences about what is known of a configured model neither by the file nor by litellm's table, and what follows."""
     for model in section.models:
         target = catalog.targets.get(model.model_id)
         if target is None:
@@ -285,7 +285,7 @@ _ASSUMED: Final[dict[Fact, str]] = {
 
 
 def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
-    """A resolver that reads `env:` references from the given mapping and `file:` references from disk."""
+    """Return a resolver that reads `env:` references from the given mapping and `file:` references from disk."""
 
     def read(reference: SecretRef) -> str:
         if reference.startswith("file:"):

@@ -24,7 +24,7 @@ _MODEL_ENTRY = r"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?\*?$"
 
 
 def is_reference(value: str) -> bool:
-    """True when `value` refers to a secret, rather than being one."""
+    """Return True when `value` refers to a secret, rather than being one."""
     return _REFERENCE.fullmatch(value) is not None
 
 
@@ -49,8 +49,8 @@ class DeploymentConfig(Section):
 
     name: str = Field(default="main", pattern=_NAME, max_length=64, description="Unique within the model.")
     kind: DeploymentKind = Field(
-        description="The wire it speaks; `litellm` for all that is not OpenAI-shaped. Models of `anthropic/` are called without "
-        "litellm."
+        description="The API it speaks; `litellm` for all that is not OpenAI-shaped. `anthropic/` models are "
+        "called directly."
     )
     base_url: str = Field(
         default="", max_length=2_048, description="For example https://api.openai.com/v1; /chat/completions is added."
@@ -67,19 +67,19 @@ class DeploymentConfig(Section):
         default="",
         max_length=64,
         pattern=r"^[A-Za-z0-9.-]*$",
-        description="Kind azure: calls `/openai/deployments/{upstream_model}/…?api-version=` below `base_url`, as resources "
-        "without Azure's v1 API need it. Left out, `base_url` ends in /openai/v1.",
+        description="Kind azure: calls `/openai/deployments/{upstream_model}/…?api-version=`. Without it "
+        "`base_url` ends in /openai/v1.",
     )
     batch_api: BatchApiKind | None = Field(
         default=None,
-        description="The provider's own batch API, where it has one at this address: `openai` for `/files` and `/batches` (kind "
-        "openai), `anthropic` for `/v1/messages/batches` (kind litellm, a model of anthropic/). Lines of batches go there while "
-        "`batch.providers` allows it; the price needs a `batch` price or a `batch_discount`.",
+        description="The provider's batch API at this address: `openai` (kind openai) or `anthropic` (kind "
+        "litellm, anthropic/…). Used while `batch.providers` is on; needs a `batch` price or "
+        "`batch_discount`.",
     )
     allow_media_links: bool = Field(
         default=False,
-        description="Lets callers link to images and other media, which an engine of one's own fetches from inside "
-        "your network; without it only data: URLs are sent to vllm, sglang, tgi, tensorrt-llm and llama.cpp.",
+        description="Lets callers link to media, which an own engine fetches from inside your network; "
+        "otherwise only data: URLs.",
     )
 
     @model_validator(mode="after")
@@ -128,8 +128,8 @@ class ModelConfig(Section):
         pattern=_MODEL_ENTRY,
         min_length=1,
         max_length=128,
-        description="The name that callers may ask for. With a `*` at its end (`openai/*`) every name that begins so: what "
-        "the `*` stands for is the upstream's name. `auto` never chooses among those.",
+        description="The name that callers send. A trailing `*` (`openai/*`) stands for the upstream's name; "
+        "`auto` never chooses those.",
     )
     provider: str = Field(pattern=_NAME, max_length=64, description="Who runs it, as finance should see it.")
     tier_eligibility: frozenset[Tier] = Field(
@@ -144,43 +144,40 @@ class ModelConfig(Section):
         default=None,
         ge=1,
         le=100_000_000,
-        description="Prompt and answer together. Left out, it is what litellm's table says, and without a bound where that "
-        "says nothing.",
+        description="Prompt and answer together. Default: litellm's table, else unbounded.",
     )
     max_output_tokens: int | None = Field(
         default=None,
         ge=1,
         le=10_000_000,
-        description="The longest answer: a request for a longer one goes elsewhere. Left out, it is what litellm's table says.",
+        description="The longest answer; longer ones go elsewhere. Default: litellm's table.",
     )
     capabilities: frozenset[Capability] | None = Field(
         default=None,
-        description="What else it can do. Left out, it is what litellm's table says, and everything where that says nothing.",
+        description="What else it can do. Default: litellm's table, else everything.",
     )
     known_as: str | None = Field(
         default=None,
         max_length=256,
         pattern=r"^\S*$",
-        description="Its name in litellm's table and in the classifier's, where provider and `upstream_model` do not tell it; "
-        "empty to look nothing up in litellm's.",
+        description="Its name in litellm's and the classifier's tables; empty to look nothing up in litellm's.",
     )
     provider_tools: frozenset[ProviderTool] | None = Field(
         default=None,
         max_length=64,
-        description="The tools that its provider runs for it, such as web_search, by the names in docs/wires.md. Left out, "
-        "they are those that OpenAI and Anthropic have at their own addresses, and none elsewhere.",
+        description="Server-side tools of its provider, by the names in docs/wires.md. Default: those of OpenAI "
+        "and Anthropic at their own addresses.",
     )
     capability: Share | None = Field(
         default=None,
-        description="The highest complexity that you trust it with, for a model that the classifier has no row of. Left out, "
-        "nothing is said.",
+        description="The highest complexity it is trusted with, for a model without a row in the classifier.",
     )
     ability: str | None = Field(
         default=None,
         pattern=_MODEL_ID,
         max_length=128,
-        description="The row of the classifier's table that this model is: a row's name, a known model's, or `none` for no row. "
-        "Left out, it is found by `known_as`, the deployments' `upstream_model` and `model_id`. A row stands before `capability`.",
+        description="The model's row in the classifier's table, or `none`. Default: found by `known_as`, "
+        "`upstream_model` and `model_id`. A row goes before `capability`.",
     )
     tokenizer_ratio: Decimal | None = Field(
         default=None,
@@ -189,12 +186,12 @@ class ModelConfig(Section):
         max_digits=7,
         decimal_places=6,
         json_schema_extra={"unit": "number"},
-        description="Tokens that it counts for a text that one tokenizer, the same for all models, counts as one. Where two "
-        "models have it, what one counted is converted before it is priced at the other.",
+        description="Its tokens for a text, relative to one reference tokenizer; converts counts for baselines "
+        "where both models have it.",
     )
     hedging: frozenset[Tier] | None = Field(
         default=None,
-        description="The tiers in which a late answer of this model is hedged; left out, `providers.hedging.tiers`.",
+        description="Tiers in which this model is hedged; default `providers.hedging.tiers`.",
     )
     routing_weight: Finite = Field(
         default=1.0, ge=0, le=1_000, description="At 2 it counts as half as expensive; 0 keeps it from `auto`."
@@ -233,7 +230,7 @@ def _first_repeated(names: Any) -> str | None:
 
 
 class BreakerConfig(Section):
-    """Ejection of failing deployments, after Envoy's outlier detection."""
+    """The ejection of failing deployments, after Envoy's outlier detection."""
 
     consecutive_failures: int = Field(default=5, ge=1, le=1_000, description="Gateway failures in a row that eject it.")
     base_ejection_s: float = Field(
@@ -246,7 +243,7 @@ class BreakerConfig(Section):
 
 
 class TimeoutsConfig(Section):
-    """Time limits of an upstream's reply."""
+    """The time limits of an upstream's reply."""
 
     connect_s: float = Field(default=5.0, gt=0, le=60, description="To get a connection.")
     first_token_interactive_s: float = Field(
@@ -259,38 +256,37 @@ class TimeoutsConfig(Section):
     total_s: float = Field(default=600.0, gt=0, le=86_400, description="A whole reply.")
 
     def first_token_s(self, tier: Tier) -> float:
-        """Seconds to the first token of a stream, by tier."""
+        """Return seconds to the first token of a stream, by tier."""
         return self.first_token_interactive_s if tier == "interactive" else self.first_token_batch_s
 
 
 class RetryConfig(Section):
-    """Attempts, and the retry budget of each model that keeps an outage from being multiplied."""
+    """The attempts, and the retry budget of each model that keeps an outage from being multiplied."""
 
     attempts: int = Field(default=2, ge=1, le=10, description="Attempts at one model before the next candidate.")
     budget_share: float = Field(
         default=0.2,
         ge=0,
         le=1,
-        description="How often a model that fails is asked again, as a share of its requests. Going on to another model or "
-        "deployment that is not known to fail is free.",
+        description="Retries at a failing model, as a share of its requests. Moving on to a healthy model or "
+        "deployment is free.",
     )
     budget_floor: int = Field(
         default=3,
         ge=0,
         le=1_000,
-        description="Retries of each model that are allowed even when requests are few; they come back within a minute.",
+        description="Retries of each model allowed even at low traffic.",
     )
     budget_window_s: float = Field(default=10.0, gt=0, le=3_600, description="Requests within it earn the budget.")
 
 
 class HedgingConfig(Section):
-    """Second attempts beside one whose first token is later than nearly all of its model's."""
+    """The second attempts beside one whose first token is later than nearly all of its model's."""
 
     tiers: frozenset[Tier] = Field(
         default=frozenset(),
-        description="The tiers whose requests are hedged: what has sent nothing after the time in which 95 of 100 have is "
-        "asked of another deployment as well, or else of the next candidate, and who begins first answers. Both are paid "
-        "for. Empty: none.",
+        description="Tiers in which a request without a reply after the 95th percentile is sent to a second "
+        "deployment or candidate; the first to begin answers, both are paid for.",
     )
     budget_share: float = Field(
         default=0.05, ge=0, le=0.2, description="Second attempts, as a share of the requests that may have one."

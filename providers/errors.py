@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 Owner = Literal["request", "operator", "pace", "health"]
-"""Whose a failure is: the request's (it is told to its caller), the operator's (a key, credit, quota, permission, model or
+"""The owner of a failure: the request (it is told to its caller), the operator (a key, credit, quota, permission, model or
 address of ours is wrong), the provider's pace (it has to be left alone for a while), or the provider's health.
 """
 
@@ -27,7 +27,7 @@ class UpstreamError(Exception):
     """A failed attempt. `public` is safe to show to a caller: no upstream body, no key."""
 
     original: Original | None = None
-    """What the provider said, where callers of its own wire may read it: their recovery goes by its words."""
+    """The provider's own words, where callers of its own wire may read them: their recovery goes by them."""
 
     owner: Owner = "health"
     reason: str = ""
@@ -65,7 +65,7 @@ class UpstreamError(Exception):
         self.said: tuple[str, ...] = ()
         """The words that make it what it is, as the upstream wrote them: for comparing alone, nobody is shown them."""
         self.without_words: UpstreamError | None = None
-        """What it is where the request itself says `said`, and the upstream only repeats it."""
+        """The error as it is where the request itself says `said`, and the upstream only repeats it."""
 
 
 class ConnectFailed(UpstreamError):
@@ -136,7 +136,7 @@ class MalformedReply(UpstreamError):
 
 
 class UpstreamRefusedUs(UpstreamError):
-    """Something of the operator's is wrong there: `reason` is `key`, `credit`, `quota`, `permission`, `model` or `address`.
+    """A fault of the operator's there: `reason` is `key`, `credit`, `quota`, `permission`, `model` or `address`.
 
     Where that is not `known` beyond doubt, as with a 403 that a firewall may have given to one caller's prompt, it is counted
     as a failure of the deployment's health.

@@ -25,14 +25,14 @@ class Form(msgspec.Struct, frozen=True):
         return len(self.before) + self.upload.size + len(self.after)
 
     async def rest(self) -> AsyncIterator[bytes]:
-        """What follows `before`."""
+        """Yield what follows `before`."""
         async for piece in self.upload.pieces():
             yield piece
         yield self.after
 
 
 def form_of(fields: Mapping[str, msgspec.Raw], model: str, upload: Upload) -> Form:
-    """The body of a call with the upstream's model. A field that came several times goes on as often."""
+    """Return the body of a call with the upstream's model. A field that came several times goes on as often."""
     boundary = f"weighbridge-{secrets.token_hex(16)}"
     parts: list[bytes] = []
     for name, raw in {**fields, "model": msgspec.Raw(msgspec.json.encode(model))}.items():

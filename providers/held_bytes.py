@@ -6,11 +6,11 @@ _FREE_BYTES: Final = 64 * 1024
 
 
 class HeldTooMuch(Exception):
-    """There is no room for more."""
+    """The error of bytes that there is no room for."""
 
 
 class HeldBytes:
-    """Counts them against a limit."""
+    """A count of held bytes with a limit."""
 
     __slots__ = ("held", "limit")
 
@@ -19,7 +19,7 @@ class HeldBytes:
         self.held = 0
 
     def take(self, count: int) -> bool:
-        """Counts so many more, unless they would be too many."""
+        """Count so many more, unless they would be too many."""
         if self.held + count > self.limit:
             return False
         self.held += count
@@ -30,7 +30,7 @@ class HeldBytes:
 
 
 class Share:
-    """What one holder has of a HeldBytes: at most as much as is left for all others, so that endless holders, however many,
+    """One holder's part of a HeldBytes: at most as much as is left for all others, so that endless holders, however many,
     always leave room for one more. Small holders are not counted, and never refused: their number is bounded elsewhere.
     """
 
@@ -41,7 +41,7 @@ class Share:
         self._count = 0
 
     def grow(self, size: int) -> None:
-        """Holds `size` bytes from now on, if that is more than before. Raises HeldTooMuch."""
+        """Hold `size` bytes from now on, if that is more than before. Raises HeldTooMuch."""
         more = size - self._count
         if size <= _FREE_BYTES or more <= 0:
             return
@@ -50,6 +50,6 @@ class Share:
         self._count = size
 
     def give_back(self) -> None:
-        """Holds nothing any more. Idempotent."""
+        """Hold nothing any more. Idempotent."""
         self._all.give_back(self._count)
         self._count = 0

@@ -1,4 +1,4 @@
-"""Which row of the classifier's table a configured model is: by the names that it has in the configuration."""
+"""The row of the classifier's table for a configured model, by the names that it has in the configuration."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -21,7 +21,7 @@ class KnownRow(msgspec.Struct, frozen=True):
 
 
 def row_of(model: ModelConfig, name: str | None = None, served_as: str | None = None) -> KnownRow | None:
-    """The row of a configured model; None where no name of it is known. `name` is what a wildcard stands for, `served_as`
+    """Return the row of a configured model; None where no name of it is known. `name` is what a wildcard stands for, `served_as`
     the name that our own engines have it by.
 
     A model that is configured with a reasoning effort has that effort's row, and a request for another one that one's.
@@ -41,7 +41,7 @@ def row_of(model: ModelConfig, name: str | None = None, served_as: str | None = 
 
 
 def _names(model: ModelConfig, name: str | None, served_as: str | None) -> Iterator[str]:
-    """The model's names, those first that say most surely what it is."""
+    """Yield the model's names, those first that say most surely what it is."""
     if model.ability is not None:
         yield model.ability
         return
@@ -60,6 +60,6 @@ def _names(model: ModelConfig, name: str | None, served_as: str | None) -> Itera
 
 
 def _configured_effort(model: ModelConfig) -> str:
-    """The reasoning effort that all its deployments are called with; empty where they differ, or none is named."""
+    """Return the reasoning effort that all its deployments are called with; empty where they differ, or none is named."""
     efforts = {deployment.options.get(_EFFORT_OPTION, "") for deployment in model.deployments}
     return efforts.pop() if len(efforts) == 1 else ""

@@ -15,7 +15,7 @@ _TGI_LINK = "![](http"
 
 
 def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
-    """Raises CannotCarry when an engine of one's own would be made to fetch media and may not.
+    """Raise CannotCarry when an engine of one's own would be made to fetch media and may not.
 
     Names of cached media are refused too, whether links are allowed or not: the engine's cache is shared by all
     callers.
@@ -35,9 +35,9 @@ def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
 
 
 def refuse_links_in(messages: Any, deployment: Deployment) -> None:
-    """Raises CannotCarry when any part of these decoded messages links to media."""
+    """Raise CannotCarry when any part of these decoded messages links to media."""
     for part in _parts(messages):
-        if not all(map(_is_inline, _addresses(part))):
+        if not all(link[:5].lower() == "data:" for link in _addresses(part)):
             raise _link_refused(deployment)
 
 
@@ -55,7 +55,7 @@ def _refuse_cache_names_in(messages: Any, deployment: Deployment) -> None:
 
 
 def _parts(messages: Any) -> Iterator[dict[str, Any]]:
-    """The parts of all messages whose content is a list."""
+    """Yield the parts of all messages whose content is a list."""
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
@@ -64,7 +64,7 @@ def _parts(messages: Any) -> Iterator[dict[str, Any]]:
 
 
 def _addresses(part: dict[str, Any]) -> Iterator[str]:
-    """Every text in a part that some engine could take for an address, whatever type the part declares."""
+    """Yield every text in a part that some engine could take for an address, whatever type the part declares."""
     for name, media in part.items():
         if not (name.endswith("_url") or name in _MEDIA):
             continue
@@ -74,10 +74,6 @@ def _addresses(part: dict[str, Any]) -> Iterator[str]:
             # SGLang also opens paths, so under these names even a text without a scheme is an address.
             if isinstance(value, str) and (inner == "url" or ":" in value):
                 yield value
-
-
-def _is_inline(link: str) -> bool:
-    return link[:5].lower() == "data:"
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:

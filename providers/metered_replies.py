@@ -15,7 +15,7 @@ _MILLI: Final = 1_000
 
 
 class _Reply(msgspec.Struct):
-    """What is looked at of a reply; the rest stays raw. Types are checked later, as nobody vouches for them."""
+    """The part of a reply that is looked at; the rest stays raw. Types are checked later, as nobody vouches for them."""
 
     error: Any = None
     usage: Any = None
@@ -30,7 +30,7 @@ _decode: Final = msgspec.json.Decoder(_Reply).decode
 
 
 def decode_metered(payload: bytes, operation: Operation, deployment_id: str, secret: str | None = None) -> Event:
-    """A whole reply in JSON as one event; one without content has no choices.
+    """Return a whole reply in JSON as one event; one without content has no choices.
 
     Raises MalformedReply, or the UpstreamError for an error object in it.
     """
@@ -46,7 +46,7 @@ def decode_metered(payload: bytes, operation: Operation, deployment_id: str, sec
 
 
 def _told(reply: _Reply, operation: Operation) -> tuple[bool, UsedUnits | None]:
-    """Whether the reply has content, and the units that it tells of."""
+    """Return whether the reply has content, and the units that it tells of."""
     if operation == "moderations":
         return bool(reply.results), None
     if operation == "rerank":

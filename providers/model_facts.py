@@ -1,4 +1,4 @@
-"""What is known of a model by its name: context, longest answer, capabilities, service tiers and price.
+"""Facts of a model by its name: context, longest answer, capabilities, service tiers and price.
 
 All of it comes from litellm's table, which is read as data; litellm itself is not imported. A row counts only for the
 provider that it is about: the same weights cost something else elsewhere.
@@ -26,7 +26,7 @@ _SERVES: Final[Mapping[str, frozenset[Capability]]] = {
     "audio_speech": frozenset({"speech"}),
     "audio_transcription": frozenset({"transcription"}),
 }
-"""What a row's mode says of a model that answers no chats."""
+"""The capability that a row's mode tells of a model that answers no chats."""
 _MODES: Final = frozenset({"chat", *_SERVES})
 """The rows that this gateway can call."""
 _ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "rerank", "moderation"})
@@ -66,7 +66,7 @@ _PROVIDERS: Final[Mapping[str, str]] = {
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table says of one model; None is what it does not say. Tokens are counts, `max_input_tokens` of a prompt."""
+    """The table's facts of one model; None where it has none. Tokens are counts, `max_input_tokens` of a prompt."""
 
     name: str
     """Its name in the table."""
@@ -84,7 +84,7 @@ class Known(msgspec.Struct, frozen=True):
     why_not: str = ""
 
     def capabilities_of(self, model: ModelConfig) -> frozenset[Capability] | None:
-        """What the model can do by its configuration, else by these facts; None where neither says so."""
+        """Return the model's capabilities by its configuration, else by these facts; None where neither says."""
         if model.capabilities is not None:
             return model.capabilities
         return None if self.facts is None else self.facts.capabilities
@@ -92,14 +92,14 @@ class Known(msgspec.Struct, frozen=True):
 
 @functools.cache
 def bundled_table() -> LitellmTable:
-    """The installed litellm's table, or the part that comes with the gateway, read once a process. Raises
+    """Return the installed litellm's table, or the part that comes with the gateway, read once a process. Raises
     PriceTableMissing.
     """
     return read_table()
 
 
 def facts_of(model: ModelConfig, name: str | None = None) -> Known:
-    """What is known of a configured model; `name` is the upstream's name where a wildcard leaves it open."""
+    """Return the known facts of a configured model; `name` is the upstream's name where a wildcard leaves it open."""
     if not needs_facts(model):
         return Known(None)
     names = list(_names(model, name))
@@ -118,13 +118,13 @@ def facts_of(model: ModelConfig, name: str | None = None) -> Known:
 
 
 def needs_facts(model: ModelConfig) -> bool:
-    """True when the configuration leaves out something that a table may know."""
+    """Return True when the configuration leaves out something that a table may know."""
     given = (model.prices, model.max_context_tokens, model.max_output_tokens, model.capabilities)
     return any(each is None for each in given)
 
 
 def names_under(model: ModelConfig) -> tuple[str, ...]:
-    """The upstream names that a wildcard entry stands for, as far as the table knows them; sorted."""
+    """Return the upstream names that a wildcard entry stands for, as far as the table knows them; sorted."""
     providers = {provider for deployment in model.deployments for provider in _providers(model, deployment)}
     if not providers:
         return ()
@@ -140,7 +140,7 @@ def names_under(model: ModelConfig) -> tuple[str, ...]:
 
 
 def _names(model: ModelConfig, name: str | None) -> Iterator[tuple[str, str]]:
-    """Pairs of a provider and a name in the table, the likeliest first. An empty provider takes any."""
+    """Yield pairs of a provider and a name in the table, the likeliest first. An empty provider takes any."""
     if model.known_as is not None:
         if model.known_as:
             yield "", model.known_as
@@ -156,7 +156,7 @@ def _names(model: ModelConfig, name: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _providers(model: ModelConfig, deployment: DeploymentConfig) -> Iterator[str]:
-    """The table's names of a deployment's provider, none for an engine of one's own."""
+    """Yield the table's names of a deployment's provider, none for an engine of one's own."""
     if deployment.kind in OWN_ENGINES or deployment.kind == "scripted":
         return
     if deployment.kind == "litellm":
@@ -173,7 +173,7 @@ def _providers(model: ModelConfig, deployment: DeploymentConfig) -> Iterator[str
 
 
 def _is_of(row: Row, provider: str) -> bool:
-    """True when a row is about a provider; litellm tells some apart by their wire, such as `bedrock_converse`."""
+    """Return True when a row is about a provider; litellm tells some apart by their wire, such as `bedrock_converse`."""
     said = row.get("litellm_provider")
     return isinstance(said, str) and (
         not provider or said == provider or said.startswith((f"{provider}-", f"{provider}_converse"))

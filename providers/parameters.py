@@ -1,4 +1,4 @@
-"""What of OpenAI's parameters some providers' models cannot take, and what then becomes of a request that has them.
+"""OpenAI's parameters that some providers' models cannot take, and what then becomes of a request that has them.
 
 Some parameters decide what an answer has in it: a target that cannot take those is not asked. Others only nudge it, or
 are notes for OpenAI's own records: they are left out, and the caller is told.
@@ -29,9 +29,9 @@ MINOR: Final = frozenset(
 """Left out, the caller gets an answer of the same kind."""
 
 TEXT: Final = frozenset({"an echo", "a suffix", "several prompts", "tokens as a prompt"})
-"""What the completion of a text can ask for and a chat cannot. They are no names of fields: engines read such in chats, too."""
+"""Requests of a text's completion that a chat cannot make. They are no names of fields: engines read such in chats, too."""
 _TEXT_OF: Final = {"vllm": TEXT - {"a suffix"}, "sglang": TEXT}
-"""What of it an engine does."""
+"""Those of them that an engine does."""
 
 # Anthropic's messages have none of these, wherever they are served.
 _CLAUDE: Final = frozenset(
@@ -60,7 +60,7 @@ _RENAMES: Final = re.compile(r"gpt-5\.\d(?!.*chat)")
 
 
 def lacking(deployments: Iterable[Deployment]) -> frozenset[str]:
-    """The parameters that a target with these deployments cannot take, as far as that is known from names alone."""
+    """Return the parameters that a target with these deployments cannot take, as far as that is known from names alone."""
     return frozenset().union(*(_lacking(each) | (TEXT - _TEXT_OF.get(each.kind, _NONE)) for each in deployments))
 
 
@@ -81,7 +81,7 @@ def _lacking(deployment: Deployment) -> frozenset[str]:
 
 
 def is_said(name: str, value: msgspec.Raw) -> bool:
-    """True when a parameter asks for something: one choice, no log-probabilities and null are what comes anyway."""
+    """Return True when a parameter asks for something: one choice, no log-probabilities and null are what comes anyway."""
     return bytes(value) not in _UNSAID.get(name, _NOTHING)
 
 

@@ -18,7 +18,7 @@ _ERROR: Final = b'"error"'
 
 
 class _Told(msgspec.Struct):
-    """What is looked at of an event."""
+    """The part of an event that is looked at."""
 
     usage: Any = None
     error: Any = None
@@ -53,7 +53,7 @@ class PassedStream:
         self._begun = False
 
     async def read(self) -> list[Event] | None:
-        """The next piece as one event, with the usage that it tells. Raises an UpstreamError."""
+        """Return the next piece as one event, with the usage that it tells. Raises an UpstreamError."""
         try:
             data = await self._connection.read()
         except READ_ERRORS as error:
@@ -68,7 +68,7 @@ class PassedStream:
         return [Event(data, True, 1, 0, usage, False, media_type=self._media_type)]
 
     def _told_in(self, data: bytes) -> WireUsage | None:
-        """The usage in events. Raises the error of a stream that begins with one, as nothing was passed on yet."""
+        """Return the usage in events. Raises the error of a stream that begins with one, as nothing was passed on yet."""
         assert self._events is not None  # noqa: S101  The one caller looked.
         usage: WireUsage | None = None
         try:
@@ -97,7 +97,7 @@ class PassedStream:
         return MalformedReply(message, deployment_id=self._call.deployment.deployment_id)
 
     def unread(self) -> list[Event]:
-        """Always empty: what is billed does not follow from pieces."""
+        """Return nothing, always: the bill does not follow from pieces."""
         return []
 
     async def aclose(self) -> None:
@@ -108,7 +108,7 @@ class PassedStream:
 
 
 def wire_usage(usage: dict[str, Any]) -> WireUsage | None:
-    """Tokens under any of the names that they have, in OpenAI's older ones; None where there are none."""
+    """Return tokens under any of the names that they have, in OpenAI's older ones; None where there are none."""
     prompt = _first(usage, "prompt_tokens", "input_tokens", "total_tokens")
     if prompt is None:
         return None

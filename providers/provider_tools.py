@@ -34,7 +34,7 @@ _OF_DIALECT: Final[Mapping[Dialect, frozenset[str]]] = {
          "web_search"}
     ),
 }  # fmt: skip
-"""What OpenAI and Anthropic have, at their own addresses."""
+"""The tools that OpenAI and Anthropic have, at their own addresses."""
 
 
 class AsWritten(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +52,14 @@ class AsWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tool_name(kind: str) -> str:
-    """The name of a provider-run tool by its type: `web_search_20250305` and `web_search_preview` are `web_search`."""
+    """Return the name of a provider-run tool by its type: `web_search_20250305` and `web_search_preview` are `web_search`."""
     plain = _DATE.sub("", kind)
     plain = plain.removesuffix("_preview")
     return _FAMILIES.get(plain, plain)
 
 
 def dialect_of(deployment: Deployment) -> Dialect | None:
-    """The dialect, beside chat, that a deployment is asked in; None for none."""
+    """Return the dialect, beside chat, that a deployment is asked in; None for none."""
     if deployment.kind == "openai" or (deployment.kind == "azure" and not deployment.api_version):
         return "responses"
     if deployment.kind == "litellm" and deployment.upstream_model.startswith(ANTHROPIC):
@@ -68,13 +68,13 @@ def dialect_of(deployment: Deployment) -> Dialect | None:
 
 
 def common_dialect(deployments: Iterable[Deployment]) -> Dialect | None:
-    """The dialect of all these deployments; None where they differ, or there are none."""
+    """Return the dialect of all these deployments; None where they differ, or there are none."""
     found = {dialect_of(each) for each in deployments}
     return found.pop() if len(found) == 1 else None
 
 
 def known_tools(deployments: Iterable[Deployment]) -> frozenset[str]:
-    """The tools that a target with these deployments is known to have: at OpenAI, Azure and Anthropic themselves."""
+    """Return the tools that a target with these deployments is known to have: at OpenAI, Azure and Anthropic themselves."""
     found: set[frozenset[str]] = set()
     for each in deployments:
         dialect, host = dialect_of(each), urlsplit(address_of_dialect(each)).hostname or ""
@@ -84,14 +84,14 @@ def known_tools(deployments: Iterable[Deployment]) -> frozenset[str]:
 
 
 def model_of_dialect(deployment: Deployment) -> str:
-    """The model's name where it is asked in its own dialect."""
+    """Return the model's name where it is asked in its own dialect."""
     return (
         deployment.upstream_model.removeprefix(ANTHROPIC) if deployment.kind == "litellm" else deployment.upstream_model
     )
 
 
 def address_of_dialect(deployment: Deployment) -> str:
-    """The address that the dialect's paths follow, with its version."""
+    """Return the address that the dialect's paths follow, with its version."""
     if deployment.kind != "litellm":
         return deployment.base_url
     base = (deployment.base_url or _ANTHROPIC_HOST).rstrip("/").removesuffix("/messages")

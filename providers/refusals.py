@@ -1,4 +1,4 @@
-"""Whose a refusal of an upstream is, and how long it asks to be left alone: pure functions over the table in `refusals.toml`."""
+"""The owner of an upstream's refusal, and the pause that it asks for: pure functions over the table in `refusals.toml`."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ from providers.errors import Owner
 
 TABLE_FILE: Final = Path(__file__).with_name("refusals.toml")
 _EVIDENCE: Final = re.compile(r"^(?:seen|source|date|example\w*) = .*\n", re.MULTILINE)
-"""What rows rest on. The page and the tests read it; leaving it out halves the time that the others take to read the rest."""
+"""The evidence of rows. The page and the tests read it; leaving it out halves the time that the others take to read the rest."""
 
 Seen = Literal["document", "source", "report", "described", "recalled"]
 
@@ -27,7 +27,7 @@ _PREFIX: Final = re.compile(
     r"|error code: \d{3} - |error from provider \([^)]{0,80}\): |bad request: |<lm studio error> |\[address=[^\]]{0,80}\] "
     r"|\{'error': \{'message': ['\"]"
 )
-"""What gateways and clients put before the words of others."""
+"""Words that gateways and clients put before those of others."""
 _MOST_PREFIXES: Final = 6
 
 SERVER_FAULT: Final = 500
@@ -47,7 +47,7 @@ _EPOCH_MS: Final = 1e11
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What a refusal means. `elsewhere`: another target may take the request. `told_code`: the code that clients act on.
+    """The meaning of a refusal. `elsewhere`: another target may take the request. `told_code`: the code that clients act on.
     `certain`: False where the operator's fault is only probable.
     """
 
@@ -94,7 +94,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Words of a message after which a time to wait stands."""
+    """The words of a message after which a time to wait stands."""
 
     after: str
     seen: Seen = "recalled"
@@ -114,7 +114,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class _Words(msgspec.Struct, frozen=True):
-    """How a row's message is found: by what it begins with, as texts and as a pattern, and by words in it."""
+    """The ways to find a row's message: by its beginning, as texts and as a pattern, and by words in it."""
 
     row: Row
     begins: tuple[str, ...]
@@ -138,7 +138,7 @@ class _Loaded(msgspec.Struct, frozen=True):
 
 
 def read_table() -> Table:
-    """The whole table with what its rows rest on."""
+    """Return the whole table with what its rows rest on."""
     return msgspec.convert(tomllib.loads(TABLE_FILE.read_text(encoding="utf-8")), Table)
 
 
@@ -161,12 +161,12 @@ def _loaded() -> _Loaded:
 
 
 def load() -> None:
-    """Reads the table, which takes some 10 ms, so that no request has to wait for it."""
+    """Read the table, which takes some 10 ms, so that no request has to wait for it."""
     _loaded()
 
 
 def refusal_of(status: int | None, *, code: str | None, kind: str | None, message: str) -> Refusal:
-    """Whose a refusal is. `status` is None where only an object within a stream tells of it; `code` and `kind` are the
+    """Return the meaning of a refusal. `status` is None where only an object within a stream tells of it; `code` and `kind` are the
     error's code and type.
     """
     if status is None:
@@ -181,13 +181,13 @@ def refusal_of(status: int | None, *, code: str | None, kind: str | None, messag
 
 
 def status_of(code: str | None, kind: str | None) -> int | None:
-    """The HTTP status that an error's code or type stands for."""
+    """Return the HTTP status that an error's code or type stands for."""
     kinds = _loaded().kinds
     return next((kinds[each.lower()] for each in (code, kind) if each and each.lower() in kinds), None)
 
 
 def row_of(status: int, *, code: str | None, kind: str | None, message: str) -> Row | None:
-    """The row that fits best; None where none does."""
+    """Return the row that fits best; None where none does."""
     table = _loaded()
     kinds = [each.lower() for each in (code, kind) if each]
     said = _plain(message)
@@ -216,7 +216,7 @@ def _is_said(wanted: _Words, said: str) -> bool:
 
 
 def _words_met(row: Row, message: str) -> str:
-    """The words of a message that meet a row: what it begins with, or else those in it."""
+    """Return the words of a message that meet a row: what it begins with, or else those in it."""
     said = _plain(message)
     wanted = next(each for each in _loaded().by_words if each.row is row)
     found = next((each for each in wanted.begins if said.startswith(each)), "")
@@ -230,7 +230,7 @@ def _fits(row: Row, status: int, kinds: Collection[str]) -> bool:
 
 
 def _plain(message: str) -> str:
-    """A message as rows write theirs: its beginning in lower case, on one line, without what gateways put before it."""
+    """Return a message as rows write theirs: its beginning in lower case, on one line, without what gateways put before it."""
     said = " ".join(message[:_MOST_READ].lower().replace("\u2019", "'").split())
     for _ in range(_MOST_PREFIXES):
         found = _PREFIX.match(said)
@@ -241,7 +241,7 @@ def _plain(message: str) -> str:
 
 
 def pace_s(headers: Mapping[str, str], message: str, body_details: Any, now: datetime) -> float | None:
-    """Seconds that the provider asks to be left alone, at most an hour; None where it does not say, or nothing that can be
+    """Return seconds that the provider asks to be left alone, at most an hour; None where it does not say, or nothing that can be
     meant.
 
     `headers` have lower-case names. `body_details` is the error's `details` (Google's) or `metadata` (OpenRouter's, which
@@ -276,7 +276,7 @@ def _asked(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _reset(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The longest wait of the limits of which nothing is left."""
+    """Return the longest wait of the limits of which nothing is left."""
     waits = [
         wait_s
         for each in _loaded().resets
@@ -290,7 +290,7 @@ _NOTHING: Final = frozenset({"0", "0.0"})
 
 
 def _until(value: str, now: datetime) -> float | None:
-    """Seconds until a reset, which is told as seconds, as a duration, as a moment since 1970, or as a date."""
+    """Return seconds until a reset, which is told as seconds, as a duration, as a moment since 1970, or as a date."""
     value = value.strip()
     if not value or len(value) > _MOST_VALUE_CHARS:
         return None
@@ -315,7 +315,7 @@ def _moment(value: str) -> datetime | None:
 
 
 def _duration(text: str) -> float:
-    """Seconds of `6m0s`, `12ms` or `20 seconds`; -1 for anything else."""
+    """Return seconds of `6m0s`, `12ms` or `20 seconds`; -1 for anything else."""
     total, at = 0.0, 0
     while at < len(text):
         part = _DURATION_PART.match(text, at)

@@ -4,6 +4,7 @@ A test holds the page to what this prints, so no row goes undocumented.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from datetime import date as Day  # noqa: N812  Rows have a field `date`.
 from itertools import groupby
@@ -12,101 +13,109 @@ from typing import Final
 from providers.errors import Owner
 from providers.refusals import Row, Seen, read_table
 
-_HEAD: Final = """# Whose a refusal is
+_HEAD: Final = """# Refusals and who can mend them
 
-A provider or an engine that refuses a request says why in a status, a code or words, each in its own. This page has all that the
-gateway knows, and is made of [`providers/refusals.toml`](../providers/refusals.toml)
-(`python -m providers.refusals_page > docs/refusals.md`). Which provider a row was found at does not matter when it is looked up:
-gateways pass on what others say. The same holds for an error within a stream, for a batch, and for the error of a provider that a
-gateway in between repeats in its own.
+*Reference. For operators and providers' integrators. Answers: what the gateway makes of a provider's or engine's refusal.*
 
-| whose | what it means for the deployment | what the caller gets |
+Made of [`providers/refusals.toml`](../providers/refusals.toml) by `python -m providers.refusals_page > docs/refusals.md`. The rows
+hold for every upstream, for errors within a stream or a batch, and for an error that a gateway in between repeats.
+
+| owner | what follows for the deployment | what the caller gets |
 |---|---|---|
-| the request's | nothing: it is well | the provider's words with 400, 413 or 422, and the code that clients act on; where a row says *elsewhere*, other targets are asked before |
-| the operator's | no call can succeed until somebody mends it: it is down with that reason. *Perhaps* only counts as a failure: a bare 403 may be a firewall's answer to one prompt | another target's answer, else 502 `upstream_refused` without the provider's words, which stand in the log |
-| the provider's pace | it is left alone for as long as it asks, at most `providers.breaker.max_ejection_s` | another target's answer, else 429 `upstream_rate_limited` or 503 `upstream_overloaded` with `retry-after` |
-| the provider's health | its circuit breaker counts it | another target's answer, else 502 |
+| request | nothing; it is healthy | the provider's words with 400, 413 or 422 and the code that clients act on; with *try others* other targets are asked first |
+| operator | it is down with that reason until a probe succeeds; with a *?* it only counts as a failure | another target's answer, else 502 `upstream_refused` (the words are in the log) |
+| pace | no calls for as long as it asks, at most `providers.breaker.max_ejection_s` | another target's answer, else 429 `upstream_rate_limited` or 503 `upstream_overloaded` with `retry-after` |
+| health | its circuit breaker counts it | another target's answer, else 502 |
 
-The operator's reasons are `key`, `credit` (an empty account), `quota` (a limit of spending, or a plan without this model), `permission`
-(also countries and firewalls), `model` and `address`.
-
-Rows that look for words come first, then those that look for a code, then those for a status alone. Words *at the beginning* have to
-begin the message: providers repeat requests mostly behind words of their own. Some do so before them (Anthropic, the name of a field that it does
-not know), so words, and the JSON of an error within an error, that stand in the request itself count for nothing: then its status alone says
-whose the refusal is, and no request takes a deployment from other callers. `*` is one word.
+Operator's reasons: `key`, `credit` (an empty account), `quota` (a spending limit or plan), `permission` (also countries and firewalls),
+`model`, `address`. Rows with words are tried first, then codes, then a status alone. *Begins* must match the message's beginning, since
+providers repeat requests behind their own words. Words that stand in the request itself count for nothing, so no request can take a
+deployment from other callers. `*` is one word. Sources were read on {day} unless a row says otherwise.
 """
 
 _SEEN: Final[dict[Seen, str]] = {
     "document": "document",
-    "source": "source code",
-    "report": "public report",
-    "described": "described there, without its words",
-    "recalled": "no address of the words at hand; the matter",
+    "source": "source",
+    "report": "report",
+    "described": "described",
+    "recalled": "about it",
 }
 _OWNERS: Final[dict[Owner, str]] = {
-    "request": "the request's",
-    "operator": "the operator's",
-    "pace": "the provider's pace",
-    "health": "the provider's health",
+    "request": "request",
+    "operator": "operator",
+    "pace": "pace",
+    "health": "health",
 }
-_TITLES: Final = {"many": "Words that many have", "any": "A status alone"}
+_TITLES: Final = {"many": "Words of many providers", "any": "A status alone"}
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(_lines()) + "\n"
 
 
 def _lines() -> Iterator[str]:
     table = read_table()
-    yield from _HEAD.splitlines()
+    day = Counter(row.date for row in table.refusal).most_common(1)[0][0]
+    yield from _HEAD.replace("{day}", str(day)).splitlines()
     for provider, rows in groupby(table.refusal, key=lambda row: row.provider):
         yield from ("", f"## {_TITLES.get(provider, provider)}", "")
-        yield from ("| it says | with status | whose | where from |", "|---|---|---|---|")
-        yield from map(_row, rows)
+        yield from ("| reply | owner | source |", "|---|---|---|")
+        yield from (_row(row, day) for row in rows)
     yield from ("", *_PACE.format(words=", ".join(f"*{each.after} …*" for each in table.wait)).splitlines())
     for each in table.reset:
-        where = _where(each.seen, each.source, each.date)
+        where = _where(each.seen, each.source, each.date, day)
         yield f"| {each.provider} | `{each.remaining}` | `{each.reset}` | `{each.example}` | {where} |"
-    yield from ("", "## How sure it is", "", "| where a row is from | rows |", "|---|---|")
-    yield from (f"| {words} | {sum(row.seen == seen for row in table.refusal)} |" for seen, words in _SEEN.items())
+    yield from ("", "## How sure it is", "", "| source | means | rows |", "|---|---|---|")
+    yield from (
+        f"| {words} | {_MEANS[seen]} | {sum(row.seen == seen for row in table.refusal)} |"
+        for seen, words in _SEEN.items()
+    )
+
+
+_MEANS: Final[dict[Seen, str]] = {
+    "document": "the provider's documentation",
+    "source": "source code that sends or reads it",
+    "report": "somebody's report of the reply",
+    "described": "described there, without its words",
+    "recalled": "the page is about the matter and does not have the words",
+}
 
 
 _PACE: Final = """## How long a provider asks to be left alone
 
-`retry-after-ms` and `retry-after` (seconds or a date) are read first. Then the reset of each limit of which nothing is left, which may
-be told as seconds, as a duration such as `6m0s`, as a date, or as a moment since 1970 in seconds or milliseconds. Then `retryDelay` in
-Google's details, the headers that OpenRouter repeats in `metadata`, and words: {words}. At most an hour is waited, and what
-cannot be meant counts as not said.
+`retry-after-ms` and `retry-after` are read first; then the reset of each limit of which nothing is left (seconds, a duration such as
+`6m0s`, a date, or a moment since 1970), Google's `retryDelay`, the headers that OpenRouter repeats in `metadata`, and words: {words}.
+At most an hour is waited; a value that cannot be meant is ignored.
 
-| provider | nothing left of | fresh at | such as | where from |
+| provider | nothing left of | resets at | example | source |
 |---|---|---|---|---|"""
 
 
-def _row(row: Row) -> str:
+def _row(row: Row, day: Day | None) -> str:
     said = [
         *(f"`{code}`" for code in sorted(row.codes)),
-        *(f"*at the beginning* {_quoted(words)}" for words in row.begins),
+        *(f"begins {_quoted(words)}" for words in row.begins),
         *(_quoted(words) for words in row.words),
     ]
     both = (row.codes and (row.begins or row.words)) or (row.begins and row.words)
     statuses = ", ".join(map(str, sorted(row.status)))
-    whose = _OWNERS[row.owner] if row.certain else f"{_OWNERS[row.owner]}, perhaps"
     about = f" ({row.reason})" if row.reason else ""
-    elsewhere = ", *elsewhere*" if row.elsewhere else ""
-    told = f", told as `{row.told_code}`" if row.told_code else ""
-    says = (" and " if both else " or ").join(said) or "anything else"
-    return (
-        f"| {says} | {statuses or 'any'} | {whose}{about}{elsewhere}{told} | {_where(row.seen, row.source, row.date)} |"
-    )
+    whose = f"{_OWNERS[row.owner]}{'' if row.certain else '?'}{about}"
+    elsewhere = ", try others" if row.elsewhere else ""
+    told = f", `{row.told_code}`" if row.told_code else ""
+    says = (" and " if both else " or ").join(said)
+    reply = f"{statuses}: {says}" if statuses and says else statuses or says
+    return f"| {reply} | {whose}{elsewhere}{told} | {_where(row.seen, row.source, row.date, day)} |"
 
 
 def _quoted(words: str) -> str:
     return f"“{words.strip()}”".replace("|", "\\|").replace("`", "\\`").replace("*", "\\*").replace("<", "\\<")
 
 
-def _where(seen: Seen, source: str, day: Day | None) -> str:
-    return f"[{_SEEN[seen]}]({source}), {day}"
+def _where(seen: Seen, source: str, date: Day | None, usual: Day | None) -> str:
+    """Return the link to a source, with its date where that is not the usual one."""
+    return f"[{_SEEN[seen]}]({source})" + ("" if date == usual else f", {date}")
 
 
 if __name__ == "__main__":

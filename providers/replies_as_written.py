@@ -22,22 +22,22 @@ _Read = TypeVar("_Read")
 
 
 class ReplyReader(Protocol):
-    """Reads one reply."""
+    """A reader of one reply."""
 
     ended: bool
     """True after the last event of a stream."""
 
     def event(self, payload: bytes) -> Event:
-        """One event of a stream. Raises an UpstreamError for what says that it failed."""
+        """Return one event of a stream. Raises an UpstreamError for what says that it failed."""
         ...
 
     def whole(self, payload: bytes) -> Event:
-        """A whole reply. Raises an UpstreamError."""
+        """Return a whole reply. Raises an UpstreamError."""
         ...
 
 
 def reader_of(call: UpstreamCall) -> ReplyReader | None:
-    """The reader of a call's reply; None for one in chat's dialect."""
+    """Return the reader of a call's reply; None for one in chat's dialect."""
     written = call.request.as_written
     if written is None:
         return None
@@ -67,7 +67,7 @@ _decode_event: Final = msgspec.json.Decoder(_ResponsesEvent).decode
 
 
 class _ResponsesReader:
-    """OpenAI's."""
+    """A reader of OpenAI's responses."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -105,7 +105,7 @@ def _tier(response: _Response) -> str | None:
 
 
 def _usage_of_response(response: _Response) -> WireUsage | None:
-    """The usage in chat's names. How often a tool was called is counted from the items of its calls."""
+    """Return the usage in chat's names. How often a tool was called is counted from the items of its calls."""
     usage = response.usage
     if not isinstance(usage, dict):
         return None
@@ -163,7 +163,7 @@ _decode_messages_event: Final = msgspec.json.Decoder(_MessagesEvent).decode
 
 
 class _MessagesReader:
-    """Anthropic's."""
+    """A reader of Anthropic's messages."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -193,7 +193,7 @@ class _MessagesReader:
 
 
 class MessagesUsage:
-    """What one of Anthropic's replies tells of its usage. What a stream's first event says of the input holds until a later one
+    """The usage that one of Anthropic's replies tells. What a stream's first event says of the input holds until a later one
     says more.
     """
 
@@ -201,7 +201,7 @@ class MessagesUsage:
         self._usage: dict[str, Any] = {}
 
     def told(self, told: Mapping[str, Any]) -> WireUsage:
-        """The usage so far in chat's names: there the input contains what was read from and written to a cache."""
+        """Return the usage so far in chat's names: there the input contains what was read from and written to a cache."""
         self._usage |= {name: value for name, value in told.items() if value is not None}
         usage = self._usage
         parts = [usage.get(name, 0) for name in _INPUTS]
@@ -225,14 +225,14 @@ _INPUTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_inp
 
 
 def failure_in_messages(told: Any, payload: bytes, deployment: Deployment) -> UpstreamError:
-    """The error that an event of Anthropic's tells, with its own words."""
+    """Return the error that an event of Anthropic's tells, with its own words."""
     failure = error_in_reply(told, deployment.deployment_id, deployment.api_key)
     failure.original = original_of(failure, [payload], deployment.api_key)
     return failure
 
 
 def read_message(decode: Callable[[bytes], _Read], payload: bytes, deployment: Deployment) -> _Read:
-    """A reply, or an event of one, as far as `decode` reads it. Raises MalformedReply."""
+    """Return a reply, or an event of one, as far as `decode` reads it. Raises MalformedReply."""
     try:
         return decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

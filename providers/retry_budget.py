@@ -30,7 +30,7 @@ class RetryBudget:
         self._requests = 0
 
     def configure(self, share: float, floor: int, window_s: float) -> None:
-        """Goes on by other rules: a higher floor is there at once, and requests of another window are counted anew."""
+        """Go on by other rules: a higher floor is there at once, and requests of another window are counted anew."""
         bucket_s = window_s / _BUCKETS
         if bucket_s != self._bucket_s:
             self._recent.clear()
@@ -40,7 +40,7 @@ class RetryBudget:
         self._balance = min(self._balance, self._cap())
 
     def request(self) -> None:
-        """Counts a new request, whose first attempt is free."""
+        """Count a new request, whose first attempt is free."""
         number = self._bucket()
         if self._latest[0] != number:
             self._expire(number)
@@ -55,7 +55,7 @@ class RetryBudget:
             self._balance = min(self._balance, self._cap())
 
     def try_spend(self) -> bool:
-        """Takes one retry from the budget; False when there is none left."""
+        """Take one retry from the budget; False when there is none left."""
         self._expire(self._bucket())
         # The small slack makes five fifths a whole in floating point.
         if self._balance < 1 - 1e-9:
@@ -73,11 +73,11 @@ class RetryBudget:
         return max(self._floor, self._share * self._requests)
 
     def _bucket(self) -> int:
-        """The number of the present bucket."""
+        """Return the number of the present bucket."""
         return int(self._clock() // self._bucket_s)
 
     def _expire(self, number: int) -> None:
-        """Forgets what is too old, now that the bucket of this number is the present one, and gives back what time has earned."""
+        """Forget what is too old, now that the bucket of this number is the present one, and give back what time has earned."""
         while self._recent and self._recent[0][0] <= number - _BUCKETS:
             self._requests -= self._recent.popleft()[1]
         now = self._clock()
@@ -95,7 +95,7 @@ class RetryBudgets:
         self._of: dict[str, RetryBudget] = {}
 
     def of(self, entry: str) -> RetryBudget:
-        """Returns the target's budget."""
+        """Return the target's budget."""
         found = self._of.get(entry)
         if found is None:
             config = self._config
@@ -104,7 +104,7 @@ class RetryBudgets:
         return found
 
     def configure(self, config: RetryConfig) -> None:
-        """Sets other bounds for all of them."""
+        """Set other bounds for all of them."""
         self._config = config
         for each in self._of.values():
             each.configure(config.budget_share, config.budget_floor, config.budget_window_s)

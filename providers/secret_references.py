@@ -35,7 +35,7 @@ def _secret_name(reference: str) -> str:
 
 
 def secrets_in(value: Any, secrets_from: Mapping[str, str], key: tuple[str | int, ...] = ()) -> Iterator[Secret]:
-    """Every reference to a secret within a configuration value; `secrets_from` is the environment."""
+    """Yield every reference to a secret within a configuration value; `secrets_from` is the environment."""
     if isinstance(value, str):
         if _REFERENCE.match(value):
             yield Secret(key, value, bool(secrets_from.get(_secret_name(value))))
@@ -47,7 +47,7 @@ def secrets_in(value: Any, secrets_from: Mapping[str, str], key: tuple[str | int
 
 
 def inside(value: Any) -> Iterable[tuple[str | int, Any]]:
-    """The items of a configuration value as (key or index, value); none for a scalar."""
+    """Return the items of a configuration value as (key or index, value); none for a scalar."""
     if isinstance(value, BaseModel):
         return iter(value)
     if isinstance(value, Mapping):

@@ -15,7 +15,7 @@ class EventTooLarge(Exception):
 
 
 class SseParser:
-    """Incremental parser of server-sent events: reads, split or joined at any byte, become the data of whole events.
+    """An incremental parser of server-sent events: reads, split or joined at any byte, become the data of whole events.
 
     Follows the WHATWG rules for event streams: lines end in LF, CR or CRLF, several `data` lines are joined by LF, an
     empty line ends an event, other fields and comments are skipped.
@@ -33,7 +33,7 @@ class SseParser:
         self._after_cr = False
 
     def feed(self, read: bytes) -> list[bytes]:
-        """The data of every event that `read` completes. Raises EventTooLarge."""
+        """Return the data of every event that `read` completes. Raises EventTooLarge."""
         if (
             not self._rest
             and not self._data
@@ -49,26 +49,26 @@ class SseParser:
 
     @property
     def is_between_events(self) -> bool:
-        """Whether an event may begin with the next byte: nothing of one is held, not even a line without data."""
+        """True when an event may begin with the next byte: nothing of one is held, not even a line without data."""
         return not (self._rest or self._event_bytes or self._after_cr)
 
     @property
     def held_bytes(self) -> int:
-        """What is held of an event that has not ended."""
+        """The number of bytes held of an event that has not ended."""
         return self._event_bytes + self._rest_bytes
 
     def clear(self) -> None:
-        """Forgets what is held of an event that will not end."""
+        """Forget what is held of an event that will not end."""
         self._rest.clear()
         self._data.clear()
         self._rest_bytes = self._event_bytes = 0
 
     def finish(self) -> list[bytes]:
-        """The data of a last event without its final empty line, for servers that omit it. Raises EventTooLarge."""
+        """Return the data of a last event without its final empty line, for servers that omit it. Raises EventTooLarge."""
         return self._lines(b"\n\n") if self._rest or self._data else []
 
     def _whole_events(self, read: bytes) -> list[bytes] | None:
-        """The fast path for a read of whole events with one data line each; None when the read is not that."""
+        """Return the fast path for a read of whole events with one data line each; None when the read is not that."""
         payloads = read[len(_PREFIX) : -2].split(_BETWEEN)
         # Each event ends in two line ends, and has none within.
         if read.count(b"\n") != 2 * len(payloads):
@@ -107,7 +107,7 @@ class SseParser:
         return payloads
 
     def _keep(self, rest: bytes) -> None:
-        """Holds an unfinished line back. Its pieces are joined once, so a byte at a time stays linear."""
+        """Hold an unfinished line back. Its pieces are joined once, so a byte at a time stays linear."""
         self._rest.append(rest)
         self._rest_bytes += len(rest)
         if self._event_bytes + self._rest_bytes > self._max:

@@ -5,19 +5,19 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cost.claim.comparators import Comparator
 from cost.prices import Price, ServiceTier
+from cost.savings.comparators import Comparator
 
 Tier = Literal["interactive", "batch"]
 Capability = Literal[
     "vision", "tools", "json", "embeddings", "rerank", "moderation", "images", "speech", "transcription"
 ]
 CHAT_CAPABILITIES: frozenset[Capability] = frozenset({"vision", "tools", "json"})
-"""What a model is taken to be able to do when nobody says what it can."""
+"""Capabilities that a model is taken to have when nobody names its own."""
 METERED_CAPABILITIES: frozenset[Capability] = frozenset({"rerank", "moderation", "images", "speech", "transcription"})
-"""What has a route of its own, and is only asked of models that are said to do it."""
+"""Capabilities with a route of their own, asked only of models that are said to have them."""
 NOT_CHAT: frozenset[Capability] = METERED_CAPABILITIES | {"embeddings"}
-"""What a model does instead of answering chats."""
+"""Capabilities that a model has instead of answering chats."""
 UNKNOWN_CONTEXT_TOKENS = 100_000_000
 """The context of a model that nobody knows the context of: nothing is refused for it here."""
 ASSUMED_OUTPUT_TOKENS = 4_096
@@ -32,7 +32,7 @@ DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
 BatchApiKind = Literal["openai", "anthropic"]
 
 ANTHROPIC = "anthropic/"
-"""How litellm's names of Anthropic's models begin."""
+"""The beginning of litellm's names of Anthropic's models."""
 OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
 """Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
 
@@ -141,7 +141,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "comparator", comparator)
 
     def known(self, fact: Fact) -> int | frozenset[Capability] | None:
-        """A fact, or None where it is assumed."""
+        """Return a fact, or None where it is assumed."""
         if fact in self.assumed:
             return None
         return getattr(self, fact)  # type: ignore[no-any-return]

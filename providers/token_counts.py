@@ -26,15 +26,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenCounter(Protocol):
-    """Puts questions to deployments."""
+    """A client that puts questions to deployments."""
 
     async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
-        """The count; None where the deployment does not tell it, or not soon."""
+        """Return the count; None where the deployment does not tell it, or not soon."""
         ...
 
 
 def asked_as_written(target: Target, deployment: Deployment, written: AsWritten | None) -> Question | None:
-    """The question to a target that is asked in the caller's own dialect; None where it is not known to count.
+    """Return the question to a target that is asked in the caller's own dialect; None where it is not known to count.
 
     Anthropic counts wherever it is reached; of OpenAI's dialect only who runs the provider's tools is taken to.
     """
@@ -54,5 +54,5 @@ def asked_as_written(target: Target, deployment: Deployment, written: AsWritten 
 
 
 def asked_of_vllm(deployment: Deployment, body: bytes) -> Question:
-    """The question to vLLM, whose `/tokenize` stands beside the versioned paths and applies the chat template."""
+    """Return the question to vLLM, whose `/tokenize` stands beside the versioned paths and applies the chat template."""
     return Question(url=f"{deployment.base_url.rstrip('/').removesuffix(_V1)}/tokenize", body=body, field="count")

@@ -38,7 +38,7 @@ class Upload:
         return self._digest.hexdigest()
 
     async def write(self, data: bytes) -> None:
-        """Adds a piece. Raises OSError when the disk is full."""
+        """Add a piece. Raises OSError when the disk is full."""
         if len(self.head) < _HEAD_BYTES:
             self.head += data[: _HEAD_BYTES - len(self.head)]
         self.size += len(data)
@@ -59,7 +59,7 @@ class Upload:
         await asyncio.to_thread(_write_all, self._file, data)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The whole file, a bounded piece at a time."""
+        """Yield the whole file, a bounded piece at a time."""
         if self._file is None:
             yield bytes(self._held)
             return
@@ -69,7 +69,7 @@ class Upload:
             yield piece
 
     def close(self) -> None:
-        """Forgets the file. Idempotent."""
+        """Forget the file. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -12,12 +12,8 @@ from providers.target import Deployment
 from providers.wire import ChatRequest, Event
 
 
-def _ignore_dropped(_name: str) -> None:
-    pass
-
-
-def _ignore_connection(_reached: bool) -> None:
-    pass
+def ignore(_told: object) -> None:
+    """Do nothing with what a call tells, where nobody books or reports it."""
 
 
 class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,19 +31,19 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     engine_fields: Mapping[str, Any] = {}
     """Body fields of the gateway in place of the caller's: an engine's own, the longest answer, the service tier."""
     marks_cache: bool = False
-    """Whether a Claude's prompt cache is to be marked where the caller has not."""
+    """True when a Claude's prompt cache is to be marked where the caller has not."""
     dropped: tuple[str, ...] = ()
     """The caller's parameters that the target cannot take, and that are left out."""
-    drops: Callable[[str], None] = _ignore_dropped
+    drops: Callable[[str], None] = ignore
     """Called with the name of each further parameter that is found not to be taken, and is left out."""
-    reaches: Callable[[bool], None] = _ignore_connection
+    reaches: Callable[[bool], None] = ignore
     """Called with False while there is no connection, so that nothing of the request can have left, and with True once
     there is one. An upstream that cannot tell does not call it: the request then counts as sent from the start.
     """
 
 
 def took_too_long(call: UpstreamCall) -> UpstreamTimeout:
-    """The error for a reply that took all the time that the call had."""
+    """Return the error for a reply that took all the time that the call had."""
     return UpstreamTimeout(
         f"The upstream did not finish its answer within {call.total_timeout_s:g} s (`providers.timeouts.total_s`, or less "
         "where the request's deadline left less).",
@@ -62,11 +58,11 @@ class NoRoomForReply(UpstreamError):
 
 
 READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp, HeldTooMuch)
-"""What reading a reply may raise; `read_error` turns it into an UpstreamError."""
+"""Errors that reading a reply may raise; `read_error` turns them into an UpstreamError."""
 
 
 def read_error(error: Exception, call: UpstreamCall) -> UpstreamError:
-    """The error for a reply whose connection failed while it was read."""
+    """Return the error for a reply whose connection failed while it was read."""
     deployment_id = call.deployment.deployment_id
     if isinstance(error, ReplySilent):
         return UpstreamTimeout(
@@ -94,25 +90,25 @@ class UpstreamStream(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether all of it was read, so that `read` returns None at once. False as long as that is not known."""
+        """True when all of it was read, so that `read` returns None at once. False as long as that is not known."""
         ...
 
     async def read(self) -> list[Event] | None:
-        """The next events (at least one), or None after the end marker.
+        """Return the next events (at least one), or None after the end marker.
 
         Raises an UpstreamError when the reply is cut, silent too long or malformed.
         """
         ...
 
     def unread(self) -> list[Event]:
-        """Events that arrived and were not read; never waits, never fails.
+        """Return events that arrived and were not read; never waits, never fails.
 
         Called before an abandoned stream is cut: the upstream generated them, so they are metered.
         """
         ...
 
     async def aclose(self) -> None:
-        """Returns the connection to the pool, or cuts it when the reply was not read to its end. Idempotent."""
+        """Return the connection to the pool, or cut it when the reply was not read to its end. Idempotent."""
         ...
 
 
@@ -129,7 +125,7 @@ class Upstream(Protocol):
     """A client of one protocol, for many deployments."""
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
-        """Sends the request, and returns once a success status arrived. Raises an UpstreamError otherwise."""
+        """Send the request, and return once a success status arrived. Raises an UpstreamError otherwise."""
         ...
 
     async def aclose(self) -> None: ...

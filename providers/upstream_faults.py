@@ -54,7 +54,7 @@ _OURS: Final[Mapping[str, str]] = {
     "model": "model name or address",
     "address": "model name or address",
 }
-"""What of ours is refused, in the words that callers read."""
+"""Things of ours that are refused, in the words that callers read."""
 _MOST_NESTED: Final = 4
 _MOST_ENTRIES: Final = 8
 
@@ -80,7 +80,7 @@ class _Fault(msgspec.Struct, frozen=True):
     """A code that says more than `code`, from what stands beside it."""
     details: Any = None
     around: tuple[str, ...] = ()
-    """How the texts of JSON begin that it was found in."""
+    """The beginnings of the texts of JSON that it was found in."""
 
 
 def error_of_status(
@@ -92,7 +92,7 @@ def error_of_status(
     secret: str | None = None,
     now: datetime | None = None,
 ) -> UpstreamError:
-    """The error for a reply with a status other than success."""
+    """Return the error for a reply with a status other than success."""
     fault = _fault_of_body(body)
     said = fault.message or _TAG.sub(" ", body[:_MOST_READ].decode(errors="replace"))
     told = status
@@ -104,7 +104,7 @@ def error_of_status(
 
 
 def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) -> UpstreamError:
-    """The error for an error object inside a reply that began with status 200."""
+    """Return the error for an error object inside a reply that began with status 200."""
     fault = _fault_of(error)
     status = fault.status or status_of(fault.finer or fault.code, fault.kind) or SERVER_FAULT
     error = _error(status, fault, {}, deployment_id, secret, fault.message, None)
@@ -112,7 +112,7 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
 
 
 def without_repeated_words(error: UpstreamError, sent: Mapping[str, bytes]) -> UpstreamError:
-    """The error without what its request says itself. Providers repeat words of a request, some before any of their own, and
+    """Return the error without what its request says itself. Providers repeat words of a request, some before any of their own, and
     whoever could write there that our account is empty would take the deployment from everybody. Then the status counts alone.
 
     `sent` has the raw fields of the request.
@@ -140,7 +140,7 @@ def _with_the_status_alone(
 
 
 def _says_any(sent: Mapping[str, bytes], words: Iterable[str]) -> bool:
-    """Whether one of these words stands in the fields, by their letters and digits alone."""
+    """Return whether one of these words stands in the fields, by their letters and digits alone."""
     wanted = [_letters(each.encode(errors="replace")) for each in words]
     for name, raw in sent.items():
         # The name of the model is in the errors about it.
@@ -163,7 +163,7 @@ _NO_LETTERS: Final = bytes(each for each in range(256) if not bytes([each]).isal
 
 
 def _unescaped(raw: bytes) -> bytes:
-    """The letters of a JSON value, without those that are the second half of an escape."""
+    """Return the letters of a JSON value, without those that are the second half of an escape."""
     if b"\\" not in raw:
         return raw
     for escape in (b"\\\\", b"\\n", b"\\t", b"\\r", b"\\b", b"\\f"):
@@ -202,7 +202,7 @@ def _fault_of_others(
     detail: str,
     now: datetime | None,
 ) -> UpstreamError:
-    """The error of a refusal that is not the request's."""
+    """Return the error of a refusal that is not the request's."""
     if refusal.owner == "operator":
         what = _OURS.get(refusal.reason, "call")
         return UpstreamRefusedUs(
@@ -255,7 +255,7 @@ def original_of(error: UpstreamError, bodies: Iterable[bytes], secret: str | Non
 
 
 def without_echo(text: str, sent: Iterable[bytes]) -> str:
-    """An upstream's cleaned text without what it repeats of the request: logs and pages hold nothing of a prompt.
+    """Return an upstream's cleaned text without what it repeats of the request: logs and pages hold nothing of a prompt.
 
     `sent` are the request's raw fields. Of each long one its beginning and its end are looked at.
     """
@@ -279,7 +279,7 @@ def without_echo(text: str, sent: Iterable[bytes]) -> str:
 
 
 def clean(text: str, limit: int = _MAX_MESSAGE_CHARS, secret: str | None = None) -> str:
-    """An upstream's text made safe to show: one line of at most `limit` characters, keys masked."""
+    """Return an upstream's text made safe to show: one line of at most `limit` characters, keys masked."""
     # Far more than is shown is enough to judge what is shown, and bounds the work.
     text = text[: limit * 4]
     if secret:
@@ -318,7 +318,7 @@ def _fault_of_body(body: bytes) -> _Fault:
 
 
 def _fault_of(found: Any, depth: int = 0) -> _Fault:
-    """The fault in any of the dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, the flat one of SGLang, TensorRT-LLM,
+    """Return the fault in any of the dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, the flat one of SGLang, TensorRT-LLM,
     DeepSpeed-MII and old vLLMs, Gemini's array, FastAPI's `{detail}`, which may hold any of them or a list, and the error of
     another provider as a text of JSON within any of them.
     """
@@ -353,7 +353,7 @@ def _fault_of(found: Any, depth: int = 0) -> _Fault:
 
 
 def _within(text: str, outer: _Fault, depth: int) -> _Fault:
-    """The fault that a text of JSON tells, with what only the one around it says; `outer` for any other text."""
+    """Return the fault that a text of JSON tells, with what only the one around it says; `outer` for any other text."""
     text = text.strip()
     if not text.startswith(("{", "[{")) or depth > _MOST_NESTED:
         return outer
@@ -377,7 +377,7 @@ def _within(text: str, outer: _Fault, depth: int) -> _Fault:
 
 
 def _fault_of_list(found: list[Any], depth: int) -> _Fault:
-    """The first fault of a list, or all that FastAPI finds wrong with a body."""
+    """Return the first fault of a list, or all that FastAPI finds wrong with a body."""
     wrong = [each for each in found[:_MOST_ENTRIES] if isinstance(each, dict) and isinstance(each.get("msg"), str)]
     if not wrong:
         return _fault_of(found[0], depth + 1) if found and depth <= _MOST_NESTED else _Fault("")
@@ -389,7 +389,7 @@ def _place(loc: Any) -> str:
 
 
 def _finer(found: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
-    """A code beside the error's own: Google's reason, Anthropic's in `details`, OpenRouter's in `metadata`."""
+    """Return a code beside the error's own: Google's reason, Anthropic's in `details`, OpenRouter's in `metadata`."""
     details = found.get("details")
     if isinstance(details, dict):
         return _text(details, "error_code")

@@ -88,11 +88,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     longest_tokens: int = 0
     """Estimated tokens of the longest of them, which has to fit the target's context."""
     unit: str = ""
-    """What it uses beside tokens, as `cost.prices.UNIT` names it; empty for none."""
+    """The unit that it uses beside tokens, as `cost.prices.UNIT` names it; empty for none."""
     units_milli: int = 0
-    """How much of that, in thousandths: what was asked for, or likely."""
+    """The amount of it, in thousandths: as asked for, or likely."""
     most_units_milli: int = 0
-    """How much of that at most."""
+    """The most of it, in thousandths."""
     stream: bool = False
     include_usage: bool = False
     """The caller asked for the usage chunk (`stream_options.include_usage`)."""
@@ -129,7 +129,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     for_text: Mapping[str, msgspec.Raw] | None = None
     """The whole body for engines of one's own that complete a text as it is, in place of `fields`; None for a chat."""
     text_needs: frozenset[str] = frozenset()
-    """What only some of those engines do, of `providers.parameters.TEXT`."""
+    """Abilities that only some of those engines have, of `providers.parameters.TEXT`."""
     given_tokens: int = 0
     """Tokens of a prompt that came as numbers."""
     as_written: AsWritten | None = None
@@ -161,14 +161,14 @@ EVENTS_TYPE: Final = "text/event-stream"
 
 
 class UsedUnits(msgspec.Struct, frozen=True):
-    """What an upstream said that it used beside tokens."""
+    """An upstream's usage beside tokens."""
 
     unit: str
     milli: int
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Events in a row that differ in nothing but the piece of text that each says."""
+    """A number of events in a row that differ in nothing but the piece of text that each says."""
 
     before: bytes
     """The payload of each up to its piece."""
@@ -177,7 +177,7 @@ class Run(msgspec.Struct, frozen=True):
     after: bytes
     """The payload of each behind its piece, without usage."""
     tokens: int
-    """How many of them have text."""
+    """The number of them that have text."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -211,7 +211,7 @@ class Event(msgspec.Struct, frozen=True):
     """
     units: UsedUnits | None = None
     media_type: str = ""
-    """What a payload that passes as it is is a piece of; empty for JSON."""
+    """The media type of a payload that passes as it is; empty for JSON."""
     run: Run | None = None
     """The upstream's events that this one stands for, where it says what several said."""
 
@@ -290,7 +290,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def completes_text(request: ChatRequest, deployment: Deployment) -> bool:
-    """True when the deployment is to complete a text rather than to answer a chat."""
+    """Return True when the deployment is to complete a text rather than to answer a chat."""
     return request.for_text is not None and deployment.kind in OWN_ENGINES
 
 
@@ -308,7 +308,7 @@ _ENDED: Final[Mapping[Any, str | None]] = {"": None, "eos_token": "stop", "stop_
 
 
 def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
-    """A completed text as a chat completion, so that whatever follows knows one shape; anything else as it is."""
+    """Return a completed text as a chat completion, so that whatever follows knows one shape; anything else as it is."""
     try:
         reply = json.loads(payload)
     except (ValueError, RecursionError):
@@ -324,7 +324,7 @@ def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
 
 
 def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
-    """One JSON payload as an Event. Raises MalformedReply, or the UpstreamError for an error object in it."""
+    """Return one JSON payload as an Event. Raises MalformedReply, or the UpstreamError for an error object in it."""
     # True where `words` would not be all that is to be written.
     has_more = False
     try:
@@ -375,7 +375,7 @@ _ERROR: Final = b'"error"'
 
 
 def _words_of(choices: list[_Choice]) -> str:
-    """The text of the one choice that has nothing but text; empty for all others."""
+    """Return the text of the one choice that has nothing but text; empty for all others."""
     first = choices[0]
     part = first.delta
     if len(choices) > 1 or part is None or first.logprobs is not None or first.index not in _FIRST:
@@ -384,7 +384,7 @@ def _words_of(choices: list[_Choice]) -> str:
 
 
 def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
-    """A whole reply to a request for embeddings, as one event. Raises as `decode_event` does."""
+    """Return a whole reply to a request for embeddings, as one event. Raises as `decode_event` does."""
     payload = payload.removeprefix(_BOM)
     try:
         reply = _decode_embeddings(payload)
@@ -401,7 +401,7 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
 
 
 def _refuse_bare_error(payload: bytes, deployment_id: str, secret: str | None) -> None:
-    """Raises the UpstreamError for an error that no `error` is around, as of SGLang and Mistral, or an array, as of Gemini."""
+    """Raise the UpstreamError for an error that no `error` is around, as of SGLang and Mistral, or an array, as of Gemini."""
     if _ERROR not in payload:
         return
     try:
@@ -414,7 +414,7 @@ def _refuse_bare_error(payload: bytes, deployment_id: str, secret: str | None) -
 
 
 def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyAnyUsage:
-    """A reply with a usage of any type: an odd usage must not cost a caller the answer. Raises MalformedReply."""
+    """Return a reply with a usage of any type: an odd usage must not cost a caller the answer. Raises MalformedReply."""
     try:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _decode(payload)
@@ -426,7 +426,7 @@ def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyAnyU
 
 
 def on_one_line(payload: bytes) -> bytes:
-    """The payload on one line: JSON strings have no raw line ends, so all of them may become spaces."""
+    """Return the payload on one line: JSON strings have no raw line ends, so all of them may become spaces."""
     if payload[:2] == b'{"' and _LF not in payload and _CR not in payload:
         return payload
     text = payload.translate(_SPACES_FOR_LINE_ENDS).strip()
@@ -434,7 +434,7 @@ def on_one_line(payload: bytes) -> bytes:
 
 
 def _without_lone_surrogates(payload: bytes) -> bytes:
-    r"""Half of a surrogate pair (`\ud83d`) becomes the replacement character, for decoding only.
+    r"""Return half of a surrogate pair (`\ud83d`) becomes the replacement character, for decoding only.
 
     Engines that cut an emoji between two events write such halves; the caller's client joins them.
     """
@@ -444,7 +444,7 @@ def _without_lone_surrogates(payload: bytes) -> bytes:
 
 
 def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
-    """An event's payload as a mapping of its fields to raw JSON. Never fails on the payload of an Event."""
+    """Return an event's payload as a mapping of its fields to raw JSON. Never fails on the payload of an Event."""
     try:
         return _decode_fields(payload)
     except msgspec.DecodeError:
@@ -454,13 +454,13 @@ def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _parts_chars(content: Any) -> int:
-    """Characters of a list of content parts, which some upstreams send in place of text."""
+    """Return characters of a list of content parts, which some upstreams send in place of text."""
     parts = content if isinstance(content, list) else ()
     return sum(len(text) for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
 
 
 def _non_content_chars(part: _Delta) -> int:
-    """Characters generated beside the content: refusals, reasoning and tool calls."""
+    """Return characters generated beside the content: refusals, reasoning and tool calls."""
     texts = (part.refusal, part.reasoning_content or part.reasoning)
     chars = sum(len(text) for text in texts if isinstance(text, str))
     chars += sum(_function_chars(call.function) for call in part.tool_calls or ())
@@ -474,7 +474,7 @@ def _function_chars(function: _Function | None) -> int:
 
 
 def completion_as_chunk(payload: bytes, deployment_id: str) -> bytes:
-    """A whole completion as one chunk, for an upstream that ignored `stream: true`. Raises MalformedReply."""
+    """Return a whole completion as one chunk, for an upstream that ignored `stream: true`. Raises MalformedReply."""
     try:
         # Python's own decoder: it takes half a letter, as callers' clients do.
         reply = json.loads(payload)
@@ -509,7 +509,7 @@ _decode_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 
 
 def field_of(request: ChatRequest, name: str, deployment_id: str) -> Any:
-    """A field of the caller's body, decoded in full; None when absent.
+    """Return a field of the caller's body, decoded in full; None when absent.
 
     Raises CannotCarry for JSON that cannot be decoded, such as numbers out of range.
     """
@@ -535,7 +535,7 @@ def upstream_body(
     engine_fields: Mapping[str, Any] = MappingProxyType({}),
     dropped: Collection[str] = (),
 ) -> bytes:
-    """The caller's body with the upstream's model name; a stream is always asked for its usage.
+    """Return the caller's body with the upstream's model name; a stream is always asked for its usage.
 
     Raw values are copied as they came: messages are not decoded and encoded again. `engine_fields` stand in the place of
     the caller's, and `dropped` are left out.
@@ -570,7 +570,7 @@ def _body_as_written(
     own_fields: Mapping[str, Any],
     dropped: Collection[str],
 ) -> bytes:
-    """The body in the caller's own dialect. `own_fields` and `dropped` go by chat's names."""
+    """Return the body in the caller's own dialect. `own_fields` and `dropped` go by chat's names."""
     fields: dict[str, Any] = {**written.fields, "model": model_of_dialect(deployment), "stream": request.stream}
     if _REASONER.match(deployment.upstream_model):
         fields.update(written.for_reasoners)
@@ -594,7 +594,7 @@ _REASONER: Final = re.compile(r"(?:o\d|gpt-[5-9]|codex)(?!.*chat)")
 
 
 def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
-    """Chooses among chat's fields those that this deployment takes, for a caller that did not choose them."""
+    """Choose among chat's fields those that this deployment takes, for a caller that did not choose them."""
     if deployment.kind in OWN_ENGINES:
         fields.update(request.for_engines)
     if deployment.kind != "azure" and _OPENAI_HOST not in deployment.base_url:
@@ -607,17 +607,17 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
 
 
 _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
-"""What is told when it is left out; the rest are notes that change nothing in an answer."""
+"""Fields that are told when they are left out; the rest are notes that change nothing in an answer."""
 
 
 def speaks_anthropic(deployment: Deployment) -> bool:
-    """True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
+    """Return True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
     name = deployment.upstream_model
     return deployment.kind == "litellm" and (name.startswith("anthropic/") or "claude" in name)
 
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
-    """What a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
+    """List what a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
     if not request.translated or request.as_written is not None:
         return ()
     if request.in_messages is not None and deployment.speaks_messages:

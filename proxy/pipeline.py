@@ -30,9 +30,9 @@ from proxy.http.request_id import new_request_id
 from proxy.judge.escalation import BetterAnswers
 from proxy.judge.two_answers import TwoAnswers
 from proxy.learning.shadow import Shadow
-from proxy.parse.authentication import caller_by_key
-from proxy.parse.chat_request import AUTO, RequestHeaders, is_replaceable, read_headers
+from proxy.parse.chat_request import AUTO, is_replaceable
 from proxy.parse.count_tokens import counted
+from proxy.parse.headers import RequestHeaders, caller_by_key, read_headers
 from proxy.parse.json_bounds import check_structure, is_heavy
 from proxy.parse.parsed_request import ParsedRequest, TagBounds, parsed_request
 from proxy.parse.uploads import Uploads

@@ -28,7 +28,7 @@ from proxy.dispatch.dispatcher import Committed
 from proxy.dispatch.upstream_fields import call_fields, left_out_fields
 from proxy.errors import NoEligibleTarget
 from proxy.http.in_memory import InMemoryExchange
-from proxy.parse.chat_request import read_headers
+from proxy.parse.headers import read_headers
 from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
 from proxy.plan.route_plan import Candidate, likely_most_nanousd, most_nanousd

@@ -19,7 +19,7 @@ from proxy.http.head import Header
 from proxy.http.in_memory import post_of
 from proxy.http.request_id import new_request_id
 from proxy.http.websocket import PROTOCOL, WebSocket
-from proxy.parse.chat_request import RequestHeaders, read_headers
+from proxy.parse.headers import RequestHeaders, read_headers
 from proxy.parse.wires.reading import encoded, object_of
 from proxy.parse.wires.responses.parser import read_warming
 from proxy.parse.wires.responses.wire import RESPONSES

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from providers.config import SecretRef, is_reference
 from providers.target import CacheIsolation, OwnEngine
-from selfhosted.sleeping.turns import Rules
+from selfhosted.model_swap.turns import Rules
 from settings.types import Finite, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -20,14 +20,14 @@ _ORIGIN: Final = r"^https?://[^\s/?#@]+$"
 PREFILL: Final = "prefill"
 _PART_NAME: Final = 64 - len(f"/{PREFILL}")
 PartDoes = Literal["all", "answers", "reads"]
-"""What a part's replicas do: whole requests, only generating where prompts are read elsewhere, or only reading prompts."""
+"""The work of a part's replicas: whole requests, only generating where prompts are read elsewhere, or only reading prompts."""
 _HOST: Final = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_NAME)]
 
 
 def _reachable(origin: str) -> str:
-    """Checks that the origin has a host and a valid port, so that later parsing cannot fail."""
+    """Check that the origin has a host and a valid port, so that later parsing cannot fail."""
     parts = urlsplit(origin)
     if not parts.hostname or parts.port == 0:
         raise ValueError("has no host, or no port that there is")
@@ -98,17 +98,15 @@ class KubernetesConfig(Section):
     port: int | str = Field(default="http", description="The port's name or number.")
     scheme: Literal["http", "https"] = Field(default="http", description="How the engines are spoken to.")
     every_s: Finite = Field(default=2.0, ge=0.1, le=3_600, description="How often it is asked.")
-    api: Origin | None = Field(
-        default=None, description="The API server; that of the cluster this process runs in when not set."
-    )
+    api: Origin | None = Field(default=None, description="The API server; default the own cluster's.")
     token: SecretRef | None = Field(
-        default=None, description="Where the API's bearer token is found; the pod's service account when not set."
+        default=None, description="The API's bearer token; default the pod's service account."
     )
     ca_file: str | None = Field(
         default=None,
         min_length=1,
         max_length=1_024,
-        description="The certificates (PEM) that the API's is signed by; without `api` those of the pod's service account.",
+        description="Certificates (PEM) of the API server; default the service account's.",
     )
 
 
@@ -119,11 +117,9 @@ class RegistrationConfig(Section):
     networks: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
         min_length=1,
         max_length=64,
-        description="The networks that their addresses must lie in, such as 10.0.0.0/8: nobody registers anything else.",
+        description="Networks that their addresses must lie in, such as 10.0.0.0/8.",
     )
-    ttl_s: Finite = Field(
-        default=15.0, ge=1, le=3_600, description="Who did not say again for this long that it is there, is gone."
-    )
+    ttl_s: Finite = Field(default=15.0, ge=1, le=3_600, description="A registration not renewed for this long is gone.")
 
 
 class WatchConfig(Section):
@@ -131,23 +127,21 @@ class WatchConfig(Section):
 
     every_s: Finite = Field(default=1.0, ge=0.05, le=60, description="How often each is probed and read.")
     timeout_s: Finite = Field(default=0.8, gt=0, le=60, description="How long a probe or a reading may take.")
-    misses: int = Field(
-        default=3, ge=1, le=100, description="Probes in a row that were not answered, after which a replica is down."
-    )
+    misses: int = Field(default=3, ge=1, le=100, description="Missed probes in a row that make a replica down.")
     stale_s: Seconds = Field(default=5.0, description="Statistics that are older are unknown, not idle.")
     silent_s: Finite = Field(
         default=5.0,
         ge=0,
         le=600,
-        description="A replica that is well by its probes and yet has given nobody a first token for this long, nor for three times "
-        "as long as was to be expected, loses the streams that wait there to another one. 0 leaves them waiting.",
+        description="A replica with good probes but no first token for this long (and three times the expected "
+        "time) loses its waiting streams to others. 0: never.",
     )
     max_bytes: int = Field(
         default=2_000_000, ge=1_000, le=50_000_000, description="Of a longer page of metrics nothing is believed."
     )
     max_suspicion_s: Seconds = Field(
         default=30.0,
-        description="A replica whose probes are fine but whose requests fail again and again gets none for up to this long.",
+        description="A replica with good probes but failing requests gets none for up to this long.",
     )
     health_path: str = Field(
         default="/health", pattern=r"^/[^\s?#]*$", max_length=256, description="Answered with 200."
@@ -162,23 +156,139 @@ class WatchConfig(Section):
         default=None,
         ge=1,
         le=65_535,
-        description="Where metrics have a port of their own, such as Triton's 8002; otherwise the engine's port.",
+        description="Port of metrics where they have their own, such as Triton's 8002.",
     )
     gpu_metrics_url: str | None = Field(
         default=None,
         max_length=2_048,
         pattern=r"^https?://[^\s?#@]+$",
-        description="A DCGM exporter's page; `{host}` stands for the replica's host. Without one GPU memory is not known.",
+        description="A DCGM exporter's page; `{host}` is the replica's host.",
     )
     kv_events_port: KvPort | None = Field(
         default=None,
-        description="vLLM's KV events (ZeroMQ) on each replica's host: a port, or such as `+1000`, so much above the "
-        "replica's own, where several engines share a host. Without it what is cached is inferred.",
+        description="Port of vLLM's KV events (ZeroMQ) on each replica's host; `+1000` is relative to the "
+        "replica's port. Without it cache contents are inferred.",
     )
     kv_replay_port: KvPort | None = Field(
         default=None,
-        description="Where missed KV events are asked for again (`replay_endpoint`); without it what is missed makes the "
-        "gateway forget what that engine told.",
+        description="Where missed KV events are requested again (`replay_endpoint`); without it a gap drops "
+        "what that engine told.",
+    )
+
+
+class BalanceTuning(Section):
+    """The tuned constants of the choice of a replica. Each description tells where its value comes from."""
+
+    # A second of prefill and a second of waiting.
+    prefill_weight: Finite = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="Weight of a second of the request's own prefill against a second of waiting: prefill also delays every later "
+        "request. Simulated on the conversation trace, 1 to 2 give the same first tokens within 1.5 %, and 2 gives 1 to 2 points "
+        "more hits; 3 costs up to 3 %, 6 up to 10 %.",
+    )
+    prefill_weight_beside: Finite = Field(
+        default=0.8,
+        ge=0,
+        le=100,
+        description="The same weight where the cached prefix is itself still being read. Simulated on bursts of one prefix, 1 gives "
+        "first tokens a tenth later.",
+    )
+    beside_wait_s: Finite = Field(
+        default=0.1,
+        ge=0,
+        le=60,
+        description="Seconds of waiting for such a read below which no second copy is made. By judgement.",
+    )
+    # Load above which a second of prefill counts more.
+    crowded_wait_s: Finite = Field(
+        default=1.0,
+        gt=0,
+        le=600,
+        description="Seconds of waiting at the least busy replica at which prefill counts twice as much. By judgement.",
+    )
+    gateway_wait_weight: Finite = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="Seconds of such waiting that a second in the gateway's queue counts for. Simulated on the conversation trace at "
+        "three times its load, 1 to 4 give first tokens up to a third sooner than 0.",
+    )
+    max_crowding: Finite = Field(
+        default=30.0,
+        ge=0,
+        le=10_000,
+        description="The most that crowding adds to prefill's weight, as a factor, so that waiting for a cache is bounded. By judgement.",
+    )
+    adapter_load_s: Finite = Field(
+        default=1.5, ge=0, le=600, description="Seconds assumed for loading a LoRA adapter. An estimate for vLLM."
+    )
+    attention_tokens: int = Field(
+        default=60_000,
+        ge=1_000,
+        le=100_000_000,
+        description="Tokens of context behind which a token takes twice as long to prefill. Computed: 53,000 for Llama 70B, 31,000 for 8B.",
+    )
+    # Candidates before any scores.
+    roomy_kv_usage: Finite = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Part of the KV cache in use below which a replica has room enough that full ones are left alone. By judgement.",
+    )
+    # A fleet in which all have long queues.
+    saturated_wait_s: Finite = Field(
+        default=8.0,
+        gt=0,
+        le=3_600,
+        description="Seconds of waiting at the least busy replica from which on parts are weighed instead of seconds, whose errors would "
+        "feed themselves. By simulation.",
+    )
+    saturated_prefix_weight: Finite = Field(
+        default=3.0, ge=0, le=100, description="Weight there of the part of the prompt to be read. From llm-d's chart."
+    )
+    saturated_queue_weight: Finite = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="Weight there of the place between the shortest and the longest queue. From llm-d's chart.",
+    )
+    saturated_kv_weight: Finite = Field(
+        default=2.0, ge=0, le=100, description="Weight there of the part of the KV cache in use. From llm-d's chart."
+    )
+    # Ties, and consistent hashing.
+    tie_s: Finite = Field(
+        default=0.01,
+        ge=0,
+        le=60,
+        description="Seconds by which scores may differ and still count as equal. By judgement.",
+    )
+    min_visibility: Finite = Field(
+        default=0.42,
+        ge=0,
+        le=1,
+        description="Part of the pool's requests that a process must know of to trust its own view; below it uses consistent hashing. "
+        "Simulated: one of two hosts does better by its own view, one of three does not.",
+    )
+    ring_choices: int = Field(
+        default=3,
+        ge=1,
+        le=16,
+        description="Replicas along the ring among which such a process chooses. Simulated on ten traces with four and eight hosts, 3 "
+        "give first tokens a tenth sooner than 1, and 2 a little less.",
+    )
+    home_cached_part: Finite = Field(
+        default=0.9,
+        ge=0,
+        le=1,
+        description="Part of the prompt not known to be cached that such a process assumes cached at the conversation's home. By simulation.",
+    )
+    mean_decay: Finite = Field(
+        default=0.98,
+        gt=0,
+        lt=1,
+        description="What a past request counts in running means after each new one: at 0.98 about the last fifty count. By judgement.",
     )
 
 
@@ -211,7 +321,11 @@ class BalanceConfig(Section):
         default=1.25,
         ge=1,
         le=100,
-        description="Consistent hashing passes over a replica that has more than so many times the mean load.",
+        description="Consistent hashing skips a replica above this multiple of the mean load.",
+    )
+    tuning: BalanceTuning = Field(
+        default=BalanceTuning(),
+        description="Constants of the decision, tuned by simulation; leave them out for the tuned values.",
     )
 
 
@@ -228,13 +342,13 @@ class RoomConfig(Section):
         default=65_536,
         ge=1,
         le=1_000_000_000,
-        description="Tokens that a replica holds whose engine does not tell. Read where a queue before the pool has no size of its own.",
+        description="Capacity assumed for a replica whose engine does not report it, where the queue has no size.",
     )
     overcommit: Finite = Field(
         default=1.0,
         ge=0.1,
         le=100,
-        description="Such a queue lets in so many times what the caches hold: prompts that share their beginning share its place.",
+        description="Multiple of the caches' capacity that such a queue admits, since prompts share prefixes.",
     )
 
 
@@ -268,9 +382,9 @@ class ScaleConfig(Section):
     )
     objective: Literal["latency", "economic"] | None = Field(
         default=None,
-        description="`latency` has as many as first tokens in time need. `economic` has those whose hours cost less than the "
-        "same work at the cheapest capable model elsewhere; what they do not carry goes there. When not set, `economic` "
-        "where `cost.pools` has the pool's price and there is such a model, otherwise `latency`.",
+        description="`latency`: enough replicas for first tokens in time; `economic`: those whose hours cost "
+        "less than the same work elsewhere. Default: `economic` where `cost.pools` has the price "
+        "and a model elsewhere is capable.",
     )
     forecast: bool = Field(
         default=True, description="Expects what the same time of earlier days brought, one cold start ahead."
@@ -286,13 +400,13 @@ class ScaleConfig(Section):
     max_step_down: int = Field(default=1, ge=1, le=10_000, description="Replicas that one decision takes away at most.")
     max_step_down_share: Share = Field(
         default=0.2,
-        description="The same as a part of the pool, where that is more: large pools come down as fast as small ones.",
+        description="The same as a share of the pool, where that is more.",
     )
     max_usd_per_hour: Finite | None = Field(
         default=None,
         gt=0,
         le=1_000_000,
-        description="The pool's GPUs may cost so much an hour, by `cost.pools`; it grows no further.",
+        description="Bound on the pool's cost an hour, by `cost.pools`.",
     )
 
     @model_validator(mode="after")
@@ -310,24 +424,23 @@ class LaunchConfig(Section):
     command: tuple[str, ...] = Field(
         min_length=1,
         max_length=256,
-        description="The program and its arguments; `{port}`, `{host}` and `{name}` are filled in. No shell is used.",
+        description="Program and arguments; `{port}`, `{host}` and `{name}` are filled in. No shell.",
     )
     environment: Annotated[dict[str, str], AfterValidator(_without_secrets)] = Field(
         default_factory=dict,
         max_length=256,
-        description="Added to its environment as it stands, so no secrets: those it finds where the command is run.",
+        description="Added to its environment as written, so no secrets.",
     )
     low_load_arguments: tuple[str, ...] = Field(
         default=(),
         max_length=64,
-        description="Added to the command of one that is started while the pool's caches are below `scale.memory_low`, "
-        "such as speculative decoding's, which helps at low load and hurts at peak.",
+        description="Added when an engine starts below `scale.memory_low`, such as speculative decoding.",
     )
     host: str = Field(default="127.0.0.1", min_length=1, max_length=253, pattern=_HOST, description="Where it listens.")
     address: str | None = Field(
         default=None,
         max_length=45,
-        description="The IP address that the gateway reaches it at, where that is not `host`.",
+        description="IP address for the gateway, where it is not `host`.",
     )
     first_port: int = Field(default=8100, ge=1, le=65_535, description="Ports are taken from here on.")
     ready_s: Finite = Field(default=600.0, gt=0, le=7_200, description="One that is not ready by then is ended.")
@@ -341,16 +454,15 @@ class LaunchConfig(Section):
         default=0,
         ge=0,
         le=64,
-        description="So many engines that are no longer wanted sleep instead of ending, and wake in seconds: vLLM's, started with "
-        "`--enable-sleep-mode` and VLLM_SERVER_DEV_MODE=1 (on a loopback or behind a firewall, as that opens more than sleep). Their "
-        "weights stay in main memory, and their GPUs are free for others.",
+        description="Surplus engines that sleep instead of ending: vLLM's, with `--enable-sleep-mode` and "
+        "VLLM_SERVER_DEV_MODE=1 (behind a firewall). Weights stay in main memory.",
     )
     warm: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="So many engines more than are wanted are started ahead, and sleep until they are: as `keep_asleep`, before there was "
-        "a peak. Each needs free GPUs while it starts, and none while it sleeps.",
+        description="Engines started ahead of demand and put to sleep, as `keep_asleep`. Each needs free GPUs "
+        "only while it starts.",
     )
     grace_s: Finite = Field(
         default=30.0, ge=0, le=600, description="How long one may take to end after SIGTERM, before it is killed."
@@ -394,11 +506,11 @@ class PrefillConfig(Section):
         default=512,
         ge=1,
         le=10_000_000,
-        description="A prompt of which the answering replica lacks fewer tokens is read there. Tokens are estimated.",
+        description="Prompts with fewer uncached tokens are read by the answering replica.",
     )
 
     def reads(self, replica: str) -> bool:
-        """True for the name of one that only reads."""
+        """Return True for the name of one that only reads."""
         return fnmatchcase(replica, self.replicas)
 
     @model_validator(mode="after")
@@ -425,7 +537,7 @@ class PoolPart(NamedTuple):
 
 
 class HardwareConfig(Section):
-    """What a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
+    """The most that a pool's GPUs could do by their data sheet, for an estimate of how much of it is used."""
 
     flops_per_token: Finite = Field(
         gt=0, le=1e15, description="Operations that one token takes: twice the parameters that it passes."
@@ -433,7 +545,7 @@ class HardwareConfig(Section):
     peak_flops: Finite = Field(
         gt=0,
         le=1e20,
-        description="Operations a second of all GPUs of a replica, dense, at the precision of the weights.",
+        description="Dense operations a second of a replica's GPUs, at the weights' precision.",
     )
 
 
@@ -465,8 +577,8 @@ class PoolConfig(Section):
     )
     spot: bool = Field(
         default=False,
-        description="Its replicas run on nodes that the cloud may take back at any moment, so its models serve batch work alone: "
-        "their `tier_eligibility` is [batch].",
+        description="Its nodes may be reclaimed at any moment, so its models serve batch work only "
+        "(`tier_eligibility: [batch]`).",
     )
     priority_scheduling: bool = Field(
         default=False,
@@ -476,21 +588,21 @@ class PoolConfig(Section):
         default=None,
         ge=1,
         le=1_000_000,
-        description="The requests that one replica runs at once, where it does not say so itself: vLLM's `--max-num-seqs`. Batch work leaves a "
-        "tenth of them free, where no queue says `requests_in_flight`.",
+        description="vLLM's `--max-num-seqs`, where the engine does not report it. Batch work leaves a tenth "
+        "free unless a queue has `requests_in_flight`.",
     )
     read_ahead_tokens: int = Field(
         default=0,
         ge=0,
         le=8_192,
-        description="Prompts of batch work are read in pieces of so many tokens, so that who comes meanwhile waits for one piece and not "
-        "for a whole prompt; a multiple of the engine's blocks. For vLLM from 0.32 on, with `--enable-prefix-caching` and "
-        "`--enable-prompt-tokens-details`; 0 reads them as one.",
+        description="Chunk size in which prompts of batch work are prefilled, so that interactive prompts wait "
+        "for a chunk only; a multiple of the engine's block size. vLLM 0.32 or later with "
+        "`--enable-prefix-caching` and `--enable-prompt-tokens-details`; 0 is off.",
     )
     cache_isolation: CacheIsolation = Field(
         default="none",
-        description="Who shares cached prefixes: `none` isolates nobody; with `organisation` or `team` nobody can tell "
-        "from an answer's speed what another one asked (vLLM's cache_salt).",
+        description="Who shares cached prefixes; with `organisation` or `team` timing tells nothing to others "
+        "(vLLM's cache_salt).",
     )
     adapters: tuple[AdapterConfig, ...] = Field(default=(), max_length=1_000, description="LoRA adapters.")
     watch: WatchConfig = Field(default=WatchConfig(), description="How engines are probed and read.")
@@ -557,7 +669,7 @@ class PoolConfig(Section):
         )
 
     def is_in(self, part: "PoolPart", replica: str) -> bool:
-        """Whether a replica of that name is of this part."""
+        """Return whether a replica of that name is of this part."""
         return self.prefill is None or self.prefill.reads(replica) is (part.does == "reads")
 
     @property
@@ -567,7 +679,7 @@ class PoolConfig(Section):
 
 
 def _must_take_turns(pool: PoolConfig) -> None:
-    """Checks that a pool can share its GPUs. Raises ValueError."""
+    """Check that a pool can share its GPUs. Raises ValueError."""
     obstacles = {
         f"runs {pool.engine}; only vLLM sleeps": pool.engine != "vllm",
         "has `scale`; on shared GPUs there is room for no more replicas, so leave it out": pool.scale is not None,
@@ -582,7 +694,7 @@ def _must_take_turns(pool: PoolConfig) -> None:
 
 
 def _unique_names(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
-    """Checks that no two pools share a name or a target."""
+    """Check that no two pools share a name or a target."""
     names: set[str] = set()
     owners: dict[str, str] = {}
     for pool in pools:
@@ -601,14 +713,13 @@ def _unique_names(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
 class SharedGpusConfig(Section):
     """Pools whose engines stand on the same GPUs, so that one of the pools is awake at a time (vLLM's sleep mode)."""
 
-    name: Name = Field(description="What it is called in metrics and on pages; no pool is called so.")
+    name: Name = Field(description="Its name in metrics and pages; no pool's name.")
     pools: tuple[Name, ...] = Field(
         min_length=2, max_length=8, description="Their names. The first is awake to begin with."
     )
     level: Literal[1, 2] = Field(
         default=1,
-        description="Where the weights of a sleeping engine are: 1 keeps them in main memory, 2 nowhere, so that waking reads "
-        "them from the disk again.",
+        description="Where sleeping weights are: 1 in main memory, 2 on disk only.",
     )
     least_awake_s: Finite = Field(
         default=30.0, ge=0, le=86_400, description="A pool that was woken, and works, is not put to sleep sooner."
@@ -617,7 +728,7 @@ class SharedGpusConfig(Section):
         default=300.0,
         ge=1,
         le=86_400,
-        description="When somebody has waited for a pool for so long, it is next, whoever is served meanwhile.",
+        description="After this wait a pool is next in any case.",
     )
     drain_s: Finite = Field(
         default=120.0, ge=0, le=86_400, description="How long a pool may finish its work before its engines sleep."
@@ -626,14 +737,13 @@ class SharedGpusConfig(Section):
         default=4.0,
         ge=0.2,
         le=60,
-        description="After so long every gateway has noticed that a pool takes nothing new, and its engines' statistics show "
-        "what they still have.",
+        description="Time in which every gateway notices a drain and engine statistics are current.",
     )
     switch_s: Finite = Field(
         default=20.0,
         ge=0.1,
         le=3_600,
-        description="What putting one to sleep and waking another takes, until it has been measured.",
+        description="Estimated switch time until it has been measured.",
     )
 
     @field_validator("pools")
@@ -645,7 +755,7 @@ class SharedGpusConfig(Section):
 
     @property
     def rules(self) -> Rules:
-        """How its pools take turns."""
+        """The rules by which its pools take turns."""
         return Rules(
             pools=self.pools,
             least_awake_s=self.least_awake_s,
@@ -664,7 +774,7 @@ class SelfhostedSection(Section):
     )
     tells_other_hosts: bool = Field(
         default=True,
-        description="With Redis, gateways of several hosts tell each other which prompts they sent where, as sealed hashes and counts.",
+        description="With Redis, hosts tell each other which prompts went where, as sealed hashes and counts.",
     )
     shared_gpus: tuple[SharedGpusConfig, ...] = Field(
         default=(), max_length=50, description="Pools that share GPUs, of which one is awake at a time."
@@ -690,7 +800,7 @@ class SelfhostedSection(Section):
         return self
 
     def shared_by(self, pool: str) -> SharedGpusConfig | None:
-        """The shared GPUs that the pool's engines stand on; None where they have theirs for themselves."""
+        """Return the shared GPUs that the pool's engines stand on; None where they have theirs for themselves."""
         return next((group for group in self.shared_gpus if pool in group.pools), None)
 
     def pool_of_target(self) -> dict[str, str]:
@@ -698,7 +808,7 @@ class SelfhostedSection(Section):
         return {target: pool.name for pool in self.pools for target in pool.served}
 
     def upstream_models(self) -> dict[str, str]:
-        """The name by which its pool's engines have each target's model, by target id; adapters are models of their own."""
+        """Return the name by which its pool's engines have each target's model, by target id; adapters are models of their own."""
         return {
             target: pool.upstream_model
             for pool in self.pools

@@ -23,7 +23,7 @@ probes in a row were not answered, or its address is not usable."""
 
 
 NOT_READ_YET: Final = "its statistics were not read yet"
-"""Why statistics are unknown in the first moments of a replica."""
+"""The reason why statistics are unknown in the first moments of a replica."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ class PoolRoom(msgspec.Struct, frozen=True):
 
 
 class PoolReading(msgspec.Struct, frozen=True):
-    """Whose prompts a pool's replicas still read."""
+    """The reading of prompts at a pool's replicas."""
 
     clear: int
     """Lines whose prompts may be read by replicas that have read all that they have."""

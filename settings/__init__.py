@@ -1,1 +1,5 @@
-"""Base classes and error wording shared by the configuration's sections."""
+"""The base of every section of the configuration, and the numbers that many of them have. It imports pydantic alone.
+
+class RetryConfig(Section):
+budget_share: Share = Field(default=0.2, description="Retries beside recent requests, as a share.")
+"""

@@ -11,13 +11,13 @@ _OF_OTHERS: Final = 0o077
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing; those that are there stay as they are. Raises OSError."""
+    """Make a folder, and those above it that are missing; those that are there stay as they are. Raises OSError."""
     for each in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         each.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
 def private_file(path: Path) -> None:
-    """Makes an empty file where there is none, and takes others' rights from one that is there and ours.
+    """Make an empty file where there is none, and take others' rights from one that is there and ours.
 
     A file that is there is not opened: closing it would let go of every lock that this process has on it. What a disk or
     another owner forbids is left as it is.

@@ -32,10 +32,10 @@ _T = TypeVar("_T")
 
 Reloadable = Annotated[_T, _RELOADABLE]
 """The type of a key that SIGHUP changes at once, with all keys below it; any other keeps its value until a restart.
-Whatever consumes the key reads it anew each time, or is told by `LiveLine.reload`.
+Whatever consumes the key reads it anew each time, or is told by `ProcessPipeline.reload`.
 """
 
 
 def is_reloadable(field: FieldInfo) -> bool:
-    """Returns True for a field that a reload changes at once."""
+    """Return True for a field that a reload changes at once."""
     return _RELOADABLE in field.metadata

@@ -68,13 +68,13 @@ _BOUNDS = {
 
 
 def in_words(detail: ErrorDetails) -> str:
-    """One validation error of a single value, such as an environment variable, as the end of a sentence."""
+    """Return one validation error of a single value, such as an environment variable, as the end of a sentence."""
     expected = EXPECTED.get(detail["type"])
     return f"must be {expected}" if expected else bound(detail["type"], detail.get("ctx", {}))
 
 
 def bound(kind: str, context: Mapping[str, Any]) -> str:
-    """The bound that a value violates, as the end of a sentence; `kind` and `context` are pydantic's type and ctx."""
+    """Return the bound that a value violates, as the end of a sentence; `kind` and `context` are pydantic's type and ctx."""
     if context.get("min_length") == 1:
         return "must not be empty"
     # Pydantic tells a decimal bound as Python writes it.
@@ -83,7 +83,7 @@ def bound(kind: str, context: Mapping[str, Any]) -> str:
 
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word most similar to a misspelt one, or None."""
+    """Return the allowed word most similar to a misspelt one, or None."""
     by_shape = {_normalized(name): name for name in allowed}
     shape = _normalized(word)
     near = difflib.get_close_matches(shape, by_shape, n=1, cutoff=0.6)

@@ -2,7 +2,7 @@
 
     python -m tests.ill_upstream --port 9001 --port 9002
 
-Each port is a place of its own. A place that is well plays the scripts of `providers.scripted_server`, and answers a pool's probes as
+Each port is a place of its own. A place that is well plays the scripts of `testing.scripted.server`, and answers a pool's probes as
 vLLM does. `PUT /illness` with an `Illness` makes it ill, with `null` well again, and `GET /asked` says how often it was asked.
 The process may be killed and started again on the same ports; `ill_upstreams` serves places in the loop of a test.
 """
@@ -26,7 +26,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from providers.scripted_server import make_app
+from testing.scripted.server import make_app
 from tests.odd_engine import metrics_page
 from tests.redis_server import quiet_port
 

@@ -28,8 +28,8 @@ import msgspec
 
 _MODULES: Final = (
     "gateway.cli",
-    "gateway.control_plane",
-    "gateway.data_plane",
+    "gateway.process.control_plane",
+    "gateway.process.data_plane",
     "gateway.process.control",
     "gateway.process.serve",
     "gateway.process.worker",

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from providers.scripted_metered import add_metered_routes
+from testing.scripted.metered import add_metered_routes
 
 _PAGE = """\
 vllm:num_requests_running{{engine="0",model_name="own"}} {running}

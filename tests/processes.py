@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.store import AccountStore
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
-from providers.scripted_log import LogLine, read_log
+from testing.scripted.log import LogLine, read_log
 from tests.children import children_of
 from tests.nursery import Child, nursery
 from tests.running_gateway import PEPPER
@@ -269,7 +269,7 @@ def oracle(folder: Path) -> Iterator[Oracle]:
     """Serves scripts until the block ends."""
     log = folder / "upstream.jsonl"
     log.touch()
-    command = [sys.executable, "-m", "providers.scripted_server", "--log", str(log)]
+    command = [sys.executable, "-m", "testing.scripted.server", "--log", str(log)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
     try:
         assert process.stdout is not None

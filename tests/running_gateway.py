@@ -13,16 +13,16 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
-from dashboards.web.gateway import Gateway
-from dashboards.web.patience import be_more_patient
-from dashboards.webhooks.callbacks import CallbackDesk
+from api.web.gateway import Gateway
+from api.web.patience import be_more_patient
+from api.webhooks.callbacks import CallbackDesk
 from gateway.configuration.settings import Environment, load, peppers
-from gateway.control_plane import ControlPlane
-from gateway.data_plane import DataPlane
 from gateway.database import make_engine
-from gateway.live_line import LiveLine
-from gateway.public_server import open_server
-from gateway.runtime_folder import runtime_folder
+from gateway.process.control_plane import ControlPlane
+from gateway.process.data_plane import DataPlane
+from gateway.process.public_server import open_server
+from gateway.process.runtime_folder import runtime_folder
+from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.metrics import all_metrics
 from proxy.batch.batch_parts import BatchTier
 from proxy.http.server import HttpServer
@@ -54,7 +54,7 @@ class Running(msgspec.Struct, frozen=True):
         return f"{self.url}/v1"
 
     @property
-    def live(self) -> LiveLine:
+    def live(self) -> ProcessPipeline:
         """The line that answers callers."""
         return self.data.live
 

@@ -21,10 +21,10 @@ def hash_of(entry: Entry) -> str:
 
 
 def sealed(entry: Entry) -> Entry:
-    """A copy of the entry with its hash filled in."""
+    """Return a copy of the entry with its hash filled in."""
     return msgspec.structs.replace(entry, hash=hash_of(entry))
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a plain value: sorted keys, no blanks, no NaN."""
+    """Return the one JSON text of a plain value: sorted keys, no blanks, no NaN."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

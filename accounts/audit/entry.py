@@ -22,7 +22,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_principal(cls, principal: Principal, address: str = "") -> "Actor":
-        """The actor for a principal: a person who signed in, or a key's owner."""
+        """Return the actor for a principal: a person who signed in, or a key's owner."""
         return cls(
             kind=principal.kind,
             actor_id=principal.principal_id,
@@ -61,7 +61,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
     def differences(self) -> list[Difference]:
-        """The changed fields, with dotted names in alphabetical order."""
+        """Return the changed fields, with dotted names in alphabetical order."""
         before, after = _flat(_parsed(self.before)), _flat(_parsed(self.after))
         return [
             Difference(name=name, before=before.get(name), after=after.get(name))

@@ -115,7 +115,7 @@ class Change:
         team_id: str | None = None,
         organisation_id: str | None = None,
     ) -> None:
-        """Reports an object's state before and after; None means that it does not exist. Equal states are not logged."""
+        """Report an object's state before and after; None means that it does not exist. Equal states are not logged."""
         was, now = plain(before), plain(after)
         if was != now:
             self.add(object_kind, object_id, was, now, team_id=team_id, organisation_id=organisation_id)
@@ -130,7 +130,7 @@ class Change:
         team_id: str | None = None,
         organisation_id: str | None = None,
     ) -> None:
-        """Reports an object whether or not it changed. Raises ValueError for a malformed kind of object."""
+        """Report an object whether or not it changed. Raises ValueError for a malformed kind of object."""
         if not _KIND.fullmatch(object_kind):
             raise ValueError(f"{object_kind!r} is no kind of object")
         self.object_changes.append(
@@ -196,7 +196,7 @@ class AuditLog:
         after: Mapping[str, Any] | None = None,
         organisation_id: str | None = None,
     ) -> Entry:
-        """Appends one entry for an event that changes no object, such as signing in, and returns it."""
+        """Append one entry for an event that changes no object, such as signing in, and return it."""
         async with self.change(
             actor, action, team_id=team_id, reason=reason, organisation_id=organisation_id
         ) as change:
@@ -212,7 +212,7 @@ class AuditLog:
         after_number: int | None = None,
         limit: int = 50,
     ) -> list[Entry]:
-        """The entries that `search` finds."""
+        """Return the entries that `search` finds."""
         found = await self.search(scope, filters, before_number=before_number, after_number=after_number, limit=limit)
         return found.entries
 
@@ -253,7 +253,7 @@ class AuditLog:
         return LogEntries(entries[::-1] if forward else entries)
 
     async def _bounds(self, scope: Scope, filters: Filters) -> tuple[int, int]:
-        """The first and last entry number of the scope within the filters' time range; (0, -1) when there is none."""
+        """Return the first and last entry number of the scope within the filters' time range; (0, -1) when there is none."""
         days = Filters(first_us=filters.first_us, until_us=filters.until_us)
         number = col(AuditEntryRow.number)
         # Each by itself: an index has one at either end.
@@ -295,12 +295,12 @@ class AuditLog:
             left = None if left is None else left - len(found)
 
     async def head(self) -> tuple[int, str]:
-        """The last entry's number and hash; 0 and zeros before the first. Raises AuditHeadMissing."""
+        """Return the last entry's number and hash; 0 and zeros before the first. Raises AuditHeadMissing."""
         async with self._engine.connect() as connection:
             return _head_of((await connection.execute(_HEAD)).first())
 
     async def verify(self, anchors: Sequence[Anchor] = ()) -> VerifyResult:
-        """Checks every entry's presence, content and place; `anchors` are hashes that were noted elsewhere."""
+        """Check every entry's presence, content and place; `anchors` are hashes that were noted elsewhere."""
         async with self._engine.connect() as connection:
             row = (await connection.execute(_HEAD_AND_LAST)).first()
         number, digest = _head_of(row)
@@ -416,7 +416,7 @@ def _conditions(scope: Scope, filters: Filters) -> list[ColumnElement[bool]]:
 
 
 def _state_json(state: Any) -> str:
-    """A state as JSON, empty for None. One that is too long becomes its length and hash, so a change still shows."""
+    """Return a state as JSON, empty for None. One that is too long becomes its length and hash, so a change still shows."""
     if state is None:
         return ""
     text = canonical(state)
@@ -427,13 +427,13 @@ def _state_json(state: Any) -> str:
 
 
 def _clean_reason(reason: str) -> str:
-    """The reason masked and bounded. Line ends stay; other control characters go, which PostgreSQL would refuse."""
+    """Return the reason masked and bounded. Line ends stay; other control characters go, which PostgreSQL would refuse."""
     lines = (one_line(line, MAX_REASON_CHARS) for line in mask_text(reason[: 2 * MAX_REASON_CHARS]).splitlines())
     return "\n".join(lines).strip()[:MAX_REASON_CHARS]
 
 
 def _log_anchor(entry: Entry) -> None:
-    """Logs the entry's number and hash, so that a chain rewritten in the database is found out by the process's log."""
+    """Log the entry's number and hash, so that a chain rewritten in the database is found out by the process's log."""
     who = f"{entry.actor_kind} {entry.actor_id} of {entry.organisation_id}"
     what = f"{entry.action} {entry.object_kind} {entry.object_id}"
     _anchor_log.warning("entry %d %s: %s, %s", entry.number, entry.hash, who, what)

@@ -36,7 +36,7 @@ _SECRET_PATTERNS: Final = (
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON types in one canonical order, not masked yet. Values that differ stay different.
+    """Return the value as JSON types in one canonical order, not masked yet. Values that differ stay different.
 
     Raises ValueError for nesting deeper than MAX_DEPTH, TypeError for a type that has no plain form.
     """
@@ -72,7 +72,7 @@ def _plain_scalar(value: Any) -> Any:
 
 
 def masked(value: Any, beside: Any = None, name: str = "") -> Any:
-    """A plain value with its secrets masked; a secret that differs from `beside`, the other state, is marked as
+    """Return a plain value with its secrets masked; a secret that differs from `beside`, the other state, is marked as
     changed.
     """
     match value:
@@ -94,14 +94,14 @@ def masked(value: Any, beside: Any = None, name: str = "") -> Any:
 
 
 def mask_text(text: str) -> str:
-    """The text with everything of a secret's shape masked: API keys, tokens, passwords in URLs, private keys."""
+    """Return the text with everything of a secret's shape masked: API keys, tokens, passwords in URLs, private keys."""
     for shape, instead in _SECRET_PATTERNS:
         text = shape.sub(instead, text)
     return text
 
 
 def one_line(text: str, limit: int) -> str:
-    """The text on one printable line of at most `limit` characters, secrets masked: fit for a column and a log line."""
+    """Return the text on one printable line of at most `limit` characters, secrets masked: fit for a column and a log line."""
     shown = "".join(char if char.isprintable() else " " for char in mask_text(text[: 4 * limit])).strip()
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
@@ -112,7 +112,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _bounded(text: str) -> str:
-    """The text without lone surrogates, which no encoding accepts, cut to MAX_TEXT_CHARS with the rest's hash."""
+    """Return the text without lone surrogates, which no encoding accepts, cut to MAX_TEXT_CHARS with the rest's hash."""
     whole = text.encode("utf-8", "replace").decode()
     if len(whole) <= MAX_TEXT_CHARS:
         return whole

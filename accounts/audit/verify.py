@@ -60,7 +60,7 @@ class Verification:
         self._breaks: list[Break] = []
 
     def check(self, entry: Entry) -> None:
-        """Checks the next entry: its place in the chain, its own hash, and an anchor noted for it."""
+        """Check the next entry: its place in the chain, its own hash, and an anchor noted for it."""
         if entry.number != self._number + 1:
             self._report_jump(entry)
         elif entry.previous_hash != self._hash:
@@ -75,7 +75,7 @@ class Verification:
         self._number, self._hash = entry.number, entry.hash
 
     def result(self, number: int | None = None, digest: str = "", *, newest: int | None = None) -> VerifyResult:
-        """The result, once all entries were checked.
+        """Return the result, once all entries were checked.
 
         `number` and `digest` are those of the head row, `newest` is the highest number in the table; None where there
         is no database.
@@ -104,7 +104,7 @@ class Verification:
 
 
 def parse_anchor(text: str) -> Anchor:
-    """Parses `123:9f86d0…`, the form that exports, verifications and log lines use. Raises BadAnchor."""
+    """Parse `123:9f86d0…`, the form that exports, verifications and log lines use. Raises BadAnchor."""
     found = _ANCHOR.fullmatch(text.strip())
     if found is None:
         raise BadAnchor(
@@ -114,7 +114,7 @@ def parse_anchor(text: str) -> Anchor:
 
 
 def verify_lines(lines: Iterable[bytes], anchors: Sequence[Anchor] = (), *, part: bool = False) -> VerifyResult:
-    """Verifies an export's lines without a database. Raises BadExport for a line that is no entry."""
+    """Verify an export's lines without a database. Raises BadExport for a line that is no entry."""
     verification = Verification(anchors, part=part)
     for count, line in enumerate(lines, start=1):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Whose address a request comes from, where trusted reverse proxies stand before the gateway."""
+"""The address that a request comes from, where trusted reverse proxies stand before the gateway."""
 
 import ipaddress
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ _ONE_SITE: Final = 64
 
 
 def client_address(peer: str, forwarded_for: Iterable[str], trusted: Sequence[Network] = ()) -> str:
-    """The client's IP address: the last hop that is no trusted proxy. `forwarded_for` are the values of X-Forwarded-For,
+    """Return the client's IP address: the last hop that is no trusted proxy. `forwarded_for` are the values of X-Forwarded-For,
     whose earlier entries can be forged; `peer` is the connection's other end.
     """
     address = peer[:_MAX_ADDRESS]
@@ -30,7 +30,7 @@ def client_address(peer: str, forwarded_for: Iterable[str], trusted: Sequence[Ne
 
 
 def site_of(address: str) -> str:
-    """What counts as one sender: an IPv4 address, or the /64 of an IPv6 address, all of which one sender has."""
+    """Return what counts as one sender: an IPv4 address, or the /64 of an IPv6 address, all of which one sender has."""
     plain = _plain(address)
     if plain is None or ":" not in plain:
         return plain or address
@@ -43,7 +43,7 @@ def _is_among(address: str, networks: Sequence[Network]) -> bool:
 
 
 def _plain(text: str) -> str | None:
-    """The IP address without brackets or port, IPv4-mapped IPv6 as IPv4; None for anything else."""
+    """Return the IP address without brackets or port, IPv4-mapped IPv6 as IPv4; None for anything else."""
     bare = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
     if bare.count(":") == 1:
         bare = bare.partition(":")[0]

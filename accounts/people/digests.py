@@ -20,11 +20,11 @@ class Digests:
         self._peppers = usable_peppers(peppers)
 
     def newest(self, secret: str) -> str:
-        """The digest under the current pepper, which is stored from now on."""
+        """Return the digest under the current pepper, which is stored from now on."""
         return self._digest(self._peppers[0], secret)
 
     def any(self, secret: str) -> list[str]:
-        """The digests under every configured pepper, any of which may be stored already."""
+        """Return the digests under every configured pepper, any of which may be stored already."""
         return [self._digest(pepper, secret) for pepper in self._peppers]
 
     def _digest(self, pepper: Pepper, secret: str) -> str:
@@ -32,10 +32,10 @@ class Digests:
 
 
 def new_secret(random_bytes: Callable[[int], bytes]) -> str:
-    """A random secret of SECRET_CHARS characters, safe in a cookie and in a URL."""
+    """Return a random secret of SECRET_CHARS characters, safe in a cookie and in a URL."""
     return base64.urlsafe_b64encode(random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
 
 
 def is_secret(text: str) -> bool:
-    """True when the text has a secret's shape; anything else is not worth a query."""
+    """Return True when the text has a secret's shape; anything else is not worth a query."""
     return len(text) == SECRET_CHARS and text.isascii() and text.replace("-", "a").replace("_", "a").isalnum()

@@ -45,7 +45,7 @@ class OneTimeLinks:
         self._random_bytes = random_bytes
 
     def within(self, engine: AsyncEngine) -> Self:
-        """The same links, in a transaction that was begun elsewhere."""
+        """Return the same links, in a transaction that was begun elsewhere."""
         return type(self)(
             engine,
             self._section,
@@ -56,7 +56,7 @@ class OneTimeLinks:
         )
 
     async def make(self, person_id: str) -> str:
-        """A new link's token, which is returned and not stored. Earlier open links of this person end.
+        """Return a new link's token, which is returned and not stored. Earlier open links of this person end.
 
         Raises UnknownPerson, also for a disabled one.
         """
@@ -86,7 +86,7 @@ class OneTimeLinks:
         return token
 
     async def peek(self, token: str) -> Person | None:
-        """The person of a usable link, else None. Looking does not use it up: mail programs open links too."""
+        """Return the person of a usable link, else None. Looking does not use it up: mail programs open links too."""
         if not is_secret(token):
             return None
         query = (
@@ -99,11 +99,11 @@ class OneTimeLinks:
         return None if row is None else person_of(row)
 
     async def use(self, token: str, password: str) -> Person:
-        """Sets the password with a link, which ends it. Raises LinkUnusable, WeakPassword or SignInBusy."""
+        """Set the password with a link, which ends it. Raises LinkUnusable, WeakPassword or SignInBusy."""
         return await self.accept(token, await self.hashed(token, password))
 
     async def hashed(self, token: str, password: str) -> str:
-        """The password's hash for `accept`, after link and password were checked.
+        """Return the password's hash for `accept`, after link and password were checked.
 
         It takes time, so call it outside of any transaction. Raises LinkUnusable, WeakPassword or SignInBusy.
         """
@@ -114,7 +114,7 @@ class OneTimeLinks:
         return await self._passwords.hash(password)
 
     async def accept(self, token: str, hashed: str) -> Person:
-        """Uses up the link: stores the hash, ends every session and lock of the person. Raises LinkUnusable."""
+        """Use up the link: store the hash, end every session and lock of the person. Raises LinkUnusable."""
         async with self._engine.begin() as connection:
             person_id = await connection.scalar(select(col(OneTimeLinkRow.person_id)).where(self._usable(token)))
             entitled = and_(col(PersonRow.person_id) == person_id, col(PersonRow.disabled_at).is_(None))
@@ -147,12 +147,12 @@ def known_of(person: Person) -> list[str]:
 
 
 def own_address(host: str, port: int | None, scheme: str) -> str:
-    """The address at which a browser on this machine finds a server that listens on `host`."""
+    """Return the address at which a browser on this machine finds a server that listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - only compared with
     bracketed = f"[{reachable}]" if ":" in reachable and not reachable.startswith("[") else reachable
     return f"{scheme}://{bracketed}" if port is None else f"{scheme}://{bracketed}:{port}"
 
 
 def link_url(base: str, token: str) -> str:
-    """The URL of a link. `base` is the gateway's public address, such as `sign_in.public_url`."""
+    """Return the URL of a link. `base` is the gateway's public address, such as `sign_in.public_url`."""
     return f"{base.rstrip('/')}{WELCOME}/{token}"

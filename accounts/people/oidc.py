@@ -43,7 +43,7 @@ class GroupRights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_of(claims: Mapping[str, Any], section: OidcSection) -> Identity:
-    """The identity in verified claims. Raises IdentityRefused for a person whom the configuration keeps out."""
+    """Return the identity in verified claims. Raises IdentityRefused for a person whom the configuration keeps out."""
     email = _verified_email(claims, section)
     identity = Identity(
         issuer=section.issuer,
@@ -63,7 +63,7 @@ def identity_of(claims: Mapping[str, Any], section: OidcSection) -> Identity:
 
 
 def standing_of(groups: frozenset[str], section: OidcSection) -> GroupRights:
-    """The rights that groups give: the role of the first matching rule that has one, and every matching rule's team.
+    """Return the rights that groups give: the role of the first matching rule that has one, and every matching rule's team.
 
     Of several rules for one team, `admin` wins.
     """
@@ -77,7 +77,7 @@ def standing_of(groups: frozenset[str], section: OidcSection) -> GroupRights:
 
 
 def groups_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
-    """The groups in the claim; none where it is missing. Raises IdentityRefused when the provider left some out."""
+    """Return the groups in the claim; none where it is missing. Raises IdentityRefused when the provider left some out."""
     elsewhere = claims.get("_claim_names")
     if claim not in claims and isinstance(elsewhere, Mapping) and claim in elsewhere:
         # Entra ID does this beyond 200 groups. Taking them for none would take rights away without a word.

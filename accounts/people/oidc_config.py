@@ -21,7 +21,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_GROUP_CHARS)]
 
 
 def is_secure(address: str) -> bool:
-    """True for an https URL, or an http one on a loopback host: nobody in between can read or answer."""
+    """Return True for an https URL, or an http one on a loopback host: nobody in between can read or answer."""
     try:
         parts = urlsplit(address)
         # Reading the port is what checks it.
@@ -78,10 +78,10 @@ class OidcSection(Section):
     client_secret: str | None = Field(
         default=None,
         pattern=_REFERENCE,
-        description="Where the secret is found: `env:NAME` or `file:PATH`. Without one the gateway is a public client.",
+        description="Where it is found: `env:NAME` or `file:PATH`. Without one: a public client.",
     )
     client_authentication: Literal["client_secret_basic", "client_secret_post"] | None = Field(
-        default=None, description="How the secret is shown; as the provider's own description prefers, if left out."
+        default=None, description="How the secret is sent; default as the provider prefers."
     )
     organisation: str = Field(default="default", pattern=_ID, description="Whose people come from here.")
     scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]{1,128}$")], ...] = Field(
@@ -92,12 +92,12 @@ class OidcSection(Section):
     )
     link_by_email: bool = Field(
         default=False,
-        description="Whether somebody whose verified e-mail address has an account here may use it. Only for providers "
-        "where nobody can claim another's address.",
+        description="Whether a verified e-mail address signs in to its existing account. Only where nobody can "
+        "claim another's address.",
     )
     emails_are_verified: bool = Field(
         default=False,
-        description="For providers that send no `email_verified` because every address is given by the organisation.",
+        description="For providers without `email_verified` whose addresses the organisation assigns.",
     )
     email_domains: tuple[Annotated[str, Field(pattern=_DOMAIN, max_length=253)], ...] = Field(
         default=(), max_length=64, description="If given, a verified address of one of these domains is needed."
@@ -114,11 +114,11 @@ class OidcSection(Section):
         description="What groups mean. The first rule with a role that fits gives it; of a team, `admin` wins.",
     )
     prompt: Literal["login", "select_account", "consent"] | None = Field(
-        default=None, description="What the provider is asked to do even for somebody whom it knows already."
+        default=None, description="OpenID's `prompt` parameter."
     )
     ca_file: Path | None = Field(
         default=None,
-        description="Certificates in PEM that are trusted too, for a provider with an authority of its own.",
+        description="Further trusted certificates (PEM).",
     )
     timeout_s: Finite = Field(
         default=10.0, ge=0.1, le=60, description="What the provider has for one step of a sign-in."

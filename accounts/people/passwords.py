@@ -39,7 +39,7 @@ class Hasher(Protocol):
 
 
 def argon2id() -> Hasher:
-    """An Argon2id hasher with the first parameters of OWASP's Password Storage Cheat Sheet."""
+    """Return an Argon2id hasher with the first parameters of OWASP's Password Storage Cheat Sheet."""
     return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
 
 
@@ -54,22 +54,22 @@ class Passwords:
         self._cached_dummy_hash: str | None = None
 
     async def hash(self, password: str) -> str:
-        """The Argon2id hash in PHC notation, with its parameters and salt. Raises SignInBusy."""
+        """Return the Argon2id hash in PHC notation, with its parameters and salt. Raises SignInBusy."""
         plain = _normalized(password)
         return await self._in_thread(lambda: self._hasher.hash(plain))
 
     async def matches(self, password: str, stored: str | None) -> bool:
-        """True when the password fits the hash; with None, False after the same work. Raises SignInBusy."""
+        """Return True when the password fits the hash; with None, False after the same work. Raises SignInBusy."""
         plain = _normalized(password)
         compared = stored if len(password) <= _MAX_TYPED_CHARS else None
         return await self._in_thread(lambda: self._verify(plain, compared))
 
     def is_weaker(self, stored: str) -> bool:
-        """True when the hash was made with other parameters than today's."""
+        """Return True when the hash was made with other parameters than today's."""
         return self._hasher.check_needs_rehash(stored)
 
     def check(self, password: str, *, known: Iterable[str] = ()) -> None:
-        """Raises WeakPassword, whose message says what to do. `known` are words that others know of the person."""
+        """Raise WeakPassword, whose message says what to do. `known` are words that others know of the person."""
         plain = _normalized(password)
         if len(plain) < self._min_chars:
             raise WeakPassword(f"Use at least {self._min_chars} characters; a few words in a row are easy to remember.")
@@ -116,5 +116,5 @@ class Passwords:
 
 
 def _normalized(password: str) -> str:
-    """The NFKC form, so that the same password typed on another keyboard is equal."""
+    """Return the NFKC form, so that the same password typed on another keyboard is equal."""
     return unicodedata.normalize("NFKC", password[:_MAX_TYPED_CHARS])

@@ -35,7 +35,7 @@ _EMAIL: Final = re.compile(
 
 
 def normal_email(text: str) -> str:
-    """The address in lower case, as it is stored and looked up. Raises BadEmail."""
+    """Return the address in lower case, as it is stored and looked up. Raises BadEmail."""
     email = text.strip().lower()
     if len(email) > EMAIL_CHARS or _EMAIL.fullmatch(email) is None:
         raise BadEmail("an e-mail address looks like name@example.com")
@@ -68,7 +68,7 @@ class PeopleStore:
         issuer: str | None = None,
         subject: str | None = None,
     ) -> Person:
-        """Adds a person, without a password. Raises PersonExists, BadEmail, BadName, BadSetting or UnknownOrganisation."""
+        """Add a person, without a password. Raises PersonExists, BadEmail, BadName, BadSetting or UnknownOrganisation."""
         person = Person(
             person_id=f"person_{self._random_bytes(_ID_BYTES).hex()}",
             organisation_id=organisation_id,
@@ -99,7 +99,7 @@ class PeopleStore:
         return person
 
     async def find(self, email: str, *, organisation_id: str | None = None) -> Person | None:
-        """The person with this e-mail address, or None; None for a malformed address too."""
+        """Return the person with this e-mail address, or None; None for a malformed address too."""
         try:
             wanted = normal_email(email)
         except BadEmail:
@@ -107,11 +107,11 @@ class PeopleStore:
         return await self._find_one(col(PersonRow.email) == wanted, organisation_id)
 
     async def find_subject(self, issuer: str, subject: str) -> Person | None:
-        """The person linked to this subject of an OpenID provider, or None."""
+        """Return the person linked to this subject of an OpenID provider, or None."""
         return await self._find_one(and_(col(PersonRow.issuer) == issuer, col(PersonRow.subject) == subject), None)
 
     async def of_organisation(self, organisation_id: str, *, limit: int = MAX_PEOPLE) -> list[Person]:
-        """An organisation's people by e-mail address, disabled ones included."""
+        """Return an organisation's people by e-mail address, disabled ones included."""
         return await self._people(col(PersonRow.organisation_id) == organisation_id, limit)
 
     async def all(self, *, limit: int = MAX_PEOPLE) -> list[Person]:
@@ -119,11 +119,11 @@ class PeopleStore:
         return await self._people(None, limit)
 
     async def members_of(self, team_id: str) -> list[Member]:
-        """A team's members by e-mail address, disabled ones included."""
+        """Return a team's members by e-mail address, disabled ones included."""
         return await self._members(col(TeamMemberRow.team_id) == team_id)
 
     async def memberships_of(self, person_id: str) -> list[Member]:
-        """A person's memberships, by team id."""
+        """Return a person's memberships, by team id."""
         return await self._members(col(TeamMemberRow.person_id) == person_id)
 
     async def teams_of(self, person_ids: Iterable[str]) -> dict[str, dict[str, TeamRole]]:
@@ -139,13 +139,13 @@ class PeopleStore:
         return found
 
     async def rename(self, person_id: str, name: str, *, organisation_id: str) -> Person:
-        """Sets a person's name. Raises BadName or UnknownPerson."""
+        """Set a person's name. Raises BadName or UnknownPerson."""
         return await self._update(person_id, organisation_id, {"name": _checked_name(name)})
 
     async def set_role(
         self, person_id: str, role: OrganisationRole, *, organisation_id: str, source: Source | None = None
     ) -> Person:
-        """Sets a person's role in the organisation, and its `source` if given. Raises BadSetting or UnknownPerson."""
+        """Set a person's role in the organisation, and its `source` if given. Raises BadSetting or UnknownPerson."""
         changes: dict[str, Any] = {"role": _checked_choice(role, OrganisationRole)}
         if source is not None:
             changes["source"] = _checked_choice(source, Source)
@@ -178,7 +178,7 @@ class PeopleStore:
     async def put_member(
         self, person_id: str, team_id: str, role: TeamRole, *, organisation_id: str, source: Source = "local"
     ) -> Member:
-        """Gives a person a membership in a team of the same organisation, or another role there.
+        """Give a person a membership in a team of the same organisation, or another role there.
 
         A membership from a provider's group (`oidc`) does not replace a `local` one; the other way round it does.
         Raises UnknownTeam, UnknownPerson or BadSetting.
@@ -206,7 +206,7 @@ class PeopleStore:
     async def remove_member(
         self, person_id: str, team_id: str, *, organisation_id: str, source: Source | None = None
     ) -> bool:
-        """Ends a membership, or only one of this `source`; returns False when there was none."""
+        """End a membership, or only one of this `source`; return False when there was none."""
         own = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
         places = delete(TeamMemberRow).where(_membership_is(person_id, team_id), col(TeamMemberRow.team_id).in_(own))
         if source is not None:
@@ -281,7 +281,7 @@ PERSON_COLUMNS: Final[tuple[Any, ...]] = (
 
 
 def person_of(row: Row[*tuple[Any, ...]]) -> Person:
-    """The person in a row that has PERSON_COLUMNS."""
+    """Return the person in a row that has PERSON_COLUMNS."""
     columns = row._mapping  # noqa: SLF001
     values = {name: columns[name] for name in Person.__struct_fields__}
     return Person(**values | {"has_password": bool(values["has_password"])})

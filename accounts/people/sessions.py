@@ -49,7 +49,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
     def principal(self, operator: str) -> Principal:
-        """The session's principal; `operator` is the id of the organisation that runs the gateway."""
+        """Return the session's principal; `operator` is the id of the organisation that runs the gateway."""
         return Principal(
             kind="person",
             principal_id=self.person.person_id,
@@ -95,7 +95,7 @@ class Sessions:
         self._remembered: dict[str, tuple[int, Session]] = {}
 
     def within(self, engine: AsyncEngine) -> Self:
-        """The same sessions, in a transaction that was begun elsewhere."""
+        """Return the same sessions, in a transaction that was begun elsewhere."""
         same = type(self)(engine, self._section, self._peppers, now_us=self._now_us, random_bytes=self._random_bytes)
         same._remembered = self._remembered  # noqa: SLF001
         return same
@@ -131,7 +131,7 @@ class Sessions:
         return secret
 
     async def find(self, cookie: str, *, renew: bool = True) -> Session | None:
-        """The cookie's session with the person and all teams, in one query.
+        """Return the cookie's session with the person and all teams, in one query.
 
         None when it is unknown, ended, expired or idle too long, or the person is disabled. Without `renew` the session
         is not marked as used: a page that polls by itself keeps nobody signed in.
@@ -174,7 +174,7 @@ class Sessions:
         return found
 
     def remembered(self, cookie: str) -> Session | None:
-        """The cookie's session as the database last confirmed it, REMEMBERED_US ago at most; else None.
+        """Return the cookie's session as the database last confirmed it, REMEMBERED_US ago at most; else None.
 
         Only for looking at what is wrong while the database does not answer: the session may have been ended meanwhile.
         """
@@ -206,7 +206,7 @@ class Sessions:
                 await connection.execute(delete(SessionRow).where(ended))
 
     async def close_all(self, person_id: str, *, but: str | None = None) -> int:
-        """Ends all sessions of a person, or all but the one with the digest `but`; returns how many."""
+        """End all sessions of a person, or all but the one with the digest `but`; return how many."""
         ended = delete(SessionRow).where(col(SessionRow.person_id) == person_id)
         if but is not None:
             ended = ended.where(col(SessionRow.digest) != but)
@@ -215,14 +215,14 @@ class Sessions:
             return (await connection.execute(ended)).rowcount
 
     async def close_one(self, person_id: str, digest: str) -> bool:
-        """Ends one of a person's own sessions; returns False when there was none."""
+        """End one of a person's own sessions; return False when there was none."""
         ended = delete(SessionRow).where(col(SessionRow.person_id) == person_id, col(SessionRow.digest) == digest)
         self._evict(lambda known, session: session.person.person_id == person_id and known == digest)
         async with self._engine.begin() as connection:
             return bool((await connection.execute(ended)).rowcount)
 
     async def of_person(self, person_id: str) -> list[SessionRecord]:
-        """A person's open sessions, most recently used first."""
+        """Return a person's open sessions, most recently used first."""
         columns = [col(getattr(SessionRow, name)) for name in SessionRecord.__struct_fields__]
         now_us = self._now_us()
         query = (
@@ -254,7 +254,7 @@ class Sessions:
         await connection.execute(delete(SessionRow).where(own, col(SessionRow.digest).not_in(kept)))
 
     async def _purge(self, now_us: int) -> None:
-        """Deletes expired sessions once an hour, in a transaction of its own so that no sign-in waits for it."""
+        """Delete expired sessions once an hour, in a transaction of its own so that no sign-in waits for it."""
         if now_us >= self._purge_us:
             self._purge_us = now_us + _PURGED_EVERY_US
             async with self._engine.begin() as connection:

@@ -69,7 +69,7 @@ class SignIn:
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
     async def check(self, email: str, password: str, address: str) -> Person:
-        """The person with this e-mail address and password.
+        """Return the person with this e-mail address and password.
 
         Raises WrongCredentials, Locked, SignInBusy or PasswordsOff.
         """
@@ -92,11 +92,11 @@ class SignIn:
         return person
 
     async def check_own(self, person: Person, password: str, address: str) -> None:
-        """Verifies the password of a signed-in person again; it counts, and raises, like `check`."""
+        """Verify the password of a signed-in person again; it counts, and raises, like `check`."""
         await self.check(person.email, password, address)
 
     async def hashed(self, person: Person, password: str) -> str:
-        """The hash of a person's new password for `set_password`; it takes time, so call it outside of any transaction.
+        """Return the hash of a person's new password for `set_password`; it takes time, so call it outside of any transaction.
 
         Raises WeakPassword or SignInBusy.
         """
@@ -104,7 +104,7 @@ class SignIn:
         return await self._passwords.hash(password)
 
     async def set_password(self, person_id: str, hashed: str, *, engine: AsyncEngine | None = None) -> None:
-        """Stores the hash and ends open links, in the transaction of `engine` if given. Raises UnknownPerson."""
+        """Store the hash and end open links, in the transaction of `engine` if given. Raises UnknownPerson."""
         async with (engine or self._engine).begin() as connection:
             change = update(PersonRow).where(col(PersonRow.person_id) == person_id).values(password=hashed)
             if not (await connection.execute(change)).rowcount:
@@ -113,7 +113,7 @@ class SignIn:
             await connection.execute(delete(OneTimeLinkRow).where(open_links))
 
     async def unlock(self, email: str) -> None:
-        """Deletes the recorded failures of an account."""
+        """Delete the recorded failures of an account."""
         async with self._engine.begin() as connection:
             digests = self._accounts.any(_account_name(email))
             await connection.execute(delete(SignInFailureRow).where(col(SignInFailureRow.digest).in_(digests)))
@@ -147,7 +147,7 @@ class SignIn:
         return _CountedAttempt(account=digests[0], address=digests[1], locked=frozenset(locked))
 
     async def _count_for(self, connection: AsyncConnection, digest: str, limit: int, now_us: int) -> bool:
-        """Counts one attempt; True when a failure now locks. Raises Locked, uncounted, when it is locked already."""
+        """Count one attempt; True when a failure now locks. Raises Locked, uncounted, when it is locked already."""
         failures, last, until = (
             col(getattr(SignInFailureRow, name)) for name in ("failures", "last_us", "locked_until_us")
         )
@@ -168,7 +168,7 @@ class SignIn:
         return True
 
     async def _take_back(self, counted: _CountedAttempt, *, whole: bool) -> None:
-        """Takes back an attempt that did not fail.
+        """Take back an attempt that did not fail.
 
         `whole`, for a success, clears all failures of the account, but of the address only this attempt's: owning one
         account must not give endless guesses at the others.

@@ -18,9 +18,8 @@ class SignInSection(Section):
     public_url: str | None = Field(
         default=None,
         max_length=200,
-        description="Where people reach the gateway, such as `https://weighbridge.example.com`; links for new people "
-        "begin with it, and an OpenID provider sends people back to it. When left out: the server's own address, "
-        "never another host that a request names.",
+        description="Where people reach the gateway, such as `https://weighbridge.example.com`: invitations and "
+        "OpenID redirects use it. Default: the server's own address.",
     )
     passwords: bool = Field(default=True, description="Whether people may sign in with a password of their own.")
     password_min_chars: int = Field(default=12, ge=8, le=128, description="The fewest characters of a new password.")
@@ -35,21 +34,19 @@ class SignInSection(Section):
         default=10,
         ge=3,
         le=100,
-        description="Failed sign-ins after which an account is locked for a while; a network address after five times "
-        "as many. A day without a failure forgets them.",
+        description="Failed sign-ins that lock an account; an address after five times as many. Forgotten after a day.",
     )
     lock_s: int = Field(
         default=60,
         ge=1,
         le=3600,
-        description="How long the first lock lasts. Each further failure doubles it, up to sixteen times.",
+        description="The first lock; each further failure doubles it, up to sixteen times.",
     )
     trusted_proxies: Reloadable[tuple[IPvAnyNetwork, ...]] = Field(
         default=(),
         max_length=64,
         json_schema_extra={"unit": "list of networks"},
-        description="Networks of reverse proxies before the gateway. From them alone X-Forwarded-For is believed: it says "
-        "whose sign-ins fail, and stands in the audit log.",
+        description="Networks of reverse proxies whose X-Forwarded-For is believed.",
     )
     providers: tuple[OidcSection, ...] = Field(
         default=(), max_length=8, description="OpenID providers whose people may sign in."

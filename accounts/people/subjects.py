@@ -8,7 +8,7 @@ from accounts.people.tables import PersonRow
 
 
 async def is_linked(engine: AsyncEngine, person_id: str, organisation_id: str) -> bool:
-    """True when an OpenID subject is stored for this person of this organisation."""
+    """Return True when an OpenID subject is stored for this person of this organisation."""
     query = select(col(PersonRow.subject)).where(
         col(PersonRow.person_id) == person_id, col(PersonRow.organisation_id) == organisation_id
     )

@@ -53,7 +53,7 @@ class GroupTable:
         self._teams = {team_id: (_matrix(each), tuple(each)) for team_id, each in groups.items() if each}
 
     def assign(self, team_id: str, sketch: Sketch) -> Group | None:
-        """The group whose centre is most similar to the prompt; None when the similarity is below its reach."""
+        """Return the group whose centre is most similar to the prompt; None when the similarity is below its reach."""
         found = self._teams.get(team_id)
         if found is None:
             return None
@@ -66,7 +66,7 @@ class GroupTable:
 
 
 def assign(sketch: Sketch, groups: Sequence[Group]) -> Group | None:
-    """The same for one prompt and one list of groups."""
+    """Return the group of one prompt in one list of groups, as `Groups.assign` does."""
     return GroupTable({"": groups}).assign("", sketch)
 
 
@@ -84,7 +84,7 @@ class _Clusters(msgspec.Struct, frozen=True):
     reach: Floats
 
     def members(self, sketches: Floats) -> Integers:
-        """The cluster number of each row, -1 where none is near."""
+        """Return the cluster number of each row, -1 where none is near."""
         if not len(self.centres):
             return np.full(len(sketches), -1, np.intp)
         likeness = sketches @ self.centres.T
@@ -95,7 +95,7 @@ class _Clusters(msgspec.Struct, frozen=True):
 
 # In quotes throughout: naming it loads numpy.random, 2 MB that a process does without which only reads what was learned.
 def learn_groups(labels: Labels, logits: Floats, team_id: str, rng: "np.random.Generator") -> list[Group]:
-    """The groups of one team; none where they would not help. `logits` are the rows' own, without groups.
+    """Return the groups of one team; none where they would not help. `logits` are the rows' own, without groups.
 
     The number of groups, and whether there are any, is chosen by cross-validation with folds by request: the loss on
     rows whose shifts were fitted without them.
@@ -144,7 +144,7 @@ def clusters(prompts: Floats, count: int, rng: "np.random.Generator") -> _Cluste
 
 
 def _starting_centres(prompts: Sketch, count: int, rng: "np.random.Generator") -> Sketch:
-    """Starting centres by k-means++ (Arthur and Vassilvitskii 2007)."""
+    """Choose starting centres by k-means++ (Arthur and Vassilvitskii 2007)."""
     chosen = [int(rng.integers(len(prompts)))]
     apart = 1 - prompts @ prompts[chosen[0]]
     while len(chosen) < count:
@@ -173,7 +173,7 @@ def _converge(prompts: Sketch, centres: Sketch) -> tuple[Floats, Floats]:
 
 
 def _cells(labels: Labels, members: Integers, clusters_count: int) -> tuple[Integers, list[str]]:
-    """A number for each row's (target, cluster), -1 for rows of no cluster; and the target ids in order."""
+    """Return a number for each row's (target, cluster), -1 for rows of no cluster; and the target ids in order."""
     targets, target = np.unique(labels.targets, return_inverse=True)
     cells: Integers = np.where(members >= 0, target * clusters_count + members, -1)
     return cells, targets.tolist()
@@ -193,7 +193,7 @@ def _cross_fitted_logits(labels: Labels, logits: Floats, members: Integers, coun
 
 
 def _shrunken_shifts(logits: Floats, adequate: Floats, weights: Floats, cells: Integers, count: int) -> Floats:
-    """The shift of each cell under the standard deviation with the highest evidence; all 0 where none beats no shifts."""
+    """Return the shift of each cell under the standard deviation with the highest evidence; all 0 where none beats no shifts."""
     best_evidence, best = 0.0, np.zeros(count)
     found = best
     for spread in _SPREADS:
@@ -206,7 +206,7 @@ def _shrunken_shifts(logits: Floats, adequate: Floats, weights: Floats, cells: I
 def _posterior(
     logits: Floats, adequate: Floats, weights: Floats, cells: Integers, shift: Floats, precision: float
 ) -> tuple[Floats, float]:
-    """The most probable shifts, and the log evidence gained over no shifts.
+    """Return the most probable shifts, and the log evidence gained over no shifts.
 
     One Newton iteration for all cells at once, starting at `shift`; the evidence is Laplace's approximation.
     """
@@ -255,6 +255,6 @@ def _groups(labels: Labels, logits: Floats, found: _Clusters, team_id: str) -> l
 
 
 def _group_id(team_id: str, centre: Floats) -> str:
-    """A stable name of a centre, which tells nothing of the prompts."""
+    """Return a stable name of a centre, which tells nothing of the prompts."""
     digest = hashlib.blake2b(centre.astype("<f4").tobytes(), key=team_id.encode()[:64], digest_size=4)
     return f"g_{digest.hexdigest()}"

@@ -37,7 +37,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 # In quotes throughout: naming it loads numpy.random, 2 MB that a process does without which only reads what was learned.
 def compare(before: Floats, after: Floats, adequate: Floats, weights: Floats, rng: "np.random.Generator") -> Change:
-    """Compares two vectors of logits for the same verdicts."""
+    """Compare two vectors of logits for the same verdicts."""
     rows = len(adequate)
     resamples = max(_MIN_RESAMPLES, min(_RESAMPLES, _MAX_CELLS // max(rows, 1)))
     drawn = rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples) * weights
@@ -80,7 +80,7 @@ def _calibration_error(chances: Floats, adequate: Floats, weights: Floats) -> Fl
 
 
 def _pair_accuracy(chances: Floats, adequate: Floats, weights: Floats) -> Floats:
-    """The area under the ROC curve, with ties as halves; 0.5 where there is only one class."""
+    """Return the area under the ROC curve, with ties as halves; 0.5 where there is only one class."""
     order = np.argsort(chances, kind="stable")
     starts: Integers = np.flatnonzero(np.r_[True, np.diff(chances[order]) > 0])
     ordered = weights[:, order]

@@ -57,12 +57,12 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.adequate)
 
     def where(self, chosen: Bools | Integers) -> "Labels":
-        """The selected rows."""
+        """Return the selected rows."""
         return Labels(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
 
 def read_labels(outcomes: Iterable[Outcome], loads: int) -> tuple[Labels, dict[str, int]]:
-    """The usable rows, oldest first, and the number left out by reason. A vector has `loads` numbers before its sketch."""
+    """Return the usable rows, oldest first, and the number left out by reason. A vector has `loads` numbers before its sketch."""
     dropped: dict[str, int] = {}
     kept: list[Outcome] = []
     for outcome in outcomes:
@@ -104,7 +104,7 @@ def _drop_reason(outcome: Outcome, loads: int) -> str | None:
 
 
 def probability(logits: Floats) -> Floats:
-    """The logistic function, never exactly 0 or 1."""
+    """Return the logistic function, never exactly 0 or 1."""
     chances: Floats = 1 / (1 + np.exp(-np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT)))
     return chances
 
@@ -127,7 +127,7 @@ def losses(logits: Floats, adequate: Floats) -> Floats:
 
 
 def held_out(labels: Labels, share: float) -> Bools:
-    """Marks the newest `share` of requests: a refit is judged on requests after those it saw, as it will be used."""
+    """Mark the newest `share` of requests: a refit is judged on requests after those it saw, as it will be used."""
     # A request's rows, of several targets or signals, stand on one side: they are about one and the same prompt.
     requests, first = np.unique(labels.requests, return_index=True)
     newest_first = np.argsort(-labels.at_us[first], kind="stable")
@@ -136,6 +136,6 @@ def held_out(labels: Labels, share: float) -> Bools:
 
 
 def one_a_request(labels: Labels) -> Integers:
-    """The first row of each request, in order."""
+    """Return the first row of each request, in order."""
     _, first = np.unique(labels.requests, return_index=True)
     return np.sort(first)

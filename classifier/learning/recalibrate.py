@@ -209,7 +209,9 @@ def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) 
 def pooled_ability(
     abilities: Mapping[str, Ability], capabilities: Mapping[str, float], capability: float | None, loads: int
 ) -> Ability:
-    """A guess of the row of a target without one, from targets of similar declared capability, or from all where it has none."""
+    """Return a guess of the row of a target without one, from targets of similar declared capability, or from all where it has
+    none.
+    """
     near = [
         (1.0 if capability is None else _nearness(capabilities.get(target_id), capability), ability)
         for target_id, ability in abilities.items()
@@ -230,7 +232,7 @@ def pooled_ability(
 
 
 def _nearness(other: float | None, capability: float) -> float:
-    """The weight of a target in the guess of one with this capability; none without a capability of its own."""
+    """Return the weight of a target in the guess of one with this capability; none without a capability of its own."""
     return 0.0 if other is None else float(np.exp(-(((other - capability) / _CAPABILITY_WIDTH) ** 2)))
 
 
@@ -256,7 +258,7 @@ class _Refit:
         self._seed = seed
 
     def fitted(self, labels: Labels, version: int, targets: Iterable[str]) -> Tuning:
-        """A tuning with these targets fitted to these rows; everything else stays as it is."""
+        """Return a tuning with these targets fitted to these rows; everything else stays as it is."""
         chosen = set(targets)
         fresh = {target_id: self._fit_row(labels, target_id) for target_id in self._refitted if target_id in chosen}
         abilities = {**self.start.in_use, **fresh}
@@ -296,7 +298,7 @@ def without_shifts(groups: Iterable[Group], refitted: Collection[str]) -> list[G
 
 
 def _with_old_shifts(groups: Iterable[Group], before: list[Group], refitted: set[str]) -> list[Group]:
-    """New groups, with the nearest old group's shifts of targets that were not refitted."""
+    """Return the new groups, with the nearest old group's shifts of targets that were not refitted."""
     carried = []
     for group in groups:
         old = assign(np.asarray(group.centre, np.float32), before) if before else None
@@ -306,7 +308,7 @@ def _with_old_shifts(groups: Iterable[Group], before: list[Group], refitted: set
 
 
 def _judge(work: _Refit, labels: Labels, test: Bools, targets: Iterable[str]) -> dict[str, Change]:
-    """The change on the newest rows by a fit to the older ones, by target."""
+    """Return the change on the newest rows by a fit to the older ones, by target."""
     trial = work.fitted(labels.where(~test), 0, targets)
     rows = labels.where(test)
     before = logits_of(rows, work.start.in_use) + shifts(rows, work.old_groups)
@@ -321,7 +323,7 @@ def _judge(work: _Refit, labels: Labels, test: Bools, targets: Iterable[str]) ->
 
 
 def shifts(labels: Labels, groups: Mapping[str, list[Group]]) -> Floats:
-    """The shift that groups add to each row's logit, found as serving finds it."""
+    """Return the shift that groups add to each row's logit, found as serving finds it."""
     table = GroupTable(groups)
     added = np.zeros(len(labels))
     for row, (team, target_id) in enumerate(zip(labels.teams.tolist(), labels.targets.tolist(), strict=True)):
@@ -332,7 +334,7 @@ def shifts(labels: Labels, groups: Mapping[str, list[Group]]) -> Floats:
 
 
 def fit_ability(labels: Labels, prior: Ability, *, strength: float = 1.0) -> Ability:
-    """The most probable row of one target, given its prior row and labels, which are all of this target.
+    """Return the most probable row of one target, given its prior row and labels, which are all of this target.
 
     In coordinates where loads are centred and of one scale, the prior's precision is that of so many labels for the
     level, for the prior's own direction (its slope), and for every other direction.
@@ -359,7 +361,7 @@ def fit_ability(labels: Labels, prior: Ability, *, strength: float = 1.0) -> Abi
 
 
 def _prior_precision(direction: Floats) -> Floats:
-    """The prior's precision matrix in units of labels: first the level, then the loads."""
+    """Return the prior's precision matrix in units of labels: first the level, then the loads."""
     precision = np.diag(np.r_[_LEVEL_LABELS, np.full(len(direction), _DIRECTION_LABELS)])
     length = float(np.linalg.norm(direction))
     if length > 0:
@@ -369,7 +371,7 @@ def _prior_precision(direction: Floats) -> Floats:
 
 
 def _most_probable(inputs: Floats, adequate: Floats, weights: Floats, mean: Floats, precision: Floats) -> Floats:
-    """The maximum a posteriori by Newton's method on a strictly convex loss; steps that do not lower it are halved."""
+    """Find the maximum a posteriori by Newton's method on a strictly convex loss; steps that do not lower it are halved."""
 
     def loss(point: Floats) -> float:
         away = point - mean

@@ -32,12 +32,12 @@ class OwnRequests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def own_requests(engine: AsyncEngine, team_id: str, artifact: str, width: int) -> OwnRequests | None:
-    """The team's newest requests that this artifact scored; None when there are fewer than FEWEST."""
+    """Return the team's newest requests that this artifact scored; None when there are fewer than FEWEST."""
     return gathered(await newest_rows(engine, team_id, artifact, width))
 
 
 async def newest_rows(engine: AsyncEngine, team_id: str, artifact: str, width: int) -> list[NewestRow]:
-    """The same as rows: vector of half-precision numbers, input tokens, output tokens."""
+    """Return the same requests as rows: vector of half-precision numbers, input tokens, output tokens."""
     if not artifact or width < 1:
         return []
     latest = (

@@ -24,7 +24,7 @@ MAX_SILENT: Final = 20_000
 async def silent_answers(
     engine: AsyncEngine, artifact: str, *, since_us: int = 0, team_id: str | None = None, limit: int = MAX_SILENT
 ) -> list[JudgedAnswer]:
-    """The newest answers without a verdict. Where there are more than `limit`, their weight makes up for the rest."""
+    """Return the newest answers without a verdict. Where there are more than `limit`, their weight makes up for the rest."""
     spoken = exists().where(
         col(VerdictRow.team_id) == col(WeighingRow.team_id), col(VerdictRow.request_id) == col(WeighingRow.request_id)
     )

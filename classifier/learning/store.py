@@ -135,11 +135,11 @@ class LearningStore:
         self._insert: Callable[..., Any] = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Stores verdicts; a new one replaces one of the same source and signal on the same answer."""
+        """Store verdicts; a new one replaces one of the same source and signal on the same answer."""
         await self.add((), verdicts)
 
     async def add(self, weighings: Sequence[ClassifiedRequest], verdicts: Sequence[Verdict]) -> None:
-        """Stores requests and verdicts in one transaction."""
+        """Store requests and verdicts in one transaction."""
         if not weighings and not verdicts:
             return
         async with self._engine.begin() as connection:
@@ -175,7 +175,7 @@ class LearningStore:
         team_id: str | None = None,
         per_team: int | None = None,
     ) -> list[JudgedAnswer]:
-        """The verdicts on prompts that this artifact scored, newest first: of one team, or of all.
+        """Return the verdicts on prompts that this artifact scored, newest first: of one team, or of all.
 
         `per_team` limits the rows of each team, so that a busy one does not crowd out the others.
         """
@@ -194,7 +194,7 @@ class LearningStore:
             return [JudgedAnswer(**_fields(row)) for row in await connection.execute(query.limit(limit))]
 
     async def lengths(self, artifact: str) -> list[AnswerLength]:
-        """The newest answers to prompts that this artifact scored, of every target, with their lengths."""
+        """Return the newest answers to prompts that this artifact scored, of every target, with their lengths."""
         place = func.row_number().over(
             partition_by=col(WeighingRow.target_id),
             order_by=(col(WeighingRow.at_us).desc(), col(WeighingRow.team_id), col(WeighingRow.request_id)),
@@ -253,13 +253,13 @@ class LearningStore:
         return int(adequate or 0), int(judged)
 
     async def forget(self, before_us: int) -> int:
-        """Deletes requests and verdicts from before `before_us`; returns how many rows that were."""
+        """Delete requests and verdicts from before `before_us`; return how many rows that were."""
         old_weighings = _deletion(WeighingRow, _WEIGHING_KEY, col(WeighingRow.at_us) < before_us)
         old_verdicts = _deletion(VerdictRow, _VERDICT_KEY, col(VerdictRow.at_us) < before_us)
         return await self._in_batches(old_weighings) + await self._in_batches(old_verdicts)
 
     async def forget_team(self, team_id: str) -> int:
-        """Deletes everything stored of a team, for a team that turned learning off; returns how many rows."""
+        """Delete everything stored of a team, for a team that turned learning off; return how many rows."""
         weighings = _deletion(WeighingRow, _WEIGHING_KEY, col(WeighingRow.team_id) == team_id)
         verdicts = _deletion(VerdictRow, _VERDICT_KEY, col(VerdictRow.team_id) == team_id)
         return await self._in_batches(weighings) + await self._in_batches(verdicts)
@@ -271,7 +271,7 @@ class LearningStore:
             return sorted((await connection.execute(query)).scalars())
 
     async def forget_prompts(self, team_id: str) -> int:
-        """Deletes the stored texts of a team and keeps the numbers; returns how many."""
+        """Delete the stored texts of a team and keeps the numbers; return how many."""
         mine = (col(WeighingRow.team_id) == team_id, col(WeighingRow.prompt).is_not(None))
         some = select(col(WeighingRow.request_id)).where(*mine).limit(_DELETE_BATCH).scalar_subquery()
         emptied = update(WeighingRow).where(*mine, col(WeighingRow.request_id).in_(some)).values(prompt=None)
@@ -288,7 +288,7 @@ class LearningStore:
             await asyncio.sleep(_DELETE_PAUSE_S)
 
     async def add_tuning(self, tuning: Tuning, *, metrics: Mapping[str, Any] | None = None, note: str = "") -> int:
-        """Stores a tuning, not yet in use, and returns its version, the next free one whatever `tuning` says.
+        """Store a tuning, not yet in use, and return its version, the next free one whatever `tuning` says.
 
         Raises LearningError when other processes took every version that was tried.
         """
@@ -317,7 +317,7 @@ class LearningStore:
         return version
 
     async def tunings(self) -> list[TuningRecord]:
-        """The versions, newest first, without their bodies."""
+        """Return the versions, newest first, without their bodies."""
         query = select(*(getattr(TuningRow, name) for name in TuningRecord.__struct_fields__))
         query = query.order_by(col(TuningRow.version).desc()).limit(MAX_LISTED_TUNINGS)
         async with self._engine.connect() as connection:
@@ -332,7 +332,7 @@ class LearningStore:
         return _decoded(body)
 
     async def activate(self, version: int | None) -> None:
-        """Puts a version in use, or none. No version is ever deleted. Raises UnknownTuning."""
+        """Put a version in use, or none. No version is ever deleted. Raises UnknownTuning."""
         # All rows in one statement: of two that do this at once, the second waits for the first and undoes it whole.
         chosen = False if version is None else col(TuningRow.version) == version
         async with self._engine.begin() as connection:
@@ -343,13 +343,13 @@ class LearningStore:
             await connection.execute(update(TuningRow).values(active=chosen))
 
     async def active_version(self) -> int | None:
-        """The version in use, or None; cheap enough to ask every few seconds."""
+        """Return the version in use, or None; cheap enough to ask every few seconds."""
         async with self._engine.connect() as connection:
             version: int | None = await connection.scalar(select(col(TuningRow.version)).where(_ACTIVE))
         return version
 
     async def active_tuning(self) -> Tuning | None:
-        """The tuning in use, or None; raises UnreadableTuning."""
+        """Return the tuning in use, or None; raises UnreadableTuning."""
         body = await self._body(_ACTIVE)
         return None if body is None else _decoded(body)
 

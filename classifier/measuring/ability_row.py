@@ -39,7 +39,7 @@ class TooFewAnswers(Exception):
 
 
 class WeighsPrompts(Protocol):
-    """What is needed of a trained classifier."""
+    """A trained classifier, as far as measuring needs it."""
 
     @property
     def loads(self) -> int: ...
@@ -48,7 +48,7 @@ class WeighsPrompts(Protocol):
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What is thought of a row before anything was asked: a normal distribution over (bias, weights)."""
+    """The belief about a row before anything was asked: a normal distribution over (bias, weights)."""
 
     mean: Floats
     precision: Floats
@@ -63,7 +63,7 @@ class Row(msgspec.Struct, frozen=True):
     answers: int
 
     def ability(self, log_length: float = 0.0) -> Ability:
-        """The row as a tuning keeps it."""
+        """Return the row as a tuning keeps it."""
         return Ability(
             weights=[round(value, 5) for value in self.values[1:].tolist()],
             bias=round(float(self.values[0]), 5),
@@ -87,12 +87,12 @@ def loads_of(classifier: WeighsPrompts, prompts: Iterable[Prompt]) -> Floats:
 
 
 def plain_prior(loads: int, strength: float = PLAIN_STRENGTH) -> Prior:
-    """The prior of a logistic regression with L2: weights near 0, a level that is free."""
+    """Return the prior of a logistic regression with L2: weights near 0, a level that is free."""
     return Prior(np.zeros(loads + 1), np.diag(np.r_[1e-4, np.full(loads, 1 / strength)]))
 
 
 def prior_of(known: Mapping[str, Ability], loads: int) -> Prior:
-    """The prior that the rows of known models give: a new model is likely to be one of their kind.
+    """Return the prior that the rows of known models give: a new model is likely to be one of their kind.
 
     Their spread is shrunk halfway towards its own diagonal, for a few dozen rows say little of how loads go together, and
     doubled, for a new model need not be of the old kind. With hardly any known rows it is the plain one.
@@ -108,7 +108,7 @@ def prior_of(known: Mapping[str, Ability], loads: int) -> Prior:
 
 
 def fit_row(loads: Floats, right: Floats, prior: Prior) -> Row:
-    """The most probable row for answers (1 right, 0 wrong) on prompts with these loads, by Newton's method."""
+    """Return the most probable row for answers (1 right, 0 wrong) on prompts with these loads, by Newton's method."""
     inputs = np.c_[np.ones(len(loads)), loads]
     row = prior.mean.copy()
     hessian = prior.precision
@@ -170,17 +170,17 @@ def known_shift(known: Mapping[str, Ability], outcomes: Mapping[str, Floats], lo
 
 
 def shifted(row: Row, logits: float) -> Row:
-    """The row with another level."""
+    """Return the row with another level."""
     return Row(np.r_[row.values[0] + logits, row.values[1:]], row.covariance, row.answers)
 
 
 def chances(row: Floats, loads: Floats) -> Floats:
-    """The chance of an adequate answer on prompts with these loads."""
+    """Return the chance of an adequate answer on prompts with these loads."""
     return _logistic(row[0] + loads @ row[1:])
 
 
 def mean_chance(row: Row, loads: Floats, weights: Floats, *, seed: int = 0) -> Interval:
-    """The weighted mean chance over prompts with these loads. Its interval has the row's own uncertainty, and what no row
+    """Return the weighted mean chance over prompts with these loads. Its interval has the row's own uncertainty, and what no row
     can tell.
     """
     rng = np.random.default_rng(seed)
@@ -192,14 +192,14 @@ def mean_chance(row: Row, loads: Floats, weights: Floats, *, seed: int = 0) -> I
 
 
 def mean_chances(abilities: Mapping[str, Ability], loads: Floats, weights: Floats) -> dict[str, float]:
-    """The weighted mean chance of each known model."""
+    """Return the weighted mean chance of each known model."""
     share = weights / weights.sum()
     rows = {name: np.r_[row.bias, row.weights] for name, row in abilities.items() if len(row.weights) == loads.shape[1]}
     return {name: float(chances(row, loads) @ share) for name, row in rows.items()}
 
 
 def share_right(right: int, count: int) -> Interval:
-    """A share with its Wilson interval."""
+    """Return a share with its Wilson interval."""
     if count == 0:
         return Interval(0.0, 0.0, 1.0)
     z = 1.96
@@ -210,7 +210,7 @@ def share_right(right: int, count: int) -> Interval:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """A quantile; None of nothing."""
+    """Return a quantile; None of nothing."""
     return float(np.quantile(np.array(values), share)) if values else None
 
 

@@ -1,4 +1,4 @@
-"""Whether an answer is right, decided by a program: letters, numbers, Python literals and tool calls.
+"""Checks of answers by a program: letters, numbers, Python literals and tool calls.
 
 An answer without the asked form counts as wrong, and is told apart from one that is merely wrong: a model that does not
 follow the form would fail its callers too, and the operator should see what it said instead.
@@ -24,7 +24,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a target answered."""
+    """The answer of a target."""
 
     text: str
     calls: tuple[Call, ...] = ()
@@ -38,7 +38,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check(question: Question, answer: Answer) -> Checked:
-    """Compares an answer with the question's."""
+    """Compare an answer with the question's."""
     if question.kind == "tool":
         return _check_calls(question.calls, answer)
     found = answer_forms.read(question.kind, answer.text)

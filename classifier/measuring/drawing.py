@@ -13,7 +13,7 @@ _SCALE_PX: Final = 420
 
 
 def ranked(result: Result) -> list[tuple[str, float, bool]]:
-    """The known models and the target, best first: name, mean chance, and whether it is the target."""
+    """Return the known models and the target, best first: name, mean chance, and True for the target."""
     if result.mean is None:
         return []
     rows = [(each.name, each.mean, False) for each in result.known]
@@ -36,7 +36,7 @@ def bars_of(result: Result) -> list[str]:
 
 
 def svg_of(result: Result) -> str:
-    """The same as a picture, without anything that has to be fetched."""
+    """Draw the ranking as SVG, without anything that has to be fetched."""
     rows = ranked(result)
     height = _ROW_PX * len(rows) + 60
     width = _LEFT_PX + _SCALE_PX + 70

@@ -55,7 +55,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The calls that are right, in any order; for a question of kind `tool` none means that calling is wrong."""
     tools: list[dict[str, Any]] = []
     outcomes: str = ""
-    """What known models made of it, one character each in the order of `CalibrationSet.models`: 1, 0, or - for not asked."""
+    """Outcomes of known models, one character each in the order of `CalibrationSet.models`: 1, 0, or - for not asked."""
 
     @property
     def instructions(self) -> str:
@@ -76,7 +76,7 @@ class CalibrationSet(msgspec.Struct, frozen=True, kw_only=True):
     questions: Sequence[Question]
 
     def first(self, count: int) -> Sequence[Question]:
-        """The first `count` questions, a sample of all sources and difficulties."""
+        """Return the first `count` questions, a sample of all sources and difficulties."""
         return self.questions[:count]
 
 
@@ -92,14 +92,14 @@ FORMAT: Final = 1
 
 
 def encoded(questions: CalibrationSet, licences: dict[str, str]) -> bytes:
-    """The set as the bytes of its file; the same set gives the same bytes."""
+    """Return the set as the bytes of its file; the same set gives the same bytes."""
     header = _Header(format=FORMAT, models=questions.models, licences=licences)
     lines = [msgspec.json.encode(each) for each in (header, *questions.questions)]
     return gzip.compress(b"\n".join(lines) + b"\n", 9, mtime=0)
 
 
 def decoded(content: bytes) -> CalibrationSet:
-    """The set of a file. Raises ValueError for another format."""
+    """Return the set of a file. Raises ValueError for another format."""
     head, *lines = gzip.decompress(content).splitlines()
     header = msgspec.json.decode(head, type=_Header)
     if header.format != FORMAT:
@@ -110,5 +110,5 @@ def decoded(content: bytes) -> CalibrationSet:
 
 @functools.cache
 def calibration_set() -> CalibrationSet:
-    """The set that ships."""
+    """Return the set that ships."""
     return decoded((importlib.resources.files("classifier.measuring") / SET_FILE).read_bytes())

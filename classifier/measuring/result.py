@@ -1,4 +1,4 @@
-"""What a measurement found, from its answers. Pure: answers and a classifier in, a result out."""
+"""The result of a measurement, computed from its answers and a classifier alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
@@ -42,7 +42,7 @@ class Trained(WeighsPrompts, Protocol):
 
 
 class Yardstick(msgspec.Struct, frozen=True, kw_only=True):
-    """What a result is compared with: rows of known models, and the loads of the classifier's own mix of prompts."""
+    """The reference of a result: rows of known models, and the loads of the classifier's own mix of prompts."""
 
     known: Mapping[str, Ability]
     """The rows that the artifact ships, by model."""
@@ -98,7 +98,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[SourceScore]
     ability: Ability | None
     too_few: str | None
-    """Why no row was fitted."""
+    """The reason why no row was fitted."""
     mean: Interval | None
     before: float | None
     """The mean chance by the row that was in use."""
@@ -173,7 +173,7 @@ def result_of(
 
 
 def known_outcomes(models: Sequence[str], questions: Sequence[Question]) -> dict[str, Floats]:
-    """What known models made of these questions: 1, 0, or NaN where they were not asked."""
+    """Return the outcomes of known models on these questions: 1, 0, or NaN where they were not asked."""
     codes = {"1": 1.0, "0": 0.0}
     return {
         model: np.array([codes.get(question.outcomes[at : at + 1], np.nan) for question in questions])
@@ -209,7 +209,7 @@ def _sources(
 
 
 def _known_shares(questions: Sequence[Question], models: int) -> list[float]:
-    """The known models' shares of right answers to these questions, of those that were asked at least half of them."""
+    """Return the known models' shares of right answers to these questions, of those that were asked at least half of them."""
     shares = []
     for at in range(models):
         told = [question.outcomes[at] for question in questions if question.outcomes and question.outcomes[at] != "-"]
@@ -235,7 +235,7 @@ def _shown(scored: Sequence[CalibrationAnswer], by_id: Mapping[str, Question]) -
 
 
 def expected_of(question: Question) -> str:
-    """The right answer, in words for people."""
+    """Return the right answer, in words for people."""
     if question.kind != "tool":
         return question.gold
     return "; ".join(each.name for each in question.calls) or "no call"

@@ -29,7 +29,7 @@ class MeasurementError(Exception):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure, and within which bounds."""
+    """An order to measure, with its bounds."""
 
     target_id: str
     questions: int = 200
@@ -74,7 +74,7 @@ class CalibrationAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a measurement is."""
+    """The progress of a measurement."""
 
     scored: int
     right: int
@@ -131,7 +131,7 @@ class MeasurementStore:
         return found[0]
 
     async def last_of(self, target_id: str) -> Measurement | None:
-        """A target's newest measurement."""
+        """Return a target's newest measurement."""
         found = await self._select(col(MeasurementRow.target_id) == target_id)
         return found[0] if found else None
 
@@ -140,7 +140,7 @@ class MeasurementStore:
         return await self._select()
 
     async def claim(self, holder: str) -> Measurement | None:
-        """Takes a running measurement that nobody works on; None where there is none."""
+        """Take a running measurement that nobody works on; None where there is none."""
         stale = {"stale_us": self._now_us() - int(HELD_S * 1_000_000)}
         async with self._engine.connect() as connection:
             found = (await connection.scalars(_FREE, stale)).all()
@@ -163,7 +163,7 @@ class MeasurementStore:
             return bool((await connection.execute(still.values(touched_us=self._now_us()))).rowcount)
 
     async def release(self, measurement_id: str, holder: str) -> None:
-        """Gives it back while it runs, for another process or a later start."""
+        """Give the measurement back while it runs, for another process or a later start."""
         mine = update(MeasurementRow).where(
             col(MeasurementRow.measurement_id) == measurement_id, col(MeasurementRow.holder) == holder
         )
@@ -171,14 +171,14 @@ class MeasurementStore:
             await connection.execute(mine.values(touched_us=0))
 
     async def end(self, measurement_id: str, state: State, reason: str, result: bytes | None) -> None:
-        """Ends it, with what was found; an order to stop that came meanwhile keeps its word."""
+        """End the measurement and store its result; an order to stop that came meanwhile keeps its word."""
         before = await self.find(measurement_id)
         told = before.reason if before.state == "stopped" else reason
         kept = None if result is None else result.decode()
         await self._update(measurement_id, state=state, reason=told, result=kept, touched_us=0)
 
     async def stop(self, measurement_id: str, reason: str) -> bool:
-        """Stops a running one: who works on it follows within seconds. False where it had ended."""
+        """Stop a running measurement: its worker follows within seconds. False where it had ended."""
         running = update(MeasurementRow).where(
             col(MeasurementRow.measurement_id) == measurement_id, col(MeasurementRow.state) == "running"
         )
@@ -186,11 +186,11 @@ class MeasurementStore:
             return bool((await connection.execute(running.values(state="stopped", reason=reason))).rowcount)
 
     async def accepted(self, measurement_id: str, version: int) -> None:
-        """Notes the tuning that it became."""
+        """Note the tuning that the measurement became."""
         await self._update(measurement_id, tuning_version=version)
 
     async def put(self, answer: CalibrationAnswer) -> None:
-        """Writes a question's answer, over what was there."""
+        """Write a question's answer, over an earlier one."""
         values = {**msgspec.structs.asdict(answer), "said": answer.said[:SAID_CHARS], "at_us": self._now_us()}
         said = self._insert(CalibrationAnswerRow).values(values)
         said = said.on_conflict_do_update(
@@ -200,7 +200,7 @@ class MeasurementStore:
             await connection.execute(said)
 
     async def answers(self, measurement_id: str) -> list[CalibrationAnswer]:
-        """A measurement's answers, in the order in which they were given."""
+        """Return a measurement's answers, in the order in which they were given."""
         query = select(*(getattr(CalibrationAnswerRow, name) for name in CalibrationAnswer.__struct_fields__))
         query = query.where(col(CalibrationAnswerRow.measurement_id) == measurement_id)
         query = query.order_by(col(CalibrationAnswerRow.at_us), col(CalibrationAnswerRow.question_id))
@@ -208,7 +208,7 @@ class MeasurementStore:
             return [CalibrationAnswer(**_fields(row)) for row in await connection.execute(query)]
 
     async def tally(self, measurement_id: str) -> Tally:
-        """How far a measurement is, without its answers."""
+        """Return the progress of a measurement, without its answers."""
         outcome = col(CalibrationAnswerRow.outcome)
         query = select(
             outcome,

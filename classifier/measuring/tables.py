@@ -19,7 +19,7 @@ class MeasurementRow(SQLModel, table=True):
     target_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
     state: str = Field(sa_column=Column(String(16), nullable=False))
     reason: str = Field(sa_column=Column(Text, nullable=False))
-    """Why it stopped, in words; empty while it runs and after it finished."""
+    """The reason why it stopped, in words; empty while it runs and after it finished."""
     questions: int = Field(sa_column=Column(Integer, nullable=False))
     budget_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
     at_once: int = Field(sa_column=Column(Integer, nullable=False))
@@ -44,7 +44,7 @@ class CalibrationAnswerRow(SQLModel, table=True):
     question_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
     outcome: str = Field(sa_column=Column(String(16), nullable=False))
     said: str = Field(sa_column=Column(Text, nullable=False))
-    """What was read out of the answer, or its end where nothing could be. The questions are ours, so it is no caller's."""
+    """The answer as it was read, or its end where nothing could be. The questions are ours, so it is no caller's."""
     cost_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
     ttft_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     tpot_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))

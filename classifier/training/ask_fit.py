@@ -1,4 +1,4 @@
-"""Fits the linear score by which classifier/asking.py tells requests, material, rules and what is beside the point:
+"""Fits the linear score by which classifier/asking tells requests, material, rules and what is beside the point:
 `python -m classifier.training.ask_fit DATA`, where DATA has prompts.parquet.
 
 It learns from texts that are put together of pieces whose class is known: prompts of the tier set in templates of frameworks, with contexts
@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
-from classifier import ask_words as words
-from classifier import asking
-from classifier.asking import BESIDE, CLASSES, MATERIAL, REQUEST, RULE, WEIGHT_BITS
+from classifier.asking import vocabulary as words
+from classifier.asking.normalization import with_plain_marks
+from classifier.asking.scoring import FORM_BUCKETS, WEIGHT_BITS, all_buckets
+from classifier.asking.segments import BESIDE, CLASSES, MATERIAL, REQUEST, RULE, segment_text
 from classifier.training.tier_set import HELD_KINDS, held_rows, ladders, written
 from classifier.training.wrapping import Piece, by_hand, filled, shapes
 
-OUT: Final = Path(asking.__file__).parent / "asking.npz"
+OUT: Final = Path(words.__file__).parent / "weights.npz"
 _CLASS: Final = {"ask": REQUEST, "context": MATERIAL, "frame": RULE, "beside": BESIDE, "example": MATERIAL}
 ASKED_CHINESE: Final = tuple(words.ASKED_CHINESE.split())
 OPENING: Final = frozenset(words.VERBS.split()) | frozenset(words.ASKED_WITH.split())
@@ -40,21 +41,24 @@ Example = tuple[list[int], int, float]
 
 
 def marks_and_classes(pieces: Sequence[Piece], weight: float = 1.0) -> Iterator[Example]:
-    """The marks of each unit of a text, and the class of the piece in which most of it lies."""
+    """Yield the buckets of each segment of a text, and the class of the piece in which most of it lies."""
     data, ends = b"", []
     for _, text in pieces:
-        data += asking.with_plain_marks(text.encode("utf-8", "replace"))
+        data += with_plain_marks(text.encode("utf-8", "replace"))
         ends.append(len(data))
-    taken = asking.taken_apart(data)
-    at_of = [bisect.bisect_right(ends, (unit.begin + unit.end) // 2) for unit in taken.units]
-    units = collections.Counter(at_of)
-    asks = {id(unit): _asks(data[unit.begin : unit.end].decode("utf-8", "replace")) for unit in taken.units}
-    asked = {at for at, unit in zip(at_of, taken.units, strict=True) if asks[id(unit)]}
-    at_unit = dict(zip(map(id, taken.units), at_of, strict=True))
-    for unit, marks in asking.all_marks(taken):
-        at = at_unit[id(unit)]
+    segmented = segment_text(data)
+    at_of = [bisect.bisect_right(ends, (segment.begin + segment.end) // 2) for segment in segmented.segments]
+    segments = collections.Counter(at_of)
+    asks = {
+        id(segment): _asks(data[segment.begin : segment.end].decode("utf-8", "replace"))
+        for segment in segmented.segments
+    }
+    asked = {at for at, segment in zip(at_of, segmented.segments, strict=True) if asks[id(segment)]}
+    at_unit = dict(zip(map(id, segmented.segments), at_of, strict=True))
+    for segment, marks in all_buckets(segmented):
+        at = at_unit[id(segment)]
         kind = _CLASS[pieces[at][0]]
-        if pieces[at][0] == "ask" and units[at] > 1 and not asks[id(unit)]:
+        if pieces[at][0] == "ask" and segments[at] > 1 and not asks[id(segment)]:
             # Of several sentences some only say how things are; where none is seen to ask, it is not known which does.
             if at not in asked:
                 continue
@@ -152,7 +156,7 @@ _SET: Final = ("", "", "", "Your task is to ", "Your job: ", "You must ", "Pleas
 
 
 def _standing_task(draw: random.Random) -> str:
-    """A task that a system message may set for whatever the user sends."""
+    """Return a task that a system message may set for whatever the user sends."""
     lead, verb = draw.choice(_SET), draw.choice(_STANDING.split("|"))
     first = f"{lead}{verb.lower()}" if lead else verb
     more = (
@@ -224,16 +228,16 @@ def system_examples(draw: random.Random) -> Iterator[Example]:
 
 
 DROPPED: Final = 0.25
-"""Share of a unit's words and pairs that are left out as it is learned from, so that no single one is relied on."""
+"""Share of a segment's words and pairs that are left out as it is learned from, so that no single one is relied on."""
 
 
 def _thinned(marks: list[int], draw: random.Random) -> list[int]:
-    form = len(marks) - asking.OF_FORM
+    form = len(marks) - FORM_BUCKETS
     return [mark for at, mark in enumerate(marks) if at >= form or draw.random() >= DROPPED]
 
 
 def fitted(data: Path, seed: int = 0) -> bytes:
-    """The weights as an .npz file."""
+    """Return the weights as an .npz file."""
     draw = random.Random(seed)  # noqa: S311 - it makes up training data
     buffer = io.BytesIO()
     users = _weights(examples(data, draw), draw)
@@ -255,7 +259,7 @@ def _weights(learned: Iterator[Example], draw: random.Random) -> NDArray[np.int8
     model = LogisticRegression(C=STRENGTH * 20, max_iter=150).fit(
         design, known, sample_weight=balance * len(known) / balance.sum() * 0.01
     )
-    print(f"{len(known)} units, {np.bincount(known)}, {model.score(design, known):.4f} right")
+    print(f"{len(known)} segments, {np.bincount(known)}, {model.score(design, known):.4f} right")
     # A class that is not there, such as a courtesy in a system message, is never the likeliest.
     whole = np.full((2**WEIGHT_BITS + 1, CLASSES), 0.0)
     whole[-1] = -_LEVELS * _STEP

@@ -28,7 +28,7 @@ class Blend(msgspec.Struct, frozen=True):
 
 
 def blend_of(loads: Floats, weak: Floats, strong: Floats, weights: Floats) -> Blend:
-    """The blend for prompts with these loads, chances of weak and strong models, and weights that add up to 1."""
+    """Return the blend for prompts with these loads, chances of weak and strong models, and weights that add up to 1."""
     hardness = (_cumulative_shares(-weak, weights) + _cumulative_shares(strong - weak, weights)) / 2
     order = np.argsort(hardness, kind="stable")
     below = np.cumsum(weights[order])
@@ -44,7 +44,7 @@ def blend_of(loads: Floats, weak: Floats, strong: Floats, weights: Floats) -> Bl
 
 
 def _cumulative_shares(values: Floats, weights: Floats) -> Floats:
-    """The weighted share of the whole that lies at or below each value."""
+    """Return the weighted share of the whole that lies at or below each value."""
     order = np.argsort(values, kind="stable")
     shares = np.empty(len(values))
     shares[order] = np.cumsum(weights[order])

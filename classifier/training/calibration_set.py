@@ -39,7 +39,7 @@ _GOLDEN: Final = 0.6180339887
 
 
 def calibration_questions(data: Path) -> CalibrationSet:
-    """The set, in the order in which it is asked."""
+    """Return the set, in the order in which it is asked."""
     from pyarrow import parquet  # noqa: PLC0415 - only who makes the set needs it
 
     prompts = {row["prompt_id"]: row for row in parquet.read_table(data / "prompts.parquet").to_pylist()}
@@ -122,7 +122,7 @@ def _merged(sources: Iterable[Sequence[Question]]) -> list[Question]:
 
 
 def main() -> None:
-    """Writes the file into the package."""
+    """Write the file into the package."""
     target = Path(__file__).parents[1] / "measuring" / SET_FILE
     made = calibration_questions(Path(sys.argv[1]))
     content = encoded(made, LICENCES)

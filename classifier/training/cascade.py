@@ -1,4 +1,4 @@
-"""What two cheap answers before a dear one keep and cost on known outcomes, beside single models, `auto` and the oracle.
+"""Two cheap answers before a dear one: their quality and cost on known outcomes, beside single models, `auto` and the oracle.
 
 The outcomes tell who was right, not what was said. Two right answers say the same, a right and a wrong one do not; of two wrong ones it is
 not known. So every figure is told for three shares of such prompts on which both say the same: all, three fifths (as measured on questions
@@ -231,7 +231,7 @@ def _asked(
 
 
 def recorded(found: CascadeMeasure) -> dict[str, Any]:
-    """A measure as the manifest keeps it."""
+    """Return a measure as the manifest keeps it."""
     plain: dict[str, Any] = _rounded(msgspec.to_builtins(found))
     return plain
 

@@ -100,8 +100,9 @@ def _trained(data: Path, out: Path, seed: int, say: Say, *, measure: bool) -> Ar
 def _measured(
     artifact: Artifact, known: "Everyday", corpus: Corpus, data: Path, ten_folds: Scored, seed: int, say: Say
 ) -> Iterator[dict[str, Any]]:
-    """What is told of a model's quality, more and more of it: first what takes no training, then difficulty, and outcomes split by split, by
-    cross-validation, without times, so that the same data give the same manifest. `ten_folds` are scores that training computes.
+    """Yield more and more of a model's quality: first the parts that take no training, then difficulty, and outcomes split by
+    split, by cross-validation, without times, so that the same data give the same manifest. `ten_folds` are scores that training
+    computes.
     """
     found: dict[str, Any] = {
         "rows": [],
@@ -180,7 +181,7 @@ def _calibration(each: Target) -> dict[str, Any]:
 
 
 def cross_validation(data: Path, seed: int, say: Say, everyday: "Everyday | None" = None) -> CrossValidated:
-    """A function that trains anew on each fold of a split and returns the held-out scores. `everyday` is what was learned
+    """Return a function that trains anew on each fold of a split and returns the held-out scores. `everyday` is what was learned
     without outcomes, where it is there already.
     """
     from classifier.training import train as training  # noqa: PLC0415 - as above
@@ -206,7 +207,7 @@ def _size_note(corpus: Corpus) -> str:
 
 
 def open_shipped(folder: Path | None, models: list[str]) -> OnnxClassifier:
-    """The artifact as it serves, with a target for each model. Raises NothingToJudge in place of the heuristic."""
+    """Return the artifact as it serves, with a target for each model. Raises NothingToJudge in place of the heuristic."""
     classifier = load_classifier(ClassifierSection(artifact_dir=folder), {model: model for model in models})
     if not isinstance(classifier, OnnxClassifier):
         raise NothingToJudge(f"the artifact cannot be used: {classifier.fallback_reason}")
@@ -225,7 +226,7 @@ def taught(folder: Path | None) -> Hashes:
 
 
 def study_new_models(data: Path, out: Path, say: Say) -> "list[Figure]":
-    """How far off a model is that was left out and weighed by few questions. Raises BadData."""
+    """Return the errors of models that were left out and weighed by few questions. Raises BadData."""
     from classifier.training import new_models  # noqa: PLC0415 - it trains, as above
 
     return new_models.study(data, out, say)
@@ -240,7 +241,7 @@ def evaluate(
     seed: int = 0,
     say: Say = lambda _line: None,
 ) -> Evaluation:
-    """Evaluates the artifact on prompts that it was not trained on, and every split of cross-validation when wanted.
+    """Evaluate the artifact on prompts that it was not trained on, and every split of cross-validation when wanted.
 
     Raises NothingToJudge when neither is possible, and BadData.
     """
@@ -267,7 +268,7 @@ def evaluate(
 
 
 def _new_rows(corpus: Corpus, artifact_dir: Path | None, *, needed: bool) -> tuple[Rows, list[str]]:
-    """Marks the prompts that the artifact was not trained on, with notes; none where it does not tell, unless `needed`."""
+    """Mark the prompts that the artifact was not trained on, with notes; none where it does not tell, unless `needed`."""
     try:
         new = unseen(corpus.texts, taught(artifact_dir))
     except NothingToJudge as error:
@@ -287,7 +288,7 @@ def _splits(
 
 
 def proven(corpus: Corpus, splits: Sequence[Split], seed: int) -> str:
-    """A note with the number of folds of each split, which were all checked to be disjoint. Raises NotDisjoint."""
+    """Return a note with the number of folds of each split, which were all checked to be disjoint. Raises NotDisjoint."""
     counts = {split: sum(1 for _ in corpus.questions.folds(split, seed)) for split in splits}
     told = ", ".join(f"{split} ({count})" for split, count in counts.items())
     return f"no question is on both sides of any fold, by normalised prompt text: {told}"
@@ -303,7 +304,7 @@ def _unseen_note(new: Rows) -> str:
 
 
 def _unmeasured_notes(classifier: OnnxClassifier, corpus: Corpus) -> list[str]:
-    """A note on models that the artifact has no ability for; a misspelt name looks the same."""
+    """Return a note on models that the artifact has no ability for; a misspelt name looks the same."""
     absent = [model for model in corpus.models if model not in classifier.manifest.abilities]
     if not absent:
         return []
@@ -347,7 +348,7 @@ def calibrate(data: Path, *, artifact_dir: Path | None = None, seed: int = 0, sa
 
 
 def recalibrated(corpus: Corpus, scored: Scored, seed: int) -> list[Recalibrated]:
-    """The same for scores that were computed before. Raises NothingToJudge when no target has enough labels."""
+    """Return the same for scores that were computed before. Raises NothingToJudge when no target has enough labels."""
     groups = np.unique(corpus.groups)
     first_half = np.random.default_rng(seed).permutation(groups)[: len(groups) // 2]
     fitting = np.isin(corpus.groups, first_half)
@@ -373,7 +374,7 @@ def _recalibrated(model: str, said: Floats, true: Floats, fitting: Integers, jud
 
 
 def mended(ability: Ability, change: Platt) -> Ability:
-    """The ability whose logit is the old one's, stretched and shifted."""
+    """Return the ability whose logit is the old one's, stretched and shifted."""
     return msgspec.structs.replace(
         ability,
         weights=[change.slope * weight for weight in ability.weights],
@@ -382,7 +383,7 @@ def mended(ability: Ability, change: Platt) -> Ability:
 
 
 def accept(found: list[Recalibrated], folder: Path, out: Path) -> list[str]:
-    """Writes the artifact of `folder` with the abilities that became better on held-out prompts; returns their names."""
+    """Write the artifact of `folder` with the abilities that became better on held-out prompts; return their names."""
     artifact = read_artifact(folder)
     table = artifact.manifest.abilities
     better = {

@@ -101,11 +101,11 @@ class Corpus(msgspec.Struct, frozen=True):
         return gain
 
     def prompt(self, row: int) -> Prompt:
-        """A row as the classifier gets it from a request."""
+        """Return a row as the classifier gets it from a request."""
         return Prompt(text=self.texts[row], tools=int(self.tools[row]))
 
     def only(self, rows: Integers) -> "Corpus":
-        """The same corpus with these rows alone."""
+        """Return the same corpus with these rows alone."""
         return Corpus(
             texts=[self.texts[row] for row in rows],
             prompt_ids=[self.prompt_ids[row] for row in rows],
@@ -154,7 +154,7 @@ class _Problems:
 
 
 def load(folder: Path) -> Corpus:
-    """Reads both files. Raises BadData with everything that is wrong in them."""
+    """Read both files. Raises BadData with everything that is wrong in them."""
     tables = _tables(folder)
     problems = _Problems()
     prompts = _prompts(tables[PROMPTS_FILE], problems)
@@ -212,13 +212,13 @@ def _table(path: Path, needed: Iterable[str]) -> tuple[Any, str]:
 
 
 def _column(table: Any, name: str) -> list[Any]:
-    """A column's values; all None when there is no such column."""
+    """Return a column's values; all None when there is no such column."""
     values: list[Any] = table.column(name).to_pylist() if name in table.column_names else [None] * table.num_rows
     return values
 
 
 def _text_or_none(value: object) -> str | None:
-    """A source, id or model as text; None when it is empty."""
+    """Return a source, id or model as text; None when it is empty."""
     return str(value) if value is not None and str(value).strip() else None
 
 
@@ -299,7 +299,7 @@ def _fault_of(at: int | None, model: object, score: object) -> str:
 
 
 def _facts(extra: object) -> dict[str, float]:
-    """The numbers in `extra` that are not negative; none when it cannot be decoded, as it is optional."""
+    """Return the numbers in `extra` that are not negative; none when it cannot be decoded, as it is optional."""
     if not isinstance(extra, str | bytes):
         return {}
     try:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from classifier.asking import searched, with_plain_marks
+from classifier.asking.normalization import with_plain_marks
+from classifier.asking.resolution import searched
 from classifier.features import FLAGS, STRUCTURE, Features, extract, read_text
 from classifier.prediction import Prompt
 from classifier.training.network import Rows, asks_of, quantised, weighed
@@ -62,13 +63,13 @@ EPOCHS: Final = 12
 BATCH: Final = 128
 STEP: Final = 2e-3
 _MEANS: Final = (0.9, 0.999)
-"""How much of the means of gradients and of their squares is kept at each step (Adam, Kingma and Ba 2015)."""
+"""Shares of the means of gradients and of their squares that are kept at each step (Adam, Kingma and Ba 2015)."""
 CLAMP: Final = 4.0
 """Standard deviations to which each number of the gist is held."""
 
 
 class Schooling(msgspec.Struct, frozen=True):
-    """How networks are trained."""
+    """The settings by which networks are trained."""
 
     decay: float
     dropped: float
@@ -79,7 +80,7 @@ class Schooling(msgspec.Struct, frozen=True):
 
 OF_TIERS: Final = Schooling(decay=0.3, dropped=0.1, slows=False)
 OF_MANY: Final = Schooling(decay=0.1, dropped=0.0, slows=True)
-"""What many networks say has less noise than tiers, so less has to be kept out."""
+"""The settings for targets averaged over many networks, which have less noise than tiers, so less has to be kept out."""
 
 
 class GistNetwork(msgspec.Struct, frozen=True):
@@ -137,7 +138,7 @@ def _logistic(values: Floats) -> Floats:
 
 
 def gist_of(features: Features, table: WordTable) -> Floats:
-    """What the network reads of one prompt, as the ONNX graph computes it."""
+    """Return the network's input of one prompt, as the ONNX graph computes it."""
     parts = features.ask, features.question
     meant = np.concatenate(
         [
@@ -164,7 +165,7 @@ class Lesson(msgspec.Struct, frozen=True):
     """Prompts of known tiers, as arrays."""
 
     rows: Rows
-    """What they ask."""
+    """Features of the asks alone."""
     gists: Floats
     tiers: Integers
     weights: Floats
@@ -177,7 +178,9 @@ def lesson_of(prompts: Sequence[Prompt], tiers: Sequence[int], weights: Sequence
 
 
 def lessons(taught: Sequence[Tiered], table: WordTable, seed: int = 0) -> Lesson:
-    """The prompts and, once each, a copy that is worded otherwise, and one as a program or a person might send it: the task is the same."""
+    """Return the prompts and, once each, a copy that is worded otherwise, and one as a program or a person might send it: the
+    task is the same.
+    """
     draw = random.Random(seed)  # noqa: S311 - it makes up training data
     names = list(CHANGES)
     known = shapes().part(held=False)
@@ -203,7 +206,7 @@ _BEGINNING: Final = 60
 
 
 def _begins(prompt: Prompt) -> bytes:
-    """How a prompt's message begins, with plain marks."""
+    """Return the beginning of a prompt's message, with plain marks."""
     return with_plain_marks(searched(prompt.text)).strip()[:_BEGINNING]
 
 
@@ -291,7 +294,7 @@ def _layer(draw: np.random.Generator, networks: int, wide: int, to: int) -> tupl
 
 
 def _stepped(layer: Singles, slope: Singles, mean: Singles, square: Singles, steps: int, step: float) -> None:
-    """A step of a layer, in place. Both means began at nothing, and are made up for it."""
+    """Take a step of a layer, in place. Both means began at nothing, and are made up for it."""
     of_mean, of_square = _MEANS
     mean += (1 - of_mean) * (slope - mean)
     square += (1 - of_square) * (slope * slope - square)
@@ -299,7 +302,7 @@ def _stepped(layer: Singles, slope: Singles, mean: Singles, square: Singles, ste
 
 
 def _slopes(layers: Sequence[Singles], known: Singles, told: Singles, counted: Singles, decay: float) -> list[Singles]:
-    """The gradients of the mean cross-entropy of a batch, and of `decay` by the squared weights."""
+    """Return the gradients of the mean cross-entropy of a batch, and of `decay` by the squared weights."""
     hidden, hidden_bias, out, out_bias = layers
     size = known.shape[1]
     inner = np.maximum(0, known @ hidden + hidden_bias)

@@ -118,7 +118,7 @@ FEWEST_ROWS: Final = 100
 FEWEST_TARGETS: Final = 3
 FLOORS: Final = tuple(round(0.90 + step / 100, 2) for step in range(11))
 TARGETS: Final[tuple[tuple[str, ...], ...]] = ((LLAMA, MINI, GPT_4O, SONNET), (LLAMA, HAIKU, MINI, GPT_4O, SONNET))
-"""What is routed among at once: targets such as a house would have beside its own GPUs, as far as their outcomes are known. Of
+"""Targets that are routed among at once, such as a house would have beside its own GPUs, as far as their outcomes are known. Of
 Haiku there are none on one of the sources.
 """
 REFERENCE: Final[str] = GPT_4O
@@ -235,7 +235,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pairs_of(corpus: Corpus) -> tuple[list[Pair], list[str]]:
-    """The pairs that can be judged, and for each other one a note with the reason. Raises BadData when there is none."""
+    """Return the pairs that can be judged, and for each other one a note with the reason. Raises BadData when there is none."""
     pairs: list[Pair] = []
     notes: list[str] = []
     for source in dict.fromkeys([pair.source for pair in PAIRS] + np.unique(corpus.sources).tolist()):
@@ -288,7 +288,7 @@ def _family_pairs(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[
 
 
 def _extreme_pair(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair]:
-    """The worst and the best model of a source without any known pair."""
+    """Return the worst and the best model of a source without any known pair."""
     enough = [name for name, count in _answer_counts(corpus, rows).items() if count >= FEWEST_ROWS]
     level = {name: float(np.nanmean(corpus.scores[name][rows])) for name in enough}
     ranked = sorted(level, key=lambda name: (level[name], name))
@@ -316,7 +316,7 @@ def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> PairScores:
 
 
 def judge_pair(corpus: Corpus, scored: Scored, pair: Pair, split: str, timing: Timing, seed: int) -> Judged | None:
-    """The measures of one pair; None on fewer than FEWEST_ROWS prompts, or where the strong model gains nothing."""
+    """Return the measures of one pair; None on fewer than FEWEST_ROWS prompts, or where the strong model gains nothing."""
     said = said_of(scored, corpus, pair)
     gain = corpus.gain(pair.weak, pair.strong)[said.rows]
     if len(gain) < FEWEST_ROWS or gain.sum() <= 0:
@@ -341,7 +341,7 @@ def cost_of(corpus: Corpus, model: str, rows: Integers) -> Floats:
 
 
 def foretold_cost(corpus: Corpus, scored: Scored, model: str, rows: Integers) -> Floats:
-    """The same by the length that is expected of the answer; at its usual cost where none is."""
+    """Return costs by the length that is expected of the answer; at its usual cost where none is."""
     expected = scored.output_tokens.get(model)
     if expected is None or np.isnan(expected[rows]).any():
         return np.full(len(rows), cost_of(corpus, model, rows).mean())
@@ -444,7 +444,7 @@ def evaluated(
     seed: int = 0,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Evaluation:
-    """The measures of every split. Each split's Scored is made when its turn comes, and dropped after."""
+    """Return the measures of every split. Each split's Scored is made when its turn comes, and dropped after."""
     pairs, left_out = pairs_of(corpus)
     parts = []
     for split, make in scored.items():

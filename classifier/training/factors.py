@@ -54,7 +54,7 @@ class TrainingTarget(msgspec.Struct, frozen=True):
 
 
 def taught_loads(outcomes: Floats, sources: NDArray[np.str_], *, loads: int = LOADS) -> TrainingTarget:
-    """The loads of every prompt, from its outcomes (prompts, models; NaN where a model was not asked)."""
+    """Return the loads of every prompt, from its outcomes (prompts, models; NaN where a model was not asked)."""
     level, _ = source_levels(outcomes, sources)
     together = level + shared_part(outcomes - level)
     known = ~np.isnan(outcomes)

@@ -55,7 +55,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 def tables_of(model: Whole) -> Tables:
-    """The tables, from which classifier/tables.py makes the graph's inputs."""
+    """Return the tables, from which classifier/tables.py makes the graph's inputs."""
     network, scale = model.network, model.network.scale
     terms, _ = _terms(model)
     terms = widened(terms, more=1)
@@ -77,18 +77,18 @@ def tables_of(model: Whole) -> Tables:
 
 
 def trust_of(model: Whole) -> Trust:
-    """What else decides on trust; see domain.Domain.trust."""
+    """Return the settings that decide on trust beside the domain; see domain.Domain.trust."""
     return Trust(tools_by_complexity=model.domain.tools_by_complexity, one_call=ONE_CALL, agents_job=AN_AGENTS_JOB)
 
 
 def blend_rows(blend: Blend) -> list[list[float]]:
-    """The blend as the manifest has it: each complexity's loads, and the logarithm of its tokens."""
+    """Return the blend as the manifest has it: each complexity's loads, and the logarithm of its tokens."""
     tokens = [float(np.log(TOKENS_AT_EASIEST) + TOKENS_BY_COMPLEXITY * each) for each in blend.complexity]
     return [[*loads, round(each, 6)] for loads, each in zip(blend.loads, tokens, strict=True)]
 
 
 def _summed(model: Whole) -> int:
-    """Sums over terms that the graph takes: loads, tiers by words, domain."""
+    """Return the number of sums over terms that the graph takes: loads, tiers by words, domain."""
     return model.network.loads + len(THRESHOLDS) + 1
 
 
@@ -122,7 +122,7 @@ def _gate(model: Whole) -> Floats:
 
 
 def _needed(columns: int) -> list[int]:
-    """The numbers of difficulty.gist_of among those that Tables.needed names, where a meaning is as wide as is stored."""
+    """Return the numbers of difficulty.gist_of among those that Tables.needed names, where a meaning is as wide as is stored."""
     width = widened(np.zeros((1, columns), np.int8)).shape[1]
     graded = range(columns - GRADED - 1, columns - 1)
     structure = ALL_READINGS * width
@@ -141,7 +141,7 @@ def _gist_bounds(difficulty: Difficulty) -> Floats:
 
 
 class _Columns:
-    """Where each part of the row of scores stands, as classifier/runtime.py has it."""
+    """The place of each part in the row of scores, as classifier/runtime.py has it."""
 
     def __init__(self, model: Whole) -> None:
         loads, kinds, tiers = model.network.loads, len(model.task_kinds.names), len(THRESHOLDS)
@@ -154,7 +154,7 @@ class _Columns:
 
 
 def to_onnx(model: Whole) -> bytes:
-    """The graph, whose inputs and output classifier/runtime.py describes."""
+    """Return the graph, whose inputs and output classifier/runtime.py describes."""
     at = _Columns(model)
     before, bias, after = _by_gist(model, at)
     weights, constant = _by_sums(model, at)
@@ -164,7 +164,9 @@ def to_onnx(model: Whole) -> bytes:
 
 
 def scoring_graph(constants: Mapping[str, NDArray[Any]]) -> bytes:
-    """The graph of these weights, which onnxruntime runs as three nodes, for it does the rectifier with the product before it."""
+    """Return the graph of these weights, which onnxruntime runs as three nodes, for it does the rectifier with the product before
+    it.
+    """
     nodes = [
         helper.make_node("Gemm", ["sums", "by_sums", "constant"], ["straight"]),
         helper.make_node("Gemm", ["gist", "hidden", "hidden_bias"], ["before_relu"]),
@@ -187,8 +189,8 @@ def scoring_graph(constants: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def _by_gist(model: Whole, at: _Columns) -> tuple[Floats, Floats, Floats]:
-    """The two layers on the gist, weights, bias, and weights. What is linear in the gist passes the rectifier as two units, the
-    positive part of it and the negative.
+    """Return the two layers on the gist: weights, bias, and weights. Whatever is linear in the gist passes the rectifier as two
+    units, its positive part and its negative.
     """
     gist = model.difficulty.gist
     linear = np.c_[model.task_kinds.weights, model.domain.gist]
@@ -206,7 +208,7 @@ def _by_gist(model: Whole, at: _Columns) -> tuple[Floats, Floats, Floats]:
 
 
 def _by_sums(model: Whole, at: _Columns) -> tuple[Floats, Floats]:
-    """(sums, scores) and (scores,): all that is linear in sums over terms, in facts, and in what a kind has of its own."""
+    """Return (sums, scores) and (scores,): all that is linear in sums over terms, in facts, and in what a kind has of its own."""
     network, facts, (_, steps) = model.network, len(STRUCTURE), _terms(model)
     loads, summed, each = network.loads, _summed(model), network.loads + facts + 1
     weights, constant = np.zeros((summed + facts + 1 + len(network.kinds) * each, at.all)), np.zeros(at.all)

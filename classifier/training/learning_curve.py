@@ -1,6 +1,6 @@
-"""How many verdicts of one's own traffic close the gap: the shipped model, then recalibrated with 50, 200, 1,000 labels.
+"""The number of own verdicts that close the gap: the shipped model, then recalibrated with 50, 200, 1,000 labels.
 
-    python -m classifier.training.learning_curve --data FOLDER [--vectors random] [--out rows.json]
+python -m classifier.training.learning_curve --data FOLDER [--vectors random] [--out rows.json]
 
 One source stands for a team whose categories are its applications. Its questions are cut in halves: labels are drawn
 from one and every number comes from the other, through the very code that serves (`recalibrate`, groups found by
@@ -107,7 +107,7 @@ def random_vectors(corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
 
 
 def halves(questions: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    """True where a prompt is judged; all wordings of one question are on one side."""
+    """Return True where a prompt is judged; all wordings of one question are on one side."""
     numbers = np.unique(questions)
     chosen = np.random.default_rng(seed).permutation(numbers)[: len(numbers) // 2]
     judged: NDArray[np.bool_] = np.isin(questions, chosen)
@@ -115,7 +115,7 @@ def halves(questions: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
 
 
 def curve(vectors: Vectors, weak: Floats, strong: Floats, questions: NDArray[np.int64], pair: Pair) -> list[Row]:
-    """The rows of one pair, for every count that its pool of labels allows."""
+    """Return the rows of one pair, for every count that its pool of labels allows."""
     judged = halves(questions, seed=1)
     pool = np.flatnonzero(~judged)
     gain = (strong - weak)[judged]
@@ -152,7 +152,7 @@ def curve(vectors: Vectors, weak: Floats, strong: Floats, questions: NDArray[np.
 def _tuning_of_draw(
     vectors: Vectors, pool: NDArray[np.intp], count: int, scores: tuple[Floats, Floats], pair: Pair, draw: int
 ) -> Tuning:
-    """The tuning that `weighbridge classifier recalibrate --accept` would put in use after `count` labelled prompts."""
+    """Return the tuning that `weighbridge classifier recalibrate --accept` would put in use after `count` labelled prompts."""
     nothing = Tuning(version=0, artifact=vectors.known.artifact)
     rows = np.random.default_rng([2, draw]).permutation(pool)[:count]
     outcomes = [
@@ -169,7 +169,7 @@ def _tuning_of_draw(
 
 
 def _labels(vectors: Vectors, rows: NDArray[np.intp], weak: Floats, strong: Floats, pair: Pair) -> Labels:
-    """The judged prompts as labels, all for the weak target and then all for the strong one."""
+    """Return the judged prompts as labels, all for the weak target and then all for the strong one."""
     raw = np.frombuffer(b"".join(vectors.rows[row] for row in rows.tolist()), "<f2").astype(np.float64)
     raw = np.tile(raw.reshape(len(rows), -1), (2, 1))
     count = len(raw)
@@ -199,7 +199,7 @@ def _scores_and_loss(vectors: Vectors, tuning: Tuning, test: Labels, pair: Pair)
 
 
 def study(corpus: Corpus, classifier: TrainedClassifier | None) -> list[Row]:
-    """The rows of every pair in the data; without a classifier, by random projections."""
+    """Return the rows of every pair in the data; without a classifier, by random projections."""
     found: list[Row] = []
     for pair in pairs_of(corpus)[0]:
         weak, strong = corpus.scores[pair.weak], corpus.scores[pair.strong]

@@ -1,4 +1,4 @@
-"""How far off rows are that were made of published scores alone: a part of `weighbridge classifier study-new-models`.
+"""The error of rows made of published scores alone: a part of `weighbridge classifier study-new-models`.
 
 Judged are models that neither the network nor any row had seen, with their families, on prompts that it had not seen either.
 Beside them stands what else is known of a new model before anything is asked: nothing (`declared .5`), or its price.
@@ -95,7 +95,7 @@ class LeftOut:
         return np.flatnonzero(there)
 
     def judge(self, note: Note) -> None:
-        """Notes the error of each model's mean in each source, whether its interval holds, and the APGR of each pair."""
+        """Note the error of each model's mean in each source, the coverage of its interval, and the APGR of each pair."""
         rows = {model: self.placing.placed(outcome_line(model).key) for model in self.scored}
         for model, row in rows.items():
             for source, at in self._sources(model):
@@ -138,7 +138,7 @@ class LeftOut:
                     yield (one, other, at) if gap > 0 else (other, one, at)
 
     def _levelled(self, model: str, at: Integers) -> Floats:
-        """The average row of the known models, at the level of models of this price."""
+        """Return the average row of the known models, at the level of models of this price."""
         priced = [name for name in self.known if name in PRICES]
         levels = np.array([chances(self._row(name), self.loads[at]).mean() for name in priced])
         levels = np.log(levels / (1 - levels))

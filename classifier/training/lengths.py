@@ -108,8 +108,8 @@ class Told(msgspec.Struct, frozen=True):
 def told_over_actual(
     log_usual: Floats, tokens: Floats, sources: NDArray[np.str_], models: Sequence[str], log_ratios: Floats
 ) -> dict[str, Told]:
-    """How the lengths that are told compare with held-out answers, by model: in sources of one form, of models whose visible
-    answers are what is billed.
+    """Compare the predicted lengths with held-out answers, by model: in sources of one form, of models whose visible answers are
+    what is billed.
     """
     found = {}
     same = ~np.isin(sources, list(FORMS_DIFFER))
@@ -150,7 +150,7 @@ def published_ratios(folder: Path) -> dict[str, float]:
 
 
 def _note(row: Mapping[str, str], told: dict[tuple[str, str], list[float]], visible: dict[str, list[float]]) -> None:
-    """Adds the ratio of one line of the table, if it is one to gpt-4o; and that of the visible part of a reasoned answer."""
+    """Add the ratio of one line of the table, if it is one to gpt-4o; and that of the visible part of a reasoned answer."""
     name, _, _ = row["model"].partition(" ")
     match = listed(name)
     if match is None or not row["base"].startswith("gpt-4o"):
@@ -179,12 +179,12 @@ def _effort(mode: str) -> str:
 
 
 def reasons(model: Listed, effort: str) -> bool:
-    """Whether a model reasons before it answers, at one of its efforts."""
+    """Return True if a model reasons before it answers, at one of its efforts."""
     return model.thinks or effort not in {"", "none", "minimal"}
 
 
 def _guessed(model: Listed, effort: str, own: Mapping[str, float]) -> float:
-    """The ratio at an effort of which nothing was published."""
+    """Return the ratio at an effort of which nothing was published."""
     by_effort = float(np.log(HIGH_TO_NONE))
     if own:
         at = _STEPS[effort]

@@ -44,19 +44,19 @@ def curve(score: Floats, gain: Floats) -> tuple[Floats, Floats]:
 
 
 def _block_ends(ordered: Floats) -> Integers:
-    """The index after each block of equal scores."""
+    """Return the index after each block of equal scores."""
     ends: Integers = np.r_[np.flatnonzero(np.diff(ordered)) + 1, len(ordered)].astype(np.int64)
     return ends
 
 
 def apgr(score: Floats, gain: Floats) -> float:
-    """The integral of PGR over c, 0.5 for a random router."""
+    """Return the integral of PGR over c, 0.5 for a random router."""
     calls, won = curve(score, gain)
     return float(np.trapezoid(won, calls))
 
 
 def cpt(share: float, score: Floats, gain: Floats) -> float:
-    """The smallest percentage of calls to the strong model at which PGR reaches `share`."""
+    """Return the smallest percentage of calls to the strong model at which PGR reaches `share`."""
     calls, won = curve(score, gain)
     at = int(np.argmax(won >= share - TINY))
     if at == 0:
@@ -117,7 +117,7 @@ class TradeOff(msgspec.Struct, frozen=True):
     quality: Floats
 
     def saving_at(self, floor: float) -> float:
-        """The largest saving that keeps the share `floor` of the strong model's quality; NaN when nothing keeps it."""
+        """Return the largest saving that keeps the share `floor` of the strong model's quality; NaN when nothing keeps it."""
         enough = self.quality >= floor - TINY
         best = float(self.saving[enough].max()) if enough.any() else float("nan")
         crossing = np.flatnonzero(enough[1:] != enough[:-1])
@@ -127,7 +127,7 @@ class TradeOff(msgspec.Struct, frozen=True):
         return float(max(best, at.max())) if len(at) else best
 
     def quality_at(self, saving: float) -> float:
-        """The share of the strong model's quality kept at this saving; NaN outside of what can be saved."""
+        """Return the share of the strong model's quality kept at this saving; NaN outside of what can be saved."""
         if not self.saving.min() <= saving <= self.saving.max():
             return float("nan")
         order = np.argsort(self.saving, kind="stable")
@@ -135,7 +135,7 @@ class TradeOff(msgspec.Struct, frozen=True):
 
 
 def traded(score: Floats, weak: Floats, strong: Floats, weak_cost: Floats, strong_cost: Floats) -> TradeOff:
-    """The trade-off when prompts go to the strong model in the order of their scores, from none of them to all."""
+    """Return the trade-off when prompts go to the strong model in the order of their scores, from none of them to all."""
     order = np.argsort(-score, kind="stable")
     ends = _block_ends(score[order])
 
@@ -149,12 +149,12 @@ def traded(score: Floats, weak: Floats, strong: Floats, weak_cost: Floats, stron
 
 
 def brier(said: Floats, true: Floats) -> float:
-    """The mean squared error of probabilities (Brier 1950)."""
+    """Return the mean squared error of probabilities (Brier 1950)."""
     return float(np.mean((said - true) ** 2))
 
 
 def log_loss(said: Floats, true: Floats) -> float:
-    """The mean log loss, with probabilities bounded by NEVER."""
+    """Return the mean log loss, with probabilities bounded by NEVER."""
     sure = np.clip(said, NEVER, 1 - NEVER)
     return float(-np.mean(true * np.log(sure) + (1 - true) * np.log(1 - sure)))
 
@@ -189,7 +189,7 @@ def _bin(said: Floats, true: Floats) -> Bin:
 
 
 def ece(said: Floats, true: Floats, bins: int = BINS) -> float:
-    """Expected calibration error over bins of equal mass."""
+    """Return the expected calibration error over bins of equal mass."""
     found = reliability(said, true, bins)
     return sum(each.n * abs(each.said - each.true) for each in found) / len(said)
 
@@ -274,7 +274,7 @@ class Mixed(msgspec.Struct, frozen=True):
 
 
 class TargetTable(msgspec.Struct, frozen=True):
-    """What is known of n prompts and T targets: chances and costs as they are foretold, and as they came out.
+    """The chances and costs of n prompts and T targets, as they are foretold and as they came out.
 
     Columns are in the order of the names; costs in any unit.
     """
@@ -288,7 +288,7 @@ class TargetTable(msgspec.Struct, frozen=True):
     cost: Floats
 
     def choices(self, reference: str, weights: Floats, *, known: bool = False) -> Choices:
-        """The choices of these prompts: by what is foretold; with `known`, charged and scored by what came out."""
+        """Return the choices of these prompts by the forecasts; with `known`, charged and scored by the outcomes."""
         at = self.names.index(reference)
         share = weights / weights.sum()
         cost = self.cost if known else self.foretold
@@ -309,7 +309,7 @@ class TargetTable(msgspec.Struct, frozen=True):
 
 
 def mixed(answers: TargetTable, reference: str, seed: int) -> Mixed:
-    """The router's curve over every willingness to pay, with a bootstrap interval over prompts for its area."""
+    """Return the router's curve over every willingness to pay, with a bootstrap interval over prompts for its area."""
     size = len(answers.score)
     choices = answers.choices(reference, np.ones(size), known=True)
     exact = choices.curve

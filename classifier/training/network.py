@@ -52,7 +52,7 @@ class Scale(msgspec.Struct, frozen=True):
     scale: Floats
 
     def of(self, facts: Floats) -> Floats:
-        """The facts scaled."""
+        """Return the facts scaled."""
         scaled: Floats = (np.clip(facts, self.low, self.high) - self.mean) * self.scale
         return scaled
 
@@ -107,7 +107,7 @@ class Predicted(msgspec.Struct, frozen=True):
 
 
 def asks_of(features: Sequence[Features]) -> Rows:
-    """The same of what each prompt asks alone, without what is pasted."""
+    """Return the rows of each prompt's ask alone, without pasted material."""
     return rows_of([each.ask for each in features])
 
 
@@ -146,7 +146,7 @@ def _scale(facts: Floats) -> Scale:
 
 
 def _own_scale(facts: Floats, shared: Scale) -> Scale:
-    """A kind's mean and scale within the shared bounds, so that the graph clamps facts once for all kinds."""
+    """Return a kind's mean and scale within the shared bounds, so that the graph clamps facts once for all kinds."""
     own = _scale(np.clip(facts, shared.low, shared.high))
     return Scale(shared.low, shared.high, own.mean, own.scale)
 
@@ -229,7 +229,7 @@ def _squares(columns: Singles) -> Singles:
 
 
 def _balance(kind_of: Integers) -> Floats:
-    """A weight for each prompt that lets every kind count the same; otherwise the gate would ignore small kinds."""
+    """Return a weight for each prompt that lets every kind count the same; otherwise the gate would ignore small kinds."""
     sizes = np.bincount(kind_of)
     weights: Floats = len(kind_of) / (np.count_nonzero(sizes) * sizes[kind_of])
     return weights
@@ -303,7 +303,7 @@ def _length_fit(facts: Floats, tokens: Floats, kind_of: Integers) -> tuple[Float
 
 
 def predict(model: Fitted, rows: Rows) -> Predicted:
-    """The network in plain numpy."""
+    """Predict by the network in plain numpy."""
     terms = weighed(rows.counts, model.idf)
     scaled = model.scale.of(rows.facts)
     said = np.asarray(terms @ model.words) + scaled @ model.facts + model.bias

@@ -1,4 +1,4 @@
-"""How many questions place a model that was never seen: `weighbridge classifier study-new-models --data DIR --out DIR`.
+"""The number of questions that place a model never seen: `weighbridge classifier study-new-models --data DIR --out DIR`.
 
 Whole families of models are left out, and half of the questions: a network is trained on the rest, so that neither the
 model nor the prompt was seen. A left-out model is then weighed by n questions of the other half, as `classifier measure`
@@ -152,14 +152,14 @@ class _Exam:
         return np.concatenate(picked)
 
     def judged(self, *models: str) -> Integers:
-        """The rows to judge by, which all of these models answered."""
+        """Return the rows to judge by, which all of these models answered."""
         there = ~self.is_asked
         for model in models:
             there = there & ~np.isnan(self.answers(model))
         return np.flatnonzero(there)
 
     def fitted(self, model: str, count: int, seed: int, prior: Prior) -> Row:
-        """The model's row by so many questions."""
+        """Return the model's row by so many questions."""
         rows = self.drawn(model, count, seed)
         return fit_row(self.loads[rows], self.answers(model)[rows], prior)
 
@@ -189,7 +189,7 @@ Run = tuple[str, int, int]
 
 
 def placed_figures(corpus: Corpus, parts: Iterable[Unseen], board: Board, say: Say) -> list[Figure]:
-    """The same of rows that are made of published scores, beside what else is known before anything was asked."""
+    """Return the figures of rows made of published scores, beside what else is known before anything was asked."""
     found: dict[tuple[str, str], list[float]] = {}
     for unseen in parts:
         exam = _Exam(corpus, unseen)
@@ -248,7 +248,7 @@ def _figure(what: str, prior: str, count: int, values: Sequence[tuple[int, float
 
 
 def study(data: Path, out: Path, say: Say) -> list[Figure]:
-    """Runs the study; writes its figures as JSON and as a picture."""
+    """Run the study; writes its figures as JSON and as a picture."""
     out.mkdir(parents=True, exist_ok=True)
     corpus = load(data)
     # Each part is a network; it is trained once and judged in both ways.
@@ -264,7 +264,7 @@ def study(data: Path, out: Path, say: Say) -> list[Figure]:
 
 
 def draw(found: Sequence[Figure], path: Path) -> None:
-    """The error of the mean, and APGR, against the number of questions."""
+    """Draw the error of the mean, and APGR, against the number of questions."""
     from matplotlib.figure import Figure as Picture  # noqa: PLC0415 - only who draws needs it
 
     picture = Picture(figsize=(9, 3.6), layout="constrained")

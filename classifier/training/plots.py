@@ -44,7 +44,7 @@ class Plot(msgspec.Struct, frozen=True):
 
 
 def plots(found: Evaluation) -> Iterator[Plot]:
-    """The figures for which there are numbers."""
+    """Yield the figures for which there are numbers."""
     main = [each for each in found.judged if each.row.split in STYLES]
     if main:
         yield _pairs(main)
@@ -87,7 +87,7 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def short(model: str) -> str:
-    """A model's name without its date and without parts that many names have."""
+    """Return a model's name without its date and without parts that many names have."""
     parts = [part for part in model.split("-") if not (part.isdigit() and len(part) != 1)]
     return "-".join(part for part in parts if part not in {"instruct", "v0.1", "preview"}) or model
 

@@ -31,7 +31,7 @@ FACTORS: Final = 2
 RELEASED: Final = "released"
 """The column of the day of release: what is newer is better, all else unknown."""
 WIDER: Final = 1.3
-"""What an interval has to be multiplied with to hold nine of ten models that were left out."""
+"""Factor by which an interval is widened to hold nine of ten models that were left out."""
 EXTRAPOLATED: Final = 1.5
 """The same beyond all models with outcomes; judgement, for there is nothing to measure it by."""
 LEAST_REACH: Final = 0.06
@@ -72,15 +72,15 @@ _SIBLINGS: Final = (0.25, 0.1)
 what all columns have in common, and of each other factor.
 """
 _STEPS: Final = (0.0, 0.2, 0.55, 0.8, 1.0, 1.1, 1.15)
-"""How far each of EFFORTS is between no thinking and high."""
+"""Position of each of EFFORTS between no thinking and high."""
 _NINETY: Final = 1.645
 _FEWEST_OUTCOMES: Final = 100
 _PER_SOURCE: Final = 400
 _NEWTON: Final = 40
 _OWN_SPREAD: Final = 0.05
-"""How far the residual covariance of rows is shrunk towards its own diagonal (.02 to .7 were tried by leaving families out)."""
+"""Shrinkage of the rows' residual covariance towards its own diagonal (.02 to .7 were tried by leaving families out)."""
 _TIMES: Final = 100.0
-"""What the residual covariance of rows is multiplied with, so that the means lead (chosen by leaving families out)."""
+"""Factor of the rows' residual covariance, so that the means lead (chosen by leaving families out)."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Board(msgspec.Struct, frozen=True):
     values: Floats
 
     def without(self, lines: Collection[int], columns: Collection[str]) -> "Board":
-        """The same without these lines' entries in these columns."""
+        """Return the board without these lines' entries in these columns."""
         values = self.values.copy()
         cut = [at for at, name in enumerate(self.columns) if name in columns]
         values[np.ix_(sorted(lines), cut)] = np.nan
@@ -111,7 +111,7 @@ class Board(msgspec.Struct, frozen=True):
 
 
 def line_of(model: str) -> tuple[str, Listed | None]:
-    """The name under which a model's scores are gathered."""
+    """Return the name under which a model's scores are gathered."""
     found = listed(model.removesuffix("-fc").split("@")[0])
     return (found[0].name, found[0]) if found is not None else (model, None)
 
@@ -152,7 +152,7 @@ def board_of(folder: Path, means: Mapping[str, Mapping[str, float]]) -> Board:
 
 
 def write_table(folder: Path, out: Path) -> None:
-    """Writes the scores of known models on SHIPPED benchmarks, with their sources, of those sources whose licence allows it."""
+    """Write the scores of known models on SHIPPED benchmarks, with their sources, of those sources whose licence allows it."""
     rows = []
     for row in pq.read_table(folder / SCORES_FILE).to_pylist():
         line = _scored_line(row)
@@ -167,7 +167,7 @@ def write_table(folder: Path, out: Path) -> None:
 
 
 def outcome_line(model: str) -> Line:
-    """The line of a model in the table of outcomes."""
+    """Return the line of a model in the table of outcomes."""
     name, found = line_of(model)
     return Line(name, found.at("") if found is not None else "")
 
@@ -228,7 +228,7 @@ class Standings(msgspec.Struct, frozen=True):
     """(lines, factors, factors): covariances."""
 
     def told(self, line: int, column: int) -> tuple[float, float]:
-        """What a standing says of a column: the logit, and its variance."""
+        """Return the logit, and its variance, that a standing says of a column."""
         loading = self.loadings[column]
         variance = float(loading @ self.spreads[line] @ loading) + self.noise[column]
         return float(self.centre[column] + loading @ self.means[line]), float(variance)
@@ -321,7 +321,7 @@ def _with_siblings(found: Standings, known: NDArray[np.bool_], values: Floats) -
 
 
 def _rising(means: Floats, weights: Floats, along: Floats) -> Floats:
-    """The nearest standings that do not fall along a direction: neighbours that do are put together (isotonic regression)."""
+    """Return the nearest standings that do not fall along a direction: neighbours that do are put together (isotonic regression)."""
     blocks: list[tuple[Floats, float, int]] = []
     for mean, weight in zip(means, weights.tolist(), strict=True):
         block = (mean, weight, 1)
@@ -334,7 +334,7 @@ def _rising(means: Floats, weights: Floats, along: Floats) -> Floats:
 
 
 def _change_by_effort(found: Standings, by_model: Mapping[str, Sequence[int]], step: Floats, apart: Floats) -> Floats:
-    """What a standing changes from no thinking to high: least squares over pairs of efforts of one model."""
+    """Return the change of a standing from no thinking to high: least squares over pairs of efforts of one model."""
     factors = found.means.shape[1]
     above, below = np.eye(factors) * 0.5, np.zeros(factors)
     for own in by_model.values():
@@ -349,7 +349,7 @@ def _change_by_effort(found: Standings, by_model: Mapping[str, Sequence[int]], s
 
 
 def with_lines(board: Board, wanted: Sequence[Line]) -> Board:
-    """The board with a line, empty but for the day of release, for each wanted one that has none."""
+    """Return the board with a line, empty but for the day of release, for each wanted one that has none."""
     there = set(board.lines)
     new = [line for line in wanted if line not in there]
     if not new:
@@ -364,7 +364,7 @@ def with_lines(board: Board, wanted: Sequence[Line]) -> Board:
 
 
 class Grounds(msgspec.Struct, frozen=True):
-    """What rows are fitted with: loads of each source's prompts, and the rows of models with outcomes."""
+    """The data that rows are fitted with: loads of each source's prompts, and the rows of models with outcomes."""
 
     loads: dict[str, Floats]
     """By source, as PLACED_BY names them."""
@@ -373,7 +373,7 @@ class Grounds(msgspec.Struct, frozen=True):
 
 
 def grounds_of(loads: Floats, sources: NDArray[np.str_], abilities: Mapping[str, Ability]) -> Grounds:
-    """A few hundred prompts' loads of every source, and the rows by their lines."""
+    """Return a few hundred prompts' loads of every source, and the rows by their lines."""
     rng = np.random.default_rng(0)
     by_source = {}
     for name, members in PLACED_BY.items():
@@ -417,7 +417,7 @@ class Placing:
         return key in self._at
 
     def means(self, key: str) -> dict[str, tuple[float, float]]:
-        """What a standing says of the mean of each source: logit and variance."""
+        """Return the logit, and its variance, that a standing says of the mean of each source."""
         at = self._at[key]
         columns = self.found.board.columns
         return {
@@ -427,7 +427,7 @@ class Placing:
         }
 
     def placed(self, key: str) -> Placed:
-        """The most probable row of a line."""
+        """Return the most probable row of a line."""
         at = self._at[key]
         start = np.r_[1.0, self.found.means[at]] @ self._ridge
         return _most_probable(start, self._cover, self.grounds.loads, self.means(key))
@@ -436,7 +436,7 @@ class Placing:
 def _most_probable(
     start: Floats, cover: Floats, loads: Mapping[str, Floats], wanted: Mapping[str, tuple[float, float]]
 ) -> Placed:
-    """The row that is near the ridge's and whose means meet the wanted ones, by Gauss and Newton's method."""
+    """Return the row that is near the ridge's and whose means meet the wanted ones, by Gauss and Newton's method."""
     precision = np.linalg.inv(cover)
     row = start.copy()
     curvature = precision
@@ -507,7 +507,7 @@ def source_means(models: Sequence[str], outcomes: Floats, sources: NDArray[np.st
 
 
 def published(board: Board, grounds: Grounds, lengths: Mapping[str, float]) -> Published:
-    """A row for every known model without outcomes that has a published score, at each of its efforts.
+    """Return a row for every known model without outcomes that has a published score, at each of its efforts.
 
     `lengths` are the rows' log_length, by key.
     """

@@ -45,20 +45,20 @@ def _interval(row: Row) -> str:
 
 
 def baseline_of(each: Judged) -> float | None:
-    """The baseline's APGR on the same split; the shipped artifact is compared with ten folds. None where unknown."""
+    """Return the baseline's APGR on the same split; the shipped artifact is compared with ten folds. None where unknown."""
     if each.row.split == "leave-category-out":
         return each.pair.baseline_categories
     return each.pair.baseline if each.row.split in {"10-fold", "shipped"} else None
 
 
 def goal_of(each: Judged) -> float | None:
-    """The middle between baseline and ceiling; None where either is unknown."""
+    """Return the middle between baseline and ceiling; None where either is unknown."""
     baseline = baseline_of(each)
     return None if baseline is None or each.pair.ceiling is None else (baseline + each.pair.ceiling) / 2
 
 
 def verdict(row: Row, number: float | None) -> str:
-    """The row's APGR against a number in words; "clearly" when the number is outside of the interval."""
+    """Return the row's APGR against a number in words; "clearly" when the number is outside of the interval."""
     if number is None:
         return _NOTHING
     if row.lo > number:
@@ -85,7 +85,7 @@ def main_table(found: Evaluation) -> Table:
 
 
 def money_table(found: Evaluation) -> Table:
-    """Savings and quality kept of the pairs with known prices, each at its best threshold, found afterwards."""
+    """Return savings and quality kept of the pairs with known prices, each at its best threshold, found afterwards."""
     judged = [each for each in found.judged if each.savings]
     head = ["pair", "split", *(f"saved at {share} quality" for share in ("95 %", "98 %", "100 %"))]
     head += [f"kept when {saved} is saved" for saved in ("30 %", "50 %", "70 %")]
@@ -150,7 +150,7 @@ def promise_table(found: Evaluation) -> Table:
 
 
 def published_table() -> Table:
-    """Published results of other routers."""
+    """Return published results of other routers."""
     rows = [
         [what, _number(apgr), _NOTHING if low is None or high is None else f"{low:.1f} / {high:.1f}"]
         for what, apgr, low, high in PUBLISHED
@@ -159,13 +159,13 @@ def published_table() -> Table:
 
 
 def price_table() -> Table:
-    """The prices behind all costs."""
+    """Return the prices behind all costs."""
     rows = [[name, f"{one.input:g}", f"{one.output:g}", one.since, one.of] for name, one in PRICES.items()]
     return ["model", "input, US$ / million tokens", "output", "since", "of"], rows
 
 
 def aligned(table: Table) -> str:
-    """A table as text, its columns as wide as their widest cell."""
+    """Return a table as text, its columns as wide as their widest cell."""
     head, rows = table
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [head, ["-" * width for width in widths], *rows]
@@ -201,7 +201,7 @@ Savings take the best threshold afterwards; "Floors promised and kept" shows wha
 
 
 def page(found: Evaluation, pictures: Sequence[tuple[str, str, bytes]]) -> str:
-    """The report as one HTML file with its figures embedded; `pictures` are (title, caption, SVG)."""
+    """Return the report as one HTML file with its figures embedded; `pictures` are (title, caption, SVG)."""
     sources = ", ".join(f"{name} {size}" for name, size in found.prompts.items())
     parts = [
         f"<h1>How good the weighing is</h1><p>{html.escape(' '.join(_PROTOCOL.split()))}</p>",
@@ -247,7 +247,7 @@ def _figure(title: str, said: str, svg: bytes) -> str:
 
 
 def write_report(folder: Path, found: Evaluation) -> Path:
-    """Writes page, figures and numbers to the folder; returns the page's path."""
+    """Write page, figures and numbers to the folder; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         pictures = _pictures(folder, found)

@@ -59,15 +59,15 @@ def mistyped(prompt: Prompt, draw: random.Random) -> Prompt:
 
 
 def polite(prompt: Prompt, draw: random.Random) -> Prompt:
-    """A greeting before it, thanks after it."""
+    """Return the prompt with a greeting before it and thanks after it."""
     before, after = draw.choice(_POLITE)
     return msgspec.structs.replace(prompt, text=f"{before}{prompt.text}{after}")
 
 
 def appended(prompt: Prompt, draw: random.Random) -> Prompt:
-    """A sentence or two beside the point at its end."""
+    """Return the prompt with a sentence or two beside the point at its end."""
     return msgspec.structs.replace(prompt, text=f"{prompt.text}\n\n{draw.choice(_BESIDE)}")
 
 
 CHANGES: Final[dict[str, Change]] = {"case": cased, "typos": mistyped, "politeness": polite, "appended": appended}
-"""What a change is called, and how it is made; the same draw gives the same prompt."""
+"""The changes by name, each a function; the same draw gives the same prompt."""

@@ -1,4 +1,4 @@
-"""How well complexity orders prompts in the shapes in which programs and people send them, and how many choices a shape changes.
+"""The order of complexity in the shapes in which programs and people send prompts, and the choices that a shape changes.
 
 All of it on held templates, contexts and phrases around prompts of held kinds, and on held rows of the shaped prompts.
 """
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier import ask_words
+from classifier.asking import vocabulary as ask_words
 from classifier.prediction import Prompt
 from classifier.training.rewording import CHANGES
 from classifier.training.tier_set import HELD_KINDS, Tiered, held_rows, written
@@ -36,7 +36,7 @@ def asks(seed: int = 0) -> list[Tiered]:
 
 
 def order(tiers: Sequence[int], scores: Floats) -> float:
-    """The share of pairs of different tiers in the right order; a tie counts half."""
+    """Return the share of pairs of different tiers in the right order; a tie counts half."""
     known = np.array(tiers)
     higher = known[:, None] > known[None]
     apart = np.sign(scores[:, None] - scores[None])[higher]
@@ -61,7 +61,7 @@ def disguised(prompt: Prompt, draw: random.Random) -> Prompt:
 
 
 def variants(rows: Sequence[Tiered], known: Shapes, draw: random.Random) -> Iterator[tuple[str, list[Prompt]]]:
-    """What leaves the task as it is: each change with its name, and the prompts."""
+    """Yield each change that leaves the task as it is: its name, and the prompts."""
     made: dict[str, list[Prompt]] = {}
     for row in rows:
         for name, pieces in by_hand(row.prompt.text, known, draw):

@@ -44,7 +44,7 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 def normalised(text: str) -> str:
-    """The text's words and numbers alone: case, white space, signs and Unicode forms make no difference."""
+    """Return the text's words and numbers alone: case, white space, signs and Unicode forms make no difference."""
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     words = " ".join(_WORD.findall(plain))
     # A text of signs alone is identified by its signs.
@@ -52,7 +52,7 @@ def normalised(text: str) -> str:
 
 
 def stem(text: str) -> str:
-    """A question without its choices, normalised: the same question in two sources has one stem."""
+    """Return a question without its choices, normalised: the same question in two sources has one stem."""
     first = _FIRST_CHOICE.search(text)
     if first and _SECOND_CHOICE.search(text, first.end() - 1) and _WORD.search(text, 0, first.start()):
         text = text[: first.start()]
@@ -71,7 +71,7 @@ def hashes_of(texts: Sequence[str]) -> tuple[Hashes, Hashes]:
 
 
 def questions(stems: Hashes, whole: Hashes) -> Integers:
-    """The number of each prompt's question: prompts with one stem, or with one text, are the same question."""
+    """Return the number of each prompt's question: prompts with one stem, or with one text, are the same question."""
     parent = list(range(len(stems)))
 
     def root(at: int) -> int:
@@ -91,7 +91,7 @@ def questions(stems: Hashes, whole: Hashes) -> Integers:
 
 
 def prove_hashes_disjoint(taught: tuple[Hashes, Hashes], kept: tuple[Hashes, Hashes]) -> None:
-    """Raises NotDisjoint, naming rows of `kept`, when one of their questions was trained on."""
+    """Raise NotDisjoint, naming rows of `kept`, when one of their questions was trained on."""
     both = [np.isin(mine, theirs) for mine, theirs in zip(kept, taught, strict=True)]
     rows = np.flatnonzero(both[0] | both[1])
     if len(rows):
@@ -101,17 +101,17 @@ def prove_hashes_disjoint(taught: tuple[Hashes, Hashes], kept: tuple[Hashes, Has
 
 
 def stem_hashes(texts: Sequence[str]) -> Hashes:
-    """The distinct stem hashes, sorted; they ship with the artifact, as no prompt can be read out of them."""
+    """Return the distinct stem hashes, sorted; they ship with the artifact, as no prompt can be read out of them."""
     return np.unique(hashes_of(texts)[0])
 
 
 def write_stems(folder: Path, stems: Hashes) -> None:
-    """Writes stem hashes beside the model."""
+    """Write stem hashes beside the model."""
     (folder / STEMS_FILE).write_bytes(np.unique(stems).astype("<u8").tobytes())
 
 
 def read_stems(folder: Path) -> Hashes | None:
-    """The stem hashes of the training prompts beside the model; None when there is no such file."""
+    """Return the stem hashes of the training prompts beside the model; None when there is no such file."""
     path = folder / STEMS_FILE
     try:
         with path.open("rb") as file:
@@ -122,7 +122,7 @@ def read_stems(folder: Path) -> Hashes | None:
 
 
 def unseen(texts: Sequence[str], taught: Hashes) -> NDArray[np.bool_]:
-    """True for each text whose question was not trained on."""
+    """Return True for each text whose question was not trained on."""
     return ~np.isin(hashes_of(texts)[0], taught)
 
 
@@ -136,7 +136,7 @@ class Questions(msgspec.Struct, frozen=True):
     whole: Hashes
 
     def folds(self, split: Split, seed: int) -> Iterator[Fold]:
-        """The folds of a split, each checked before it is yielded. A row that nothing can judge is held out in none."""
+        """Yield the folds of a split, each checked before. A row that nothing can judge is held out in none."""
         ways = {
             "10-fold": self._question_folds,
             "leave-category-out": self._category_folds,
@@ -147,7 +147,7 @@ class Questions(msgspec.Struct, frozen=True):
             yield fold
 
     def prove(self, fold: Fold) -> None:
-        """Raises NotDisjoint when a question is on both sides of the fold."""
+        """Raise NotDisjoint when a question is on both sides of the fold."""
         sides = [(self.stems[rows], self.whole[rows]) for rows in (fold.taught, fold.kept)]
         prove_hashes_disjoint(sides[0], sides[1])
 

@@ -1,4 +1,4 @@
-"""How well complexity orders prompts of known tiers, and how little it moves when a prompt is only worded differently."""
+"""The order of complexity on prompts of known tiers, and its stability when a prompt is only worded differently."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ Complexity = Callable[[Sequence[Prompt]], Floats]
 FOLDS: Final = 6
 COMMANDS, EVERYDAY, HARD = "clinc_oos", "self_instruct", ("arena_hard_v01", "arena_hard_v2")
 PARTS: Final = ("length alone", "form alone", "hashed words", "embedding and form", "both")
-"""What the difficulty model is compared with: parts of itself, and the number of characters."""
+"""The rivals of the difficulty model: parts of itself, and the number of characters."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def order_of(tiers: Iterable[int], scores: Iterable[float]) -> Order:
-    """The shares for these tiers and scores."""
+    """Return the shares for these tiers and scores."""
     known, said = np.array(list(tiers)), np.array(list(scores), np.float64)
     won, pairs = np.zeros(4), np.zeros(4)
     for low in range(4):
@@ -55,7 +55,7 @@ def _share(won: float, pairs: float) -> float:
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found on prompts that the model was not trained on."""
+    """The measures on prompts that the model was not trained on."""
 
     whole: Order
     kinds: dict[str, Order]
@@ -110,8 +110,8 @@ def weak_order(rows: Sequence[Tiered], scores: Floats) -> dict[str, float]:
 
 
 def cross_validated(table: WordTable, data_rows: Sequence[Tiered], seed: int = 0) -> Iterator[tuple[str, Any]]:
-    """The difficulty model and its parts, trained anew without whole kinds; and chat prompts, without a part of them. One measure
-    after the other, each with its name.
+    """Measure the difficulty model and its parts, trained anew without whole kinds, and chat prompts, without a part of them.
+    Yields one measure after the other, each with its name.
 
     `data_rows` are chat prompts with weak tiers; without any, only the written set is measured.
     """
@@ -183,7 +183,7 @@ def measures(
 
 
 def agreement() -> dict[str, float]:
-    """How far the second labels, given apart and without sight of the first, agree with them."""
+    """Return the agreement of the second labels, given apart and without sight of the first, with them."""
     second = second_labels()
     both = [(row.tier, second[row.row_id]) for row in (*written(), *ladders()) if row.row_id in second]
     one, other = np.array(both).T

@@ -56,7 +56,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def written(folder: Path = FOLDER) -> list[Tiered]:
-    """The written set, one file a kind. Raises BadData with the lines that are wrong."""
+    """Return the written set, one file a kind. Raises BadData with the lines that are wrong."""
     found: list[Tiered] = []
     problems: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -146,7 +146,7 @@ def second_labels(folder: Path = FOLDER) -> dict[str, int]:
 
 
 def held_rows() -> frozenset[str]:
-    """The ids that HELD_ROWS names."""
+    """Return the ids that HELD_ROWS names."""
     return frozenset(HELD_ROWS.read_text().split())
 
 

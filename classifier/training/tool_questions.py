@@ -122,7 +122,7 @@ _Row = tuple[str, list[dict[str, Any]], list[tuple[str, Arguments, list[str]]]]
 
 
 def _one(name: str, optional: Sequence[str] = (), **arguments: Any) -> tuple[str, Arguments, list[str]]:
-    """A call; a list is several accepted values, a tuple one value that is a list."""
+    """Return a call; a list is several accepted values, a tuple one value that is a list."""
     accepted = {
         key: value if isinstance(value, list) else [list(value) if isinstance(value, tuple) else value]
         for key, value in arguments.items()
@@ -461,7 +461,7 @@ _ROWS: Final[list[_Row]] = [
 
 
 def tool_questions() -> Iterator[Question]:
-    """The sixty questions, in an order that mixes their subjects."""
+    """Yield the sixty questions, in an order that mixes their subjects."""
     # 23 shares no factor with 60, so that steps of it visit each row once.
     for at in range(len(_ROWS)):
         text, tools, calls = _ROWS[at * 23 % len(_ROWS)]

@@ -77,7 +77,7 @@ class Everyday(msgspec.Struct, frozen=True):
 
 
 def everyday(tiered: Sequence[Tiered], texts: Sequence[str], say: Say = lambda _line: None) -> Everyday:
-    """The difficulty model from prompts of known tiers. `texts` are further texts whose words shall have a meaning."""
+    """Return the difficulty model from prompts of known tiers. `texts` are further texts whose words shall have a meaning."""
     say(f"{len(tiered)} prompts of known tiers: words, difficulty, kinds of task")
     table = word_table.built([*texts, *(row.prompt.text for row in tiered)])
     features = [extract(row.prompt) for row in tiered]
@@ -109,7 +109,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def table_of(corpus: Corpus, known: Everyday, ratios: Mapping[str, float] | None = None) -> Table:
-    """A corpus as arrays. Raises BadData where fewer than two models have LEAST_OUTCOMES.
+    """Return a corpus as arrays. Raises BadData where fewer than two models have LEAST_OUTCOMES.
 
     `ratios` are published log ratios of answers' lengths, by model.
     """
@@ -152,7 +152,7 @@ def kinds_in(corpus: Corpus) -> tuple[list[str], Integers]:
 
 
 class Taught(msgspec.Struct, frozen=True):
-    """What is learned from the outcomes of some rows."""
+    """The model parts learned from the outcomes of some rows."""
 
     basis: Basis
     network: Fitted
@@ -160,7 +160,7 @@ class Taught(msgspec.Struct, frozen=True):
 
 
 def taught(table: Table, rows: Integers, idf: Floats | None = None) -> Taught:
-    """A network trained on these rows alone; nothing of any other row's outcomes goes into it."""
+    """Return a network trained on these rows alone; nothing of any other row's outcomes goes into it."""
     lesson = taught_loads(table.outcomes[rows], table.corpus.sources[rows])
     numbers, kind_of = np.unique(table.kind_of[rows], return_inverse=True)
     kinds = [table.kinds[number] for number in numbers]
@@ -173,7 +173,7 @@ def taught(table: Table, rows: Integers, idf: Floats | None = None) -> Taught:
 
 
 def _blend(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
-    """The blend for held-out loads of these rows."""
+    """Return the blend for held-out loads of these rows."""
     said = basis.outcomes(loads)
     weak, strong = (
         said[:, [at for at, name in enumerate(table.models) if name in names]].mean(axis=1)
@@ -183,7 +183,7 @@ def _blend(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
 
 
 def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The weak and the strong yardstick models; where either are missing, the corpus's weaker and stronger half."""
+    """Return the weak and the strong yardstick models; where either are missing, the corpus's weaker and stronger half."""
     weak = tuple(name for name in YARDSTICK_WEAK if name in table.models)
     strong = tuple(name for name in YARDSTICK_STRONG if name in table.models)
     if weak and strong:
@@ -194,7 +194,7 @@ def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[s
 
 
 def abilities_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> dict[str, Ability]:
-    """A logistic row for each model, fitted to `loads` of prompts that their network had not seen.
+    """Return a logistic row for each model, fitted to `loads` of prompts that their network had not seen.
 
     The prior comes from the linear factors; a model with few outcomes stays near it.
     """
@@ -211,7 +211,7 @@ def abilities_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> d
 
 
 def _prior_ability(basis: Basis, at: int, log_length: float) -> Ability:
-    """The logistic row that agrees with the linear one in value and slope where the loads are 0."""
+    """Return the logistic row that agrees with the linear one in value and slope where the loads are 0."""
     level = float(np.clip(basis.mean[at], 0.05, 0.95))
     slope = basis.rows[:, at] / (level * (1 - level))
     return Ability(weights=slope.tolist(), bias=float(np.log(level / (1 - level))), log_length=log_length)
@@ -344,7 +344,7 @@ def judged(table: Table, found: Answers) -> Scored:
 
 
 def sample_of(table: Table, rows: Integers, loads: Floats, log_tokens: Floats, seed: int) -> Sample:
-    """A sample of the held-out prompts, every source equally likely, with estimated input and output tokens."""
+    """Return a sample of the held-out prompts, every source equally likely, with estimated input and output tokens."""
     corpus = table.corpus
     draw = np.random.default_rng(seed)
     weights = equal_sources(corpus.sources[rows])
@@ -367,7 +367,7 @@ def train(
     judge: Callable[[Scored], None] | None = None,
     scores: Path | None = None,
 ) -> Artifact:
-    """The artifact for a corpus; the same corpus and seed give the same bytes on one machine.
+    """Return the artifact for a corpus; the same corpus and seed give the same bytes on one machine.
 
     `judge` is called with the ten folds' held-out scores. `scores` is the folder of published scores and lengths, if there is
     one: models without outcomes are placed by it. Raises BadData.

@@ -57,7 +57,7 @@ class WordTable(msgspec.Struct, frozen=True):
 
 @functools.cache
 def embedding() -> tuple[list[str], Any]:
-    """The whole words of wordllama's tokenizer, and the model itself."""
+    """Return the whole words of wordllama's tokenizer, and the model itself."""
     wordllama: Any = importlib.import_module("wordllama")
     # The package looks for its tokenizer in another folder than it ships it in.
     model = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
@@ -73,12 +73,12 @@ def vectors(words: Sequence[str]) -> Singles:
 
 
 def ratings(folder: Path = FOLDER) -> dict[str, int]:
-    """How hard requests with a word tend to be, 0 to 9."""
+    """Return the difficulty of requests with a word, 0 to 9, by word."""
     return {word: int(digit) for word, digit in _pairs(folder / "ratings.tsv")}
 
 
 def classes(folder: Path = FOLDER) -> dict[str, set[str]]:
-    """The words of each class."""
+    """Return the words of each class."""
     found: dict[str, set[str]] = {}
     for name, word in _pairs(folder / "classes.tsv"):
         found.setdefault(name, set()).add(word)
@@ -86,7 +86,7 @@ def classes(folder: Path = FOLDER) -> dict[str, set[str]]:
 
 
 def lexicon(folder: Path = FOLDER) -> dict[str, list[str]]:
-    """The English counterparts of words of other languages."""
+    """Return the English counterparts of words of other languages."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     for language in LANGUAGES:
         for word, english in _pairs(folder / f"{language}.tsv"):
@@ -104,7 +104,7 @@ def _pairs(path: Path) -> Iterable[tuple[str, str]]:
 
 
 def built(texts: Iterable[str], *, components: int = COMPONENTS, rated: bool = True) -> WordTable:
-    """The table for the words of these texts, of the embedding's own vocabulary, the ratings and the lexicons."""
+    """Return the table for the words of these texts, of the embedding's own vocabulary, the ratings and the lexicons."""
     counts: collections.Counter[str] = collections.Counter()
     documents = 0
     for text in texts:
@@ -122,7 +122,9 @@ def built(texts: Iterable[str], *, components: int = COMPONENTS, rated: bool = T
 
 
 def _capital_too(foreign: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """The words and, where the first letter is none of ASCII, how they stand at a sentence's start: features fold ASCII alone."""
+    """Return the words with, where the first letter is none of ASCII, their form at a sentence's start: features fold ASCII
+    alone.
+    """
     capital = {word[0].upper() + word[1:]: english for word, english in foreign.items() if not word[0].isascii()}
     return {**capital, **foreign}
 
@@ -188,7 +190,7 @@ def _table(
 
 
 def _buckets(word: str) -> Integers:
-    """The buckets that have a word's meaning: its own, or of a Chinese word those of its pairs of characters."""
+    """Return the buckets that have a word's meaning: its own, or of a Chinese word those of its pairs of characters."""
     found = meaning_of(word)
     # The single characters come first, and mean too much to mean anything; one alone has no pair.
     return found[min((len(found) + 1) // 2, len(found) - 1) :].astype(np.int64)

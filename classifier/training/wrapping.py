@@ -19,7 +19,7 @@ FOLDER: Final = Path(__file__).parent / "shapes"
 _PLACE: Final = re.compile(r"(\{(?:ask|context|format|tools|history|examples)\})")
 
 Piece = tuple[str, str]
-"""What a part of a text is (`ask`, `context`, `frame`, or a kind of phrase), and the part."""
+"""The kind of a part of a text (`ask`, `context`, `frame`, or a kind of phrase), and the part."""
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Template(msgspec.Struct, frozen=True):
     system: str = ""
     long_system: bool = False
     any_ask: bool = True
-    """Whether every ask keeps its tier in it: False where the template's own words are a task."""
+    """True where every ask keeps its tier in it, False where the template's own words are a task."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Shapes(msgspec.Struct, frozen=True):
     """Long system messages."""
 
     def part(self, *, held: bool) -> "Shapes":
-        """The shapes that are held, or the others."""
+        """Return the shapes that are held, or the others."""
         return Shapes(
             [each for each in self.templates if each.held == held],
             [each for each in self.contexts if each.held == held],
@@ -66,7 +66,7 @@ class Shapes(msgspec.Struct, frozen=True):
 
 
 def shapes(folder: Path = FOLDER) -> Shapes:
-    """The shapes of a folder."""
+    """Return the shapes of a folder."""
     templates = [
         msgspec.convert(row, Template, strict=False)
         for row in tomllib.loads((folder / "templates.toml").read_text())["template"]
@@ -82,7 +82,7 @@ def _texts(path: Path) -> list[Text]:
 
 
 def filled(text: str, ask: str, known: Shapes, draw: random.Random) -> list[Piece]:
-    """The pieces of a template's text whose places are filled."""
+    """Return the pieces of a template's text whose places are filled."""
     found: list[Piece] = []
     for part in _PLACE.split(text):
         name = part[1:-1] if _PLACE.fullmatch(part) else ""
@@ -100,12 +100,11 @@ def filled(text: str, ask: str, known: Shapes, draw: random.Random) -> list[Piec
 
 
 def text_of(pieces: Sequence[Piece]) -> str:
-    """The pieces' text."""
     return "".join(text for _, text in pieces)
 
 
 def in_template(prompt: Prompt, template: Template, known: Shapes, draw: random.Random) -> Prompt:
-    """The prompt's message in a template."""
+    """Return the prompt's message in a template."""
     user, system = (text_of(filled(text, prompt.text, known, draw)) for text in (template.user, template.system))
     if template.long_system:
         system = f"{system}\n{draw.choice(known.systems).text}".strip()
@@ -113,7 +112,7 @@ def in_template(prompt: Prompt, template: Template, known: Shapes, draw: random.
 
 
 def phrase_around(ask: str, text: str) -> list[Piece]:
-    """A phrase with a place for the ask, or one that stands before it."""
+    """Return a phrase with a place for the ask, or one that stands before it."""
     before, place, after = text.partition("{ask}")
     if not place:
         return [("beside", text), ("frame", " "), ("ask", ask)]
@@ -121,7 +120,7 @@ def phrase_around(ask: str, text: str) -> list[Piece]:
 
 
 def by_hand(ask: str, known: Shapes, draw: random.Random) -> Iterator[tuple[str, list[Piece]]]:
-    """What people put around an ask: each change with its name."""
+    """Yield each change that people make around an ask: its name and the pieces."""
     contexts = [each.text for each in draw.sample(known.contexts, 3)]
     yield "context before", [("context", contexts[0]), ("frame", "\n\n"), ("ask", ask)]
     yield "context after", [("ask", ask), ("frame", "\n\n"), ("context", contexts[1])]
@@ -144,7 +143,7 @@ PRAISED: Final = ("hard-praise", "easy-praise")
 
 
 def wrapped(prompt: Prompt, known: Shapes, draw: random.Random) -> Prompt:
-    """The prompt as a program or a person might send it: its task stays the same."""
+    """Return the prompt as a program or a person might send it: its task stays the same."""
     if prompt.history or draw.random() < _BY_HAND:
         name, pieces = draw.choice(list(by_hand(prompt.text, known, draw)))
         if prompt.history and name not in {"polite frame", *PRAISED, "signature"}:
@@ -164,7 +163,7 @@ _WITH_SYSTEM: Final = 0.1
 
 
 def _takes(template: Template, prompt: Prompt) -> bool:
-    """Whether a template can stand around a prompt whose message may bring a system message of its own."""
+    """Return True if a template can stand around a prompt whose message may bring a system message of its own."""
     return (
         template.any_ask
         and not (prompt.system and template.system)

@@ -6,18 +6,18 @@ from settings.types import Section
 
 
 class BudgetsConfig(Section):
-    """How budgets are kept."""
+    """Settings of budgets."""
 
     patience_s: float = Field(
         default=2.0,
         gt=0,
         le=30.0,
-        description="How long a request under a hard budget waits for the database before it is refused.",
+        description="How long a request under a hard budget waits for the database.",
     )
     poll_s: float = Field(
         default=2.0,
         ge=0.1,
         le=60.0,
-        description="How often a process looks for changed budgets, and at what was spent. A new or lower limit holds "
-        "everywhere after this time.",
+        description="How often a process reads budgets and what was spent; a new limit holds everywhere after "
+        "this time.",
     )

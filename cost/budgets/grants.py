@@ -28,7 +28,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from cost.budgets.budget import Budget, BudgetStatus
-from cost.budgets.periods import Period, end_us, start_us
+from cost.budgets.periods import PERIODS, end_us, start_us
 from cost.ledger.entries import TERMINAL
 from cost.tables import Boot, BudgetGrant, BudgetRow, LedgerEntry, SpendDay
 
@@ -37,7 +37,6 @@ MAX_BUDGETS: Final = 10_000
 _AHEAD: Final = 8
 """Multiple of the need that is granted ahead, and divisor that caps it: at most this fraction of what is left."""
 _MAX_BOOTS: Final = 1_000
-_PERIODS: Final[tuple[Period, ...]] = ("day", "week", "month")
 
 
 class GrantNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,14 +256,14 @@ _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struc
 
 def _bounds(at_us: int) -> dict[str, int]:
     """Return the parameters of `_spent_subquery`: where the periods at a moment begin and end."""
-    bounds = {f"{period}_start": start_us(period, at_us) for period in _PERIODS}
-    return bounds | {f"{period}_end": end_us(period, at_us) for period in _PERIODS}
+    bounds = {f"{period}_start": start_us(period, at_us) for period in PERIODS}
+    return bounds | {f"{period}_end": end_us(period, at_us) for period in PERIODS}
 
 
 def _bound(name: str) -> ColumnElement[int]:
-    day, week, month = (bindparam(f"{period}_{name}", type_=BigInteger) for period in _PERIODS)
-    period = col(BudgetRow.period)
-    return case((period == "day", day), (period == "week", week), else_=month)
+    # No `else_`: a period that the table does not name must not be taken for another one. Reading such a budget raises KeyError.
+    branches = {period: bindparam(f"{period}_{name}", type_=BigInteger) for period in PERIODS}
+    return case(branches, value=col(BudgetRow.period))
 
 
 def _spent_subquery(*, later: bool = False) -> ScalarSelect[int]:

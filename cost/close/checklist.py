@@ -41,7 +41,7 @@ class ProviderMonth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person said of a step. A tick holds while the step says what it said then."""
+    """A person's word on a step. A tick holds while the step says what it said then."""
 
     ticked: bool
     said: str
@@ -66,7 +66,7 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Days on which something was booked to a provider, by its name."""
     compared: Compared = {}
     marks: Mapping[str, Mark] = {}
-    """What people said of steps, by the step's key."""
+    """People's words on steps, by the step's key."""
 
     @property
     def spent(self) -> SpendSum:

@@ -1,6 +1,6 @@
 """Signing a month off: what people said of its steps, its figures as they were signed, and the lock.
 
-A signed month is locked: whatever comes for it later is posted into the next open one (`cost.ledger.late`).
+A signed month is locked: whatever comes for it later is posted into the next open one (`cost.ledger.late_entries`).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from sqlmodel import col
 
 from cost.close.checklist import Mark
 from cost.close.month import Month
-from cost.ledger.late import hold_closings
+from cost.ledger.late_entries import hold_closings
 from cost.reports.period import Part
 from cost.tables import ClosedMonth, MonthMark
 from cost.times import wall_us

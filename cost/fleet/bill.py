@@ -8,12 +8,13 @@ nothing is rounded before the end.
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
 from cost.fleet.pool_config import PoolSection
-from cost.prices import Meters, nanousd
+from cost.meters import METER_NAMES, Meters, with_fallbacks
+from cost.prices import nanousd
 from cost.times import HOUR_US
 
 _PS_PER_US: Final = 1_000_000
@@ -55,17 +56,17 @@ def weights_ps(pool: PoolSection) -> Meters:
         int(each * _PS_PER_US)
         for each in (seconds.input, seconds.cached_input, seconds.output)
     )
-    return fresh, cached, fresh, fresh, output, output, 0
+    return with_fallbacks({"input": fresh, "cached_input": cached, "output": output, "request": 0})
 
 
 def usd_per_million(pool: PoolSection, utilisation: Fraction) -> dict[str, Decimal]:
     """Return US dollars per million tokens of each kind at this utilisation, to six places; for planning."""
-    fresh, cached, _, _, output, _, _ = weights_ps(pool)
+    weights = dict(zip(METER_NAMES, weights_ps(pool), strict=True))
     # A picosecond of a token is a microsecond of a million.
     rate = rate_of(pool) / utilisation
     return {
-        name: Decimal(_half_up(rate * weight / 1_000)) / 1_000_000
-        for name, weight in (("input", fresh), ("cached_input", cached), ("output", output))
+        name: Decimal(_half_up(rate * weights[name] / 1_000)) / 1_000_000
+        for name in ("input", "cached_input", "output")
     }
 
 
@@ -98,7 +99,7 @@ def allocate(bill: Bill, used: Sequence[Meters], weights: Meters) -> Allocation:
         total = _half_up(price * busy_ps)
     shared = _largest_remainder(total, cells, price)
     width = len(weights)
-    shares = tuple(cast("Meters", tuple(shared[at : at + width])) for at in range(0, len(shared), width))
+    shares = tuple(tuple(shared[at : at + width]) for at in range(0, len(shared), width))
     return Allocation(
         shares=shares,
         idle_nanousd=bill.nanousd - total,

@@ -1,4 +1,4 @@
-"""What a pool's hours earned: dollars paid for them beside dollars that the same requests would have cost elsewhere.
+"""Earnings of a pool's hours: dollars paid for them beside dollars that the same requests would have cost elsewhere.
 
 Elsewhere is the cheapest commercial model that was capable of each request, at its price of that moment, which the
 ledger keeps with every entry. Best in hindsight is the fixed number of replicas with the smallest bill for the hours
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.fleet.bill import bill_of, rate_of, weights_ps
 from cost.fleet.hours import HoursStore, PoolRecord, hour_up_us
 from cost.fleet.pool_config import PoolSection
-from cost.ledger.entries import TOKEN_COLUMNS
+from cost.meters import TOKEN_COLUMNS
 from cost.prices import meters
 from cost.tables import rollup_hour
 from cost.times import HOUR_US
@@ -54,7 +54,7 @@ class Earnings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def earnings(pool: PoolSection, hours: Sequence[PoolHourWork]) -> Earnings:
-    """Sums up hours and finds the best fixed fleet. Pure."""
+    """Sum up hours and find the best fixed fleet. Pure."""
     up = sum(hour.up_us for hour in hours)
     most = min(MOST_FIXED, max((-(-hour.busy_us // HOUR_US) for hour in hours), default=0))
     bills = [_fixed_nanousd(pool, hours, replicas) for replicas in range(most + 1)]
@@ -96,7 +96,7 @@ class EarningsReader:
         self._records = HoursStore(engine)
 
     async def read(self, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int) -> list[PoolEarnings]:
-        """The pools' earnings in the whole hours of a range, which the caller bounds."""
+        """Return the pools' earnings in the whole hours of a range, which the caller bounds."""
         records = await self._records.read(pools, start_us, end_us)
         return [
             PoolEarnings(
@@ -109,7 +109,7 @@ class EarningsReader:
     async def hours(
         self, pool: PoolSection, record: PoolRecord, start_us: int, end_us: int, now_us: int
     ) -> list[PoolHourWork]:
-        """The whole hours from `start_us` until `end_us`, or now. The caller bounds the range."""
+        """Return the whole hours from `start_us` until `end_us`, or now. The caller bounds the range."""
         work = await self._work(pool, start_us, end_us)
         return [
             msgspec.structs.replace(work.get(hour, PoolHourWork()), up_us=hour_up_us(pool, record, hour, now_us))

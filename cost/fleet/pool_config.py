@@ -76,27 +76,26 @@ class PoolSection(Section):
         default=1,
         ge=0,
         le=MOST_REPLICAS,
-        description="Replicas that are up in an hour of which nothing else is recorded or entered.",
+        description="Replicas up in hours with no record or entry.",
     )
     gpus_per_replica: int = Field(default=1, ge=1, le=1_024, description="GPUs that one replica keeps busy.")
-    usd_per_gpu_hour: UsdPerHour = Field(description="What one GPU costs for one hour that it is up, idle or not.")
+    usd_per_gpu_hour: UsdPerHour = Field(description="One GPU for an hour up, idle or not.")
     overhead: _Overhead = Field(
-        default=Decimal(1), description="Storage, network and staff on top: 1.3 is 30 % more, 1 is none."
+        default=Decimal(1), description="Factor for storage, network and staff: 1.3 is 30 % more."
     )
     organisation: str = Field(
         default="default", min_length=1, max_length=64, description="Who pays for the hours that nobody used."
     )
     up_since: date | None = Field(
         default=None,
-        description="The first UTC day that `replicas` counts for; otherwise the hour of the first booked or recorded use.",
+        description="First UTC day that `replicas` counts for; default the first booked or recorded use.",
     )
     seconds_per_million: SecondsPerMillion = Field(description="The measured weights that the hours are shared by.")
     price: PoolPrice = Field(
         default="margin",
-        description="What `auto` compares its targets by. `margin`: hours that are up are paid for anyway, so one more "
-        "request costs nearly nothing while there is room, and up to the cheapest capable alternative's price as the wait "
-        "nears the tier's aim. `average`: by their price under `prices`, however much room there is. Books and budgets "
-        "have the average either way.",
+        description="What `auto` compares its targets by: `margin` (nearly nothing while the pool has room, "
+        "rising with the wait) or `average` (the price under `prices`). Books have the average "
+        "either way.",
     )
 
 
@@ -119,7 +118,7 @@ Pools = Annotated[tuple[PoolSection, ...], Field(max_length=100), AfterValidator
 
 
 def pool_named(pools: Sequence[PoolSection], name: str) -> PoolSection:
-    """The pool of this name. Raises UnknownPool, which names those that there are."""
+    """Return the pool of this name. Raises UnknownPool, which names those that there are."""
     for pool in pools:
         if pool.name == name:
             return pool

@@ -1,4 +1,4 @@
-"""What the journals of a host hold that the database does not have yet, counted now and then."""
+"""The part of a host's journals that the database does not have yet, counted now and then."""
 
 import asyncio
 import math

@@ -46,7 +46,7 @@ _SOON_S: Final = 0.02
 _MANY_LINES: Final = 100
 """Lines of a round from which on the next one gathers for longer."""
 _GATHERED_ROUNDS: Final = 4
-"""How many intervals that is."""
+"""Number of intervals in it."""
 _SPARE_BATCH: Final = 400
 """Entries written at once in spare time: others who write wait for so many at most."""
 _OLD_S: Final = 1.5
@@ -71,7 +71,7 @@ class EntryStore(Protocol):
 
 
 class SpareTime(Protocol):
-    """A thread of low priority with an entry store of its own; `gateway.wiring.books` makes one of `gateway.spare_time`."""
+    """A thread of low priority with an entry store of its own; `gateway.wiring.ledger_rounds` makes one of `gateway.low_priority_thread`."""
 
     @property
     def has_time(self) -> bool:
@@ -92,7 +92,7 @@ class SpareTime(Protocol):
 
 
 class ProcessPresence(Protocol):
-    """Registry of live processes; implemented by `cost.ledger.sweep.Sweep`."""
+    """Registry of live processes; implemented by `cost.ledger.orphan_reaper.Sweep`."""
 
     def may_be_given_up(self, boot_id: str) -> bool:
         """Return True if other hosts may have closed attempts of this process."""
@@ -129,7 +129,7 @@ class SingleHost:
 
 
 class DrainCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a drain counted since it was made."""
+    """Counts of a drain since it was made."""
 
     failures: int = 0
     """Times that the database did not take entries."""
@@ -188,7 +188,7 @@ class Drain:
 
     @property
     def counts(self) -> DrainCounts:
-        """What was counted so far."""
+        """The counts so far."""
         return DrainCounts(
             failures=self._failures, unbooked=self._unbooked, orphans=self._orphans, damaged=self._damaged
         )

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.usage import UsageSource
 
 EntryKind = Literal["reserve", "settle", "void", "expire", "adjust"]
@@ -88,12 +89,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     priced_attempts: int = 0
     """Of an `adjust`: number of formerly unpriced attempts that it prices."""
     margin_nanousd: int | None = None
-    """What one more request like it was expected to cost, by which its target was compared with others. No cost: it is
+    """Expected cost of one more request like it, by which its target was compared with others. No cost: it is
     in no sum."""
     margin_why: str = ""
-    """What that followed from, as in `proxy.plan.marginal_cost`; empty where nothing was compared."""
+    """Reasons of that figure, as in `proxy.plan.marginal_cost`; empty where nothing was compared."""
     considered: str = ""
-    """What the targets were compared by when the gateway chose one, as `proxy.plan.decision_record` writes it; with a request's
+    """Figures by which the gateway compared the targets when it chose one, as `proxy.plan.decision_record` writes it; with a request's
     first attempt alone."""
     version: str = ""
     """Version of the model that the pool's replica said it runs; empty where none is known, and `-` where none is
@@ -102,9 +103,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of a settlement in the tier batch: what the same usage would have cost at the same target had somebody waited for it,
     less what it did cost. 0 where it cost the same."""
     unit: str = ""
-    """What was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
+    """Unit of what was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
     quantity_milli: int = 0
-    """How much of it, in thousandths."""
+    """Quantity of it, in thousandths."""
 
 
 BOOKS: Final = "books"
@@ -114,25 +115,6 @@ HANDED: Final = "handed_"
 TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 """Kinds of entry that close a reserve."""
 
-METER_COLUMNS: Final = (
-    "input_nanousd",
-    "cached_input_nanousd",
-    "cache_write_nanousd",
-    "cache_write_1h_nanousd",
-    "output_nanousd",
-    "reasoning_nanousd",
-    "request_nanousd",
-)
-"""One amount per meter, in the order of `cost.prices.METERS`; they add up to the cost."""
-TOKEN_COLUMNS: Final = (
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-)
-"""Token counts in inclusive buckets, as in `cost.usage.Usage`."""
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 
 

@@ -50,7 +50,7 @@ _Line = tuple[Entry, bytes, asyncio.Future[None] | None]
 
 
 class Awaiting(Protocol):
-    """Whoever has to know which attempts the database has; implemented by `cost.budgets.holds.Holds`."""
+    """Whoever has to know which attempts the database has; implemented by `cost.budgets.budget_reservations.Holds`."""
 
     def awaits(self, key: AttemptKey) -> bool:
         """Return True if this attempt's end is to be told by `booked`. Asked when the end is written to the file."""
@@ -62,7 +62,7 @@ class Awaiting(Protocol):
 
 
 class JournalState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a journal is, for health checks, metrics and pages."""
+    """State of a journal, for health checks, metrics and pages."""
 
     depth: int
     """Entries that the database does not have yet."""

@@ -16,7 +16,7 @@ from cost.ledger.journal import Journal, JournalState
 _log: Final = logging.getLogger(__name__)
 _SOON_S: Final = 0.02
 _IDLE_LOOKS: Final = 4
-"""How many times as seldom it is looked how far a journal is drained of which nothing waits."""
+"""Factor by which journals without waiting entries are looked at more seldom."""
 
 
 class Books(Protocol):

@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cost.ledger.drain import DrainCounts
+from cost.ledger.hourly_check import Checked
 from cost.ledger.journal import JournalState
-from cost.ledger.watch import Checked
 
 _NO_COUNTS = DrainCounts()
 

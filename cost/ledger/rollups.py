@@ -15,7 +15,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Table, and_, case, func, literal
 from sqlmodel import col
 
-from cost.ledger.entries import METER_COLUMNS, TERMINAL, Entry
+from cost.ledger.entries import TERMINAL, Entry
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 
@@ -34,7 +35,7 @@ ROLLUP_KEY: Final = (
 SPEND_KEY: Final = ("scope", "scope_id", "day_us")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
-_TOKENS: Final = ROLLUP_SUMS[ROLLUP_SUMS.index("input_tokens") : COST]
+_COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
 _BASELINES: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
 
 RollupKey = tuple[Any, ...]
@@ -54,7 +55,7 @@ class RollupDeltas(msgspec.Struct, frozen=True):
 _DIMENSIONS: Final = tuple(name for name in ROLLUP_KEY if name != "start_us")
 _kind: Final = attrgetter(*_DIMENSIONS, "entry", "attempt", "served", "usage_source", "flags")
 _amounts: Final = attrgetter(
-    "cost_nanousd", *_BASELINES, "priced_attempts", "batch_saved_nanousd", *_TOKENS, *METER_COLUMNS
+    "cost_nanousd", *_BASELINES, "priced_attempts", "batch_saved_nanousd", *_COUNTED, *METER_COLUMNS
 )
 
 
@@ -114,9 +115,9 @@ def _sums_of(alike: Sequence[Entry]) -> Sums:
         closes * count if first.attempt == 1 and first.origin == "caller" else 0,
         tried * count,
         count if first.served else 0,
-        *sums[: len(_TOKENS)],
+        *sums[: len(_COUNTED)],
         sum(filter(None, costs)),
-        *sums[len(_TOKENS) :],
+        *sums[len(_COUNTED) :],
         *_known(baselines),
         *_known(cheapest),
         *_known(hosted),

@@ -31,12 +31,12 @@ _SEGMENT: Final = re.compile(r"boot-([0-9a-z]{1,64})-([0-9]{1,12})\.log")
 encode_body: Final = msgspec.json.Encoder().encode
 """Encodes an entry as the body of its line, a JSON array."""
 LINE_EXTRA_BYTES: Final = _CRC_CHARS + 2
-"""What a line has beside its body."""
+"""Parts of a line beside its body."""
 _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """How far the database has a journal: all before `segment`, and of it the first `offset` bytes."""
+    """Place up to which the database has a journal: all before `segment`, and of it the first `offset` bytes."""
 
     segment: int = 0
     offset: int = 0
@@ -59,7 +59,7 @@ _decode_drained: Final = msgspec.json.Decoder(Drained).decode
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What of one process's journal the database does not have yet."""
+    """The part of one process's journal that the database does not have yet."""
 
     boot_id: str
     alive: bool

@@ -15,9 +15,9 @@ from sqlmodel import col
 from cost.errors import EntriesRefused
 from cost.ledger import rollups
 from cost.ledger.entries import TERMINAL, Entry
-from cost.ledger.late import may_be_late, moved, note_late
+from cost.ledger.late_entries import may_be_late, moved, note_late
+from cost.ledger.orphan_reaper import with_lost_hosts
 from cost.ledger.rows import ALL, COLUMNS, read, row_of
-from cost.ledger.sweep import with_lost_hosts
 from cost.tables import LedgerEntry
 
 _NAMES: Final = ", ".join(COLUMNS)

@@ -13,7 +13,7 @@ from sqlalchemy import Select, and_, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.ledger.entries import HANDED, METER_COLUMNS, TERMINAL
+from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
     ROLLUP_KEY,
@@ -28,6 +28,7 @@ from cost.ledger.rollups import (
     spend_day,
     spend_of,
 )
+from cost.meters import METER_COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 

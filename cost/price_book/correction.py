@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from datetime import date
 from operator import sub
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, func, literal_column, select
@@ -18,10 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.errors import PriceRefused, UnknownPrice
-from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
+from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS, Meters
 from cost.price_book.store import PriceStore
-from cost.prices import SERVICE_TIERS, Meters, Price, to_json
+from cost.prices import SERVICE_TIERS, Price, to_json
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, start_of
 from cost.usage import Usage
@@ -32,7 +33,6 @@ _AT_ONCE: Final = 2_000
 _ORIGIN: Final[Origin] = "correction"
 
 _GROUP: Final = ("organisation_id", "team_id", "key_id", "provider", "tier", "tag", "pool", "unit")
-_NOTHING: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
 
 _at_us: Final = col(LedgerEntry.at_us)
 # Written out: PostgreSQL does not see that two bound parameters are the same expression to group by.
@@ -172,14 +172,14 @@ class _Group:
         self.rows = 0
         self.unpriced = 0
         self.last_us = 0
-        self.booked = _NOTHING
-        self.right = _NOTHING
+        self.booked = ZERO_METERS
+        self.right = ZERO_METERS
 
 
 class _EarlierPostings(msgspec.Struct, frozen=True):
     """Sums that earlier corrections of a version posted for one group."""
 
-    meters: Meters = _NOTHING
+    meters: Meters = ZERO_METERS
     priced: int = 0
     entries: int = 0
 
@@ -279,7 +279,7 @@ async def _read_posted(
     found = {}
     for row in rows:
         priced, entries, *meters = map(int, row[len(dimensions) :])
-        found[tuple(row[: len(dimensions)])] = _EarlierPostings(cast("Meters", tuple(meters)), priced, entries)
+        found[tuple(row[: len(dimensions)])] = _EarlierPostings(tuple(meters), priced, entries)
     return found
 
 
@@ -306,7 +306,7 @@ def _booked_meters(row: Any) -> Meters:
     """Return the booked cost by meter. Old entries have a cost without meters; it counts as input."""
     meters = [int(getattr(row, name)) for name in METER_COLUMNS]
     meters[0] += (row.cost_nanousd or 0) - sum(meters)
-    return cast("Meters", tuple(meters))
+    return tuple(meters)
 
 
 def _reason(version: str) -> str:
@@ -314,8 +314,8 @@ def _reason(version: str) -> str:
 
 
 def _add_meters(first: Meters, second: Meters) -> Meters:
-    return cast("Meters", tuple(a + b for a, b in zip(first, second, strict=True)))
+    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 def _subtract_meters(first: Meters, second: Meters) -> Meters:
-    return cast("Meters", tuple(map(sub, first, second)))
+    return tuple(map(sub, first, second))

@@ -57,7 +57,7 @@ _UNITS: Final[Mapping[str, tuple[Unit, tuple[str, ...]]]] = {
     "image_generation": ("image", ("output_cost_per_image", "input_cost_per_image")),
     "rerank": ("search", ("input_cost_per_query",)),
 }
-"""What a mode's rows are billed by beside tokens, and its figures' names."""
+"""Units that a mode's rows are billed by beside tokens, and its figures' names."""
 _FEMTO: Final = Decimal("1E-15")
 
 _TERMS: Final[dict[str, str]] = {"batch": "_batches", "flex": "_flex", "priority": "_priority"}
@@ -97,7 +97,7 @@ class LitellmTable(msgspec.Struct, frozen=True):
 
     @property
     def lacks(self) -> str:
-        """Why a name may be missing, to stand behind the message that says so."""
+        """The reason that a name may be missing, to stand behind the message that says so."""
         if self.whole:
             return ""
         return (

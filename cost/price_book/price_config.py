@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from cost.meters import METER_COLUMNS, METERS, TOKEN_METERS
 from cost.price_book.book import DatedPrice
 from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
 from cost.prices import (
@@ -27,7 +28,7 @@ from settings.types import Section
 
 _MAX_PRICE_USD = Decimal(1_000_000)
 _MOST_VERSIONS: Final = 64
-_OWN_METERS: Final = ("cached_input", "cache_write", "cache_write_1h", "reasoning")
+_OWN_METERS: Final = tuple(each.name for each in METERS if each.within)
 """Meters that cost what another one does if they have no price of their own."""
 
 
@@ -71,7 +72,7 @@ class MeterPrices(Section):
     )
     cache_write: Usd | None = Field(default=None, description="A million prompt tokens written to the cache.")
     cache_write_1h: Usd | None = Field(
-        default=None, description="A million written to be kept for an hour; what `cache_write` costs, if left out."
+        default=None, description="A million written for an hour; default `cache_write`."
     )
     reasoning: Usd | None = Field(
         default=None, description="A million reasoning tokens; what `output` costs, if left out."
@@ -83,16 +84,8 @@ class MeterPrices(Section):
 
     def flat(self, version: str, request_usd: Decimal) -> Price:
         """Return these figures as a price, without long prompts and batches."""
-        return price_from_usd(
-            version=version,
-            input_usd=self.input,
-            output_usd=self.output,
-            cached_input_usd=self.cached_input,
-            cache_write_usd=self.cache_write,
-            cache_write_1h_usd=self.cache_write_1h,
-            reasoning_usd=self.reasoning,
-            request_usd=request_usd,
-        )
+        figures: dict[str, Decimal | None] = {f"{name}_usd": getattr(self, name) for name in TOKEN_METERS}
+        return price_from_usd(version=version, request_usd=request_usd, **figures)
 
 
 class LongPromptPrices(MeterPrices):
@@ -117,8 +110,8 @@ class PricesConfig(MeterPrices):
 
     units: Annotated[dict[UnitName, UnitUsd], Field(max_length=MOST_UNIT_PRICES)] = Field(
         default_factory=dict,
-        description="US dollars for one `second` of audio, `character` to be spoken, `image` (also `image/QUALITY` and "
-        "`image/QUALITY/SIZE`) or `search` of a reranker. Beside them `input` and `output` may be left out together: a token's price is then unknown.",
+        description="Dollars for one `second` of audio, `character` of speech, `image` (also `image/QUALITY`, "
+        "`image/QUALITY/SIZE`) or `search`. `input` and `output` may then be left out together.",
     )
 
     request: Usd = Field(default=Decimal(0), description="One request, beside its tokens; in US dollars.")
@@ -140,12 +133,12 @@ class PricesConfig(MeterPrices):
     tool_calls: dict[ToolName, Usd] = Field(
         default_factory=dict,
         max_length=64,
-        description="A call of a tool that the provider runs, by its name, such as web_search; in US dollars.",
+        description="Dollars for a call of a provider's tool, by name.",
     )
     version: str = Field(
         default="",
         max_length=64,
-        description="Kept in every row that is booked at these prices; the date, if left out.",
+        description="Kept in every entry booked at these prices; default the date.",
     )
     effective_from: date | None = Field(default=None, description="The first day of these prices, in UTC.")
 
@@ -331,16 +324,12 @@ def _discounted(price: Price, share: Decimal) -> Price:
     def less(figure: int) -> int:
         return int((figure * share).to_integral_value(ROUND_HALF_UP))
 
-    write_1h, reasoning = price.cache_write_1h_nanousd, price.reasoning_nanousd
+    figures: dict[str, Any] = {
+        name: less(figure) for name in METER_COLUMNS if (figure := getattr(price, name)) is not None
+    }
     return Price(
         version=price.version,
-        input_nanousd=less(price.input_nanousd),
-        output_nanousd=less(price.output_nanousd),
-        cached_input_nanousd=less(price.cached_input_nanousd),
-        cache_write_nanousd=less(price.cache_write_nanousd),
-        cache_write_1h_nanousd=None if write_1h is None else less(write_1h),
-        reasoning_nanousd=None if reasoning is None else less(reasoning),
-        request_nanousd=less(price.request_nanousd),
+        **figures,
         long_prompts=tuple(
             LongPrompt(above_tokens=each.above_tokens, price=_discounted(each.price, share))
             for each in price.long_prompts

@@ -89,7 +89,7 @@ def _bucket(node: Node) -> Bucket:
 
 
 def _row(row: Node) -> dict[str, Any]:
-    """A row of the console's table as a bucket of its day."""
+    """Return a row of the console's table as a bucket of its day."""
     cells: dict[str, str] = row.value
     try:
         day = date.fromisoformat(cells.get("usage_date_utc", ""))

@@ -9,13 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.reconcile.matching import Reconciliation
-from cost.reconcile.report import Tolerance, differing
+from cost.reconcile.reconciliation_report import Tolerance, differing
 from cost.tables import ComparedDay
 from cost.times import DAY_US
 
 Outcome = Literal["agrees", "differs", "posted"]
 Compared = Mapping[str, Mapping[int, Outcome]]
-"""What came of each compared day, by provider in lower case."""
+"""Results of each compared day, by provider in lower case."""
 _MOST_CHARS: Final = 200
 
 

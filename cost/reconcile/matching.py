@@ -29,7 +29,7 @@ _SNAPSHOT: Final = re.compile(r"[-@](\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)\Z")
 
 _Dated = TypeVar("_Dated", UsageLine, CostLine, "OurRow")
 
-CostMeters = tuple[int, int, int, int, int, int]
+CostMeters = tuple[int, ...]
 """One amount in nano-dollars for each of `COST_METERS`."""
 
 
@@ -51,7 +51,7 @@ class OurRow(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     unpriced_attempts: int = 0
     cost_nanousd: int = 0
-    meters: CostMeters = (0, 0, 0, 0, 0, 0)
+    meters: CostMeters = (0,) * len(COST_METERS)
     """Cost by meter; rows from before there were meters have a cost without."""
 
 

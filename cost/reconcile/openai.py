@@ -68,7 +68,7 @@ def _bucket(node: Node) -> Bucket:
 
 
 def _row(row: Node) -> dict[str, Any]:
-    """A row of the dashboard's table as a bucket. A day without figures is a row without them."""
+    """Return a row of the dashboard's table as a bucket. A day without figures is a row without them."""
     cells: dict[str, str] = row.value
     times = {name: whole_number(cells.get(name)) for name in ("start_time", "end_time")}
     named = {name: cells.get(name) for name in _DIMENSIONS[1:]}

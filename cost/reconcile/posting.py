@@ -11,7 +11,8 @@ from typing import Final, cast
 
 import msgspec
 
-from cost.ledger.entries import METER_COLUMNS, Entry, adjustment
+from cost.ledger.entries import Entry, adjustment
+from cost.meters import METER_COLUMNS
 from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
 from cost.reconcile.statement import COST_METERS, NO_TOKENS, TOKEN_METERS, BadExport, Statement, Tokens
 from cost.times import DAY_US, day_of

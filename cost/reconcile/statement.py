@@ -15,6 +15,7 @@ from unicodedata import category
 
 import msgspec
 
+from cost import meters
 from cost.times import DAY_US
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -27,17 +28,17 @@ _MOST_TOKENS: Final = 10**15
 _MOST_USD: Final = Decimal(10) ** 9
 _MAX_DIGITS: Final = 60
 _TABLE: Final = re.compile(r"[A-Za-z_\" ]+,")
-"""How a CSV begins, and no JSON."""
+"""Beginning of a CSV, and no JSON."""
 EXACT: Final = Context(prec=120)
 """Decimal context wide enough that no sum of amounts is ever rounded."""
 
-TOKEN_METERS: Final = ("input", "cached_input", "cache_write", "cache_write_1h", "output")
+TOKEN_METERS: Final = tuple(name for name in meters.TOKEN_METERS if name != "reasoning")
 """Token meters that both sides count. No provider tells reasoning apart here, so `output` contains it."""
 COST_METERS: Final = (*TOKEN_METERS, "request")
 
-Tokens = tuple[int, int, int, int, int]
+Tokens = tuple[int, ...]
 """One count for each of `TOKEN_METERS`; they do not overlap."""
-NO_TOKENS: Final[Tokens] = (0, 0, 0, 0, 0)
+NO_TOKENS: Final[Tokens] = (0,) * len(TOKEN_METERS)
 
 
 class BadExport(Exception):
@@ -258,7 +259,7 @@ def _page_nodes(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) 
 
 
 def _table(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) -> Node:
-    """A table as one page, each row a bucket of its own; an empty cell is one that is not there."""
+    """Return a table as one page, each row a bucket of its own; an empty cell is one that is not there."""
     reader = csv.reader(io.StringIO(text))
     buckets = []
     try:
@@ -275,7 +276,7 @@ def _table(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) -> No
 
 
 def whole_number(cell: str | None) -> int | str | None:
-    """A cell's count, where it is one; otherwise as it stands, for whoever reads it to refuse."""
+    """Return a cell's count, where it is one; otherwise as it stands, for whoever reads it to refuse."""
     return int(cell) if cell is not None and cell.isascii() and cell.isdigit() else cell
 
 

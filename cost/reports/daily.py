@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import BudgetStatus
 from cost.fleet.earnings import PoolEarnings
-from cost.ledger.entries import METER_COLUMNS
-from cost.prices import METERS, usd
+from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
+from cost.prices import usd
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, Dimension, UsagePage, UsageQuery, UsageReader, UsageSums
 from cost.times import DAY_US, start_of
@@ -69,7 +69,7 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[Section, ...]
     standings: tuple[BudgetStatus, ...] = ()
     pools: tuple[PoolEarnings, ...] = ()
-    """What the hours of the organisation's own GPUs earned that day; none in a team's report."""
+    """Earnings of the organisation's own GPUs that day; none in a team's report."""
 
     @property
     def day_before(self) -> UsageSums:
@@ -82,7 +82,7 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
         return not any(any(msgspec.structs.astuple(each.sums)) for each in self.days)
 
 
-class Meter(msgspec.Struct, frozen=True, kw_only=True):
+class MeterUse(msgspec.Struct, frozen=True, kw_only=True):
     """Units used of one meter, without overlap, and their cost."""
 
     name: str
@@ -90,20 +90,12 @@ class Meter(msgspec.Struct, frozen=True, kw_only=True):
     cost_nanousd: int
 
 
-def meters_of(sums: UsageSums) -> tuple[Meter, ...]:
+def meters_of(sums: UsageSums) -> tuple[MeterUse, ...]:
     """Return every meter of these sums. Corrections are included, so a part may be negative."""
-    used = (
-        sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens,
-        sums.cached_input_tokens,
-        sums.cache_write_tokens - sums.cache_write_1h_tokens,
-        sums.cache_write_1h_tokens,
-        sums.output_tokens - sums.reasoning_tokens,
-        sums.reasoning_tokens,
-        sums.requests,
-    )
+    used = split_row({name: getattr(sums, name) for name in TOKEN_COLUMNS}, sums.requests)
     return tuple(
-        Meter(name=name, used=amount, cost_nanousd=getattr(sums, column))
-        for name, amount, column in zip(METERS, used, METER_COLUMNS, strict=True)
+        MeterUse(name=name, used=amount, cost_nanousd=getattr(sums, column))
+        for name, amount, column in zip(METER_NAMES, used, METER_COLUMNS, strict=True)
     )
 
 

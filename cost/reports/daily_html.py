@@ -9,6 +9,7 @@ from typing import Final
 
 from cost.budgets.budget import BudgetStatus
 from cost.fleet.earnings import PoolEarnings
+from cost.meters import METERS
 from cost.reports.daily import (
     SECTIONS,
     WEEK,
@@ -29,15 +30,7 @@ _HEIGHT: Final = 150
 _LABEL: Final = 18
 _NOBODY: Final = {"team": "(no team: idle GPUs, corrections)", "tag": "(no tag)", "key": "(no key)"}
 _GROUP_HEADINGS: Final = ("Requests", "Input tokens", "Output tokens", "Cost", "Baseline", "Saving")
-_METER_NAMES: Final = {
-    "input": "Input, not cached",
-    "cached_input": "Input, cached",
-    "cache_write": "Cache writes, 5 minutes",
-    "cache_write_1h": "Cache writes, 1 hour",
-    "output": "Output",
-    "reasoning": "Reasoning",
-    "request": "Requests and other charges",
-}
+_METER_WORDS: Final = {each.name: each.report_label for each in METERS}
 
 
 class Html(str):
@@ -201,7 +194,7 @@ def _tables(report: DailyReport) -> Iterable[Html]:
         if section.groups:
             yield _group_table(section)
     meters = [
-        [_METER_NAMES[each.name], f"{each.used:,}", nano_money(each.cost_nanousd)]
+        [_METER_WORDS[each.name], f"{each.used:,}", nano_money(each.cost_nanousd)]
         for each in meters_of(report.total)
         if each.used or each.cost_nanousd
     ]

@@ -23,9 +23,9 @@ import msgspec
 from sqlalchemy import Table, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.entries import METER_COLUMNS
 from cost.ledger.rollups import ROLLUP_KEY
-from cost.prices import METERS, Price
+from cost.meters import METER_COLUMNS, METER_NAMES, METERS, split_row
+from cost.prices import Price
 from cost.reports.cells import Cell, csv_line
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
@@ -105,15 +105,7 @@ Counts, counterfactual cost and what the tier batch saved are on a group's first
 """
 COLUMNS: Final = FOCUS_COLUMNS + CUSTOM_COLUMNS
 
-_LABELS: Final = {
-    "input": "Input Tokens",
-    "cached_input": "Cached Input Tokens",
-    "cache_write": "Cache Write Tokens",
-    "cache_write_1h": "Cache Write Tokens for 1 Hour",
-    "output": "Output Tokens",
-    "reasoning": "Reasoning Tokens",
-    "request": "Requests",
-}
+_LABELS: Final = {each.name: each.focus_label for each in METERS}
 _UNITS: Final = {
     "second": ("Seconds", "Audio Seconds"),
     "character": ("Characters", "Characters Spoken"),
@@ -350,8 +342,8 @@ def _first_row_cells(group: Row) -> dict[str, Cell]:
 
 def _used_meters(group: Row, price: Price | None) -> Iterator[str]:
     """Yield the meters that a group has something on; requests only if they have a unit, a price or a cost."""
-    figures = dict(zip(METERS, price.figures(), strict=True)) if price is not None else {}
-    for meter in METERS:
+    figures = dict(zip(METER_NAMES, price.figures(), strict=True)) if price is not None else {}
+    for meter in METER_NAMES:
         has_cost = group[f"{meter}_nanousd"] != 0
         if has_cost or (_quantity(group, meter) != 0 and (meter != "request" or group["unit"] or figures.get(meter))):
             yield meter
@@ -365,16 +357,10 @@ def _unsplit_cost(group: Row) -> int:
 
 def _quantity(group: Row, meter: str) -> int:
     """Return the units used of one meter, without overlap."""
-    quantities: dict[str, int] = {
-        "input": group["input_tokens"] - group["cached_input_tokens"] - group["cache_write_tokens"],
-        "cached_input": group["cached_input_tokens"],
-        "cache_write": group["cache_write_tokens"] - group["cache_write_1h_tokens"],
-        "cache_write_1h": group["cache_write_1h_tokens"],
-        "output": group["output_tokens"] - group["reasoning_tokens"],
-        "reasoning": group["reasoning_tokens"],
-        "request": group["quantity_milli"] if group["unit"] else group["attempts"],
-    }
-    return quantities[meter]
+    if meter == "request" and group["unit"]:
+        quantity: int = group["quantity_milli"]
+        return quantity
+    return split_row(group, group["attempts"])[METER_NAMES.index(meter)]
 
 
 def _scale(group: Row, meter: str) -> int:
@@ -399,7 +385,7 @@ def _label(group: Row, meter: str) -> str:
 
 
 def unit_label(unit: str) -> str:
-    """What a unit of the ledger counts, in words: `image/hd` is `Images (hd)`."""
+    """Return what a unit of the ledger counts, in words: `image/hd` is `Images (hd)`."""
     name, _, kind = unit.partition("/")
     return _UNITS[name][1] + (f" ({kind})" if kind else "")
 
@@ -559,7 +545,7 @@ def _figure(price: Price, group: Row, meter: str) -> int:
     if meter == "request" and group["unit"]:
         priced = price.priced_unit(group["unit"])
         return 0 if priced is None else priced.nanousd
-    return price.figures()[METERS.index(meter)]
+    return price.figures()[METER_NAMES.index(meter)]
 
 
 def _prices_within(price: Price) -> list[tuple[str, Price]]:

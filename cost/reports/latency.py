@@ -84,7 +84,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt asked for, where it went, and what it cost."""
+    """One attempt's request, its target and its cost."""
 
     alias: str
     attempt: int
@@ -95,7 +95,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimedAttempt(Protocol):
-    """What the time per token is computed from: an attempt's end as the ledger has it."""
+    """Basis of the time per token: an attempt's end as the ledger has it."""
 
     @property
     def served(self) -> bool: ...

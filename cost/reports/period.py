@@ -57,7 +57,7 @@ _FIELDS: Final[Mapping[Grouping, str]] = {
 
 def part_of(origin: str) -> Part:
     """Return the kind of cost of entries of this origin."""
-    return _PART_OF.get(origin, "corrections")
+    return _PART_OF[origin]
 
 
 class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,9 +72,9 @@ class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     origin: str = "caller"
     unit: str = ""
-    """What the provider counts beside tokens, such as `second`; empty for tokens alone."""
+    """Unit that the provider counts beside tokens, such as `second`; empty for tokens alone."""
     quantity_milli: int = 0
-    """How many thousandths of `unit`. Lines of different units have no sum of it."""
+    """Thousandths of `unit`. Lines of different units have no sum of it."""
     requests: int = 0
     attempts: int = 0
     served: int = 0

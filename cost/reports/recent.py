@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
 from sqlalchemy import BigInteger, ColumnElement, Select, String, and_, case, func, literal, or_, select, true
@@ -226,7 +226,7 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool = False
     """True if another order than by time has a next page."""
     places: tuple[Place, ...] = ()
-    """Where each of the requests stands, by its newest matching attempt; empty in another order than by time."""
+    """Place of each of the requests, by its newest matching attempt; empty in another order than by time."""
 
 
 class RecentReader:
@@ -421,20 +421,28 @@ def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
         conditions.append(columns.duration_us >= query.slower_us)
     if query.dearer_nanousd is not None:
         conditions.append(columns.cost_nanousd >= query.dearer_nanousd)
-    match query.outcome:
+    return [*conditions, *_outcome_filters(columns, query.outcome, tried)]
+
+
+def _outcome_filters(columns: Any, outcome: Outcome, tried: ColumnElement[bool]) -> list[ColumnElement[bool]]:
+    match outcome:
+        case "":
+            found: list[ColumnElement[bool]] = []
         case "answered":
-            conditions.append(columns.served)
+            found = [columns.served]
         case "failed":
-            conditions.append(or_(columns.status >= _FAILED_FROM, columns.status == 0))
+            found = [or_(columns.status >= _FAILED_FROM, columns.status == 0)]
         case "fell-back":
-            conditions.append(and_(columns.attempt > 1, columns.reason.not_in(_NO_FALLBACKS)))
+            found = [and_(columns.attempt > 1, columns.reason.not_in(_NO_FALLBACKS))]
         case "escalated":
-            conditions.append(columns.reason == "escalated")
+            found = [columns.reason == "escalated"]
         case "estimated":
-            conditions.append(columns.usage_source == "estimated")
+            found = [columns.usage_source == "estimated"]
         case "unpriced":
-            conditions.append(and_(tried, columns.cost_nanousd.is_(None)))
-    return conditions
+            found = [and_(tried, columns.cost_nanousd.is_(None))]
+        case _:
+            assert_never(outcome)
+    return found
 
 
 def matches(entry: Entry, query: RecentQuery) -> bool:

@@ -14,11 +14,11 @@ class ReportSection(Section):
     at: str = Field(
         default="06:00",
         pattern=r"^([01]\d|2[0-3]):[0-5]\d$",
-        description="When the day before is reported, in UTC; quoted, because YAML reads 16:00 as a number.",
+        description="When the day before is reported, UTC; quote it.",
     )
     folder: Path | None = Field(
         default=None,
-        description="Where reports are written, as `<day>/<team>.html` and `.csv`; made if it is not there.",
+        description="Where reports are written, as `<day>/<team>.html` and `.csv`.",
     )
     webhook: str | None = Field(
         default=None, min_length=1, max_length=64, description="The destination of `webhooks` that gets the figures."

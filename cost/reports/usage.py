@@ -19,6 +19,7 @@ from sqlalchemy import (
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
@@ -52,28 +53,15 @@ COLUMNS: Final = {
 _TIMES: Final = ("day", "hour")
 
 
-class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
+class UsageSums(MeterSums, frozen=True, kw_only=True):
     """Sums of the roll-ups, by their column names. Unpriced attempts are counted and add nothing to the cost."""
 
     requests: int = 0
     attempts: int = 0
     served: int = 0
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
     quantity_milli: int = 0
     """Thousandths of the group's unit; of sums over several units it says nothing."""
     cost_nanousd: int = 0
-    input_nanousd: int = 0
-    cached_input_nanousd: int = 0
-    cache_write_nanousd: int = 0
-    cache_write_1h_nanousd: int = 0
-    output_nanousd: int = 0
-    reasoning_nanousd: int = 0
-    request_nanousd: int = 0
     baseline_nanousd: int = 0
     baseline_rows: int = 0
     cheapest_nanousd: int = 0

@@ -58,13 +58,13 @@ _COLUMNS: Final = (
 
 @router.get(ACCOUNT)
 async def show(view: SignedIn) -> Response:
-    """The account page."""
+    """Show the account page."""
     return await _page(view)
 
 
 @router.post(ACCOUNT + "/password")
 async def change_password(view: SignedIn) -> Response:
-    """Sets a new password after checking the current one, and ends all other sessions."""
+    """Set a new password after checking the current one, and end all other sessions."""
     person, form, gateway = view.session.person, await view.form(), view.gateway
     try:
         password = chosen_password(form)
@@ -98,7 +98,7 @@ async def change_password(view: SignedIn) -> Response:
 
 @router.post(ACCOUNT + "/sessions/end")
 async def end_session(view: SignedIn) -> Response:
-    """Ends one of the person's sessions."""
+    """End one of the person's sessions."""
     # An unknown digest, or another person's, is reported as ended.
     digest = (await view.form()).plain.get("session", "")
     person_id = view.session.person.person_id
@@ -110,7 +110,7 @@ async def end_session(view: SignedIn) -> Response:
 
 @router.post(ACCOUNT + "/sessions/end-others")
 async def end_others(view: SignedIn) -> Response:
-    """Ends every session but this one."""
+    """End every session but this one."""
     person_id = view.session.person.person_id
     ended = await view.gateway.sessions.close_all(person_id, but=view.session.digest)
     if not ended:
@@ -123,7 +123,7 @@ async def end_others(view: SignedIn) -> Response:
 
 @router.post(ACCOUNT + "/sessions/end-all")
 async def end_all(view: SignedIn) -> Response:
-    """Ends every session, this one included."""
+    """End every session, this one included."""
     person_id = view.session.person.person_id
     ended = await view.gateway.sessions.close_all(person_id)
     await view.gateway.audit.note(
@@ -133,7 +133,7 @@ async def end_all(view: SignedIn) -> Response:
 
 
 def device(agent: str) -> str:
-    """The browser and operating system that a user agent names, such as `Firefox on Linux`; `Unknown` without either."""
+    """Return the browser and operating system that a user agent names, such as `Firefox on Linux`; `Unknown` without either."""
     browser = next((name for mark, name in _BROWSERS if mark in agent), "")
     system = next((name for mark, name in _SYSTEMS if mark in agent), "")
     return f"{browser or 'A browser'} on {system}" if system else browser or "Unknown"

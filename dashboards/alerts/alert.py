@@ -41,7 +41,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int = 0
 
     def message_id(self, now_us: int) -> str:
-        """The id that every process derives alike, so that one of them tells it, once in AGAIN_S or a longer window."""
+        """Return the id that every process derives alike, so that one of them tells it, once in AGAIN_S or a longer window."""
         again_us = max(AGAIN_S, self.window_s) * 1_000_000
         return f"alert/{self.alert_id}/{now_us // again_us}"
 
@@ -54,7 +54,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def body(self, value: int) -> dict[str, str | int | None]:
-        """The message's data: amounts in words and in the measure's unit."""
+        """Return the message's data: amounts in words and in the measure's unit."""
         return {
             "text": self.words(value),
             "alert_id": self.alert_id,
@@ -69,7 +69,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(measure: Measure, value: int) -> str:
-    """A value of this measure for people."""
+    """Return a value of this measure for people."""
     if measure == "spend":
         return formats.money(value)
     if measure == "errors":

@@ -6,14 +6,14 @@ import msgspec
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
+from api.web.changing import changing
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.store import MOST, add_alert, remove_alert
-from dashboards.web.changing import changing
 from proxy.errors import BadRequest
 
 
 async def put_new_alert(log: AuditLog, actor: Actor, alert: Alert) -> None:
-    """Adds an alert. Raises BadRequest where the organisation has as many as it may."""
+    """Add an alert. Raises BadRequest where the organisation has as many as it may."""
     async with changing(log, actor, "alert.added", alert.organisation_id, team_id=alert.team_id) as change:
         async with change.within.begin() as connection:
             added = await add_alert(connection, alert)
@@ -23,7 +23,7 @@ async def put_new_alert(log: AuditLog, actor: Actor, alert: Alert) -> None:
 
 
 async def take_alert(log: AuditLog, actor: Actor, organisation_id: str, team_id: str, alert_id: str) -> Alert | None:
-    """Removes an alert of this team, or of the organisation; None where there was none."""
+    """Remove an alert of this team, or of the organisation; None where there was none."""
     async with changing(log, actor, "alert.removed", organisation_id, team_id=team_id) as change:
         async with change.within.begin() as connection:
             alert = await remove_alert(connection, organisation_id, team_id, alert_id)
@@ -33,6 +33,6 @@ async def take_alert(log: AuditLog, actor: Actor, organisation_id: str, team_id:
 
 
 def audit_record(alert: Alert) -> dict[str, Any]:
-    """An alert as its audit entry stores it."""
+    """Return an alert as its audit entry stores it."""
     whole = msgspec.structs.asdict(alert)
     return {name: whole[name] for name in ("name", "team_id", "measure", "threshold", "window_s", "destination")}

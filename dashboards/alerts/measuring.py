@@ -1,4 +1,4 @@
-"""What alerts measure: spend from the roll-ups, refusals from their counts, the rest from the newest attempts, at a bounded
+"""Measures of alerts: spend from the roll-ups, refusals from their counts, the rest from the newest attempts, at a bounded
 cost.
 """
 
@@ -8,12 +8,12 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from api.live.newest import is_failure
+from api.live.recent import quantile
 from cost.ledger.entries import TERMINAL
 from cost.tables import LedgerEntry, rollup_hour
 from cost.times import HOUR_US, MINUTE_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
-from dashboards.live.newest import is_failure
-from dashboards.live.recent import quantile
 from proxy.settle.refusals.store import RefusalStore
 
 LOOKED_AT: Final = 2_000
@@ -25,7 +25,7 @@ _HIGH: Final = 0.95
 
 
 async def measured(engine: AsyncEngine, alert: Alert, now_us: int) -> int | None:
-    """The value now in the measure's unit, or None where too little happened to tell one."""
+    """Return the value now in the measure's unit, or None where too little happened to tell one."""
     if alert.measure == "refusals":
         return await _refusals(engine, alert, now_us)
     async with engine.connect() as connection:
@@ -33,7 +33,7 @@ async def measured(engine: AsyncEngine, alert: Alert, now_us: int) -> int | None
 
 
 async def _refusals(engine: AsyncEngine, alert: Alert, now_us: int) -> int:
-    """What was refused before a model was asked, in the minutes or, of a day, the hours that the time touches."""
+    """Count requests refused before a model was asked, in the minutes or, of a day, the hours that the time touches."""
     since_us = now_us - alert.window_s * 1_000_000
     since_us -= since_us % (MINUTE_US if alert.window_s * 1_000_000 <= HOUR_US else HOUR_US)
     found = await RefusalStore(engine).read(

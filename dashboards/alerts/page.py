@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, cast
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES, MILLION, WINDOWS_S, Alert, Measure, shown
 from dashboards.alerts.change import put_new_alert, take_alert
 from dashboards.alerts.measuring import measured
@@ -15,7 +16,6 @@ from dashboards.alerts.store import read_alerts
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 
@@ -31,7 +31,7 @@ _UNITS: Final[Mapping[Measure, tuple[Decimal, Decimal]]] = {
     "refusals": (Decimal(1), Decimal(10) ** 9),
     "no-room": (Decimal(1), Decimal(10) ** 6),
 }
-"""What a number in the form is multiplied by, and the greatest one, by measure: dollars, percent, seconds, requests, attempts."""
+"""The factor of a number in the form, and the greatest one, by measure: dollars, percent, seconds, requests, attempts."""
 _COLUMNS: Final = (
     Column("name", "Name"),
     Column("measure", "Measure"),
@@ -45,37 +45,37 @@ _COLUMNS: Final = (
 
 @router.get(_ALL)
 async def list_all(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
-    """The organisation's own alerts, and the form to add one."""
+    """Show the organisation's own alerts, and the form to add one."""
     return await _list(view, {}, {})
 
 
 @router.get(_TEAM)
 async def list_of_team(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's alerts, and the form to add one."""
+    """Show the team's alerts, and the form to add one."""
     return await _list(view, {}, {})
 
 
 @router.post(_ALL)
 async def add_for_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Adds an alert on everything that the organisation does."""
+    """Add an alert on everything that the organisation does."""
     return await _add(view)
 
 
 @router.post(_TEAM)
 async def add_for_team(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Adds an alert on what the team does."""
+    """Add an alert on what the team does."""
     return await _add(view)
 
 
 @router.post(f"{_ALL}/remove")
 async def remove_of_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Removes one of the organisation's own alerts."""
+    """Remove one of the organisation's own alerts."""
     return await _remove(view)
 
 
 @router.post(f"{_TEAM}/remove")
 async def remove_of_team(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Removes one of the team's alerts."""
+    """Remove one of the team's alerts."""
     return await _remove(view)
 
 
@@ -99,7 +99,7 @@ async def _remove(view: PageRequest) -> Response:
 
 
 def _alert(view: PageRequest, form: Form) -> Alert:
-    """The alert of a form. Raises FormError."""
+    """Return the alert of a form. Raises FormError."""
     measure = cast(Measure, form.one_of("measure", MEASURES))
     unit, most = _UNITS[measure]
     amount = form.decimal("threshold", most=most)
@@ -157,7 +157,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
 
 
 async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure, int], int | None]:
-    """What is measured now, by measure and time: all alerts of a page are of the same team or organisation."""
+    """Measure now, by measure and time: all alerts of a page are of the same team or organisation."""
     found: dict[tuple[Measure, int], int | None] = {}
     for each in alerts:
         if (each.measure, each.window_s) not in found:

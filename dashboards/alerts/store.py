@@ -17,7 +17,7 @@ _NAMES: Final = Alert.__struct_fields__
 
 
 async def read_alerts(engine: AsyncEngine, organisation_id: str, team_id: str | None = None) -> list[Alert]:
-    """An organisation's alerts, or those of one team."""
+    """Return an organisation's alerts, or those of one team."""
     where = [col(AlertRule.organisation_id) == organisation_id]
     if team_id is not None:
         where.append(col(AlertRule.team_id) == team_id)
@@ -30,7 +30,7 @@ async def all_alerts(engine: AsyncEngine) -> list[Alert]:
 
 
 async def add_alert(connection: AsyncConnection, alert: Alert) -> bool:
-    """Adds an alert; False where the organisation has as many as it may."""
+    """Add an alert; False where the organisation has as many as it may."""
     mine = col(AlertRule.organisation_id) == alert.organisation_id
     if (await connection.scalar(select(func.count()).select_from(AlertRule).where(mine)) or 0) >= MOST:
         return False
@@ -39,7 +39,7 @@ async def add_alert(connection: AsyncConnection, alert: Alert) -> bool:
 
 
 async def remove_alert(connection: AsyncConnection, organisation_id: str, team_id: str, alert_id: str) -> Alert | None:
-    """Removes an alert of a team, or with an empty `team_id` of the organisation; None where there is none of that id."""
+    """Remove an alert of a team, or with an empty `team_id` of the organisation; None where there is none of that id."""
     where = (
         col(AlertRule.organisation_id) == organisation_id,
         col(AlertRule.team_id) == team_id,

@@ -6,10 +6,10 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.api_docs.document import document_of
+from api.openapi.document import document_of
+from api.web.address import base_url
 from dashboards.api_docs.reference import reference
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -45,7 +45,7 @@ async def show_reference(view: Annotated[PageRequest, Depends(allowed("organisat
 
 @router.get("/dashboard/api/openapi.json")
 async def download(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """The document that GET /v1/openapi.json serves, indented, as an attachment."""
+    """Send the document that GET /v1/openapi.json serves, indented, as an attachment."""
     headers = {
         "content-disposition": 'attachment; filename="weighbridge-openapi.json"',
         "cache-control": "no-store",

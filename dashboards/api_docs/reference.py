@@ -94,7 +94,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def reference(document: Mapping[str, Any], base_url: str) -> Reference:
-    """An OpenAPI document as a page. `base_url` is the origin that examples call."""
+    """Return an OpenAPI document as a page. `base_url` is the origin that examples call."""
     schemas = document.get("components", {}).get("schemas", {})
     groups: dict[str, list[Call]] = {}
     for path, operations in document["paths"].items():
@@ -113,7 +113,7 @@ def reference(document: Mapping[str, Any], base_url: str) -> Reference:
 
 
 def _kinds(schemas: Mapping[str, Any], wanted: set[str]) -> Iterator[Kind]:
-    """The schemas that replies and bodies refer to, directly or through other schemas."""
+    """Yield the schemas that replies and bodies refer to, directly or through other schemas."""
     found: dict[str, Kind] = {}
     left = set(wanted)
     by_anchor = {_anchor("kind", name): name for name in schemas}
@@ -192,7 +192,7 @@ def _field(name: str, schema: Mapping[str, Any], text: str, *, is_required: bool
 
 
 def _kind_of(schema: Mapping[str, Any]) -> tuple[str, str]:
-    """A schema's type in words, and the anchor of the schema that it names, or ''."""
+    """Return a schema's type in words, and the anchor of the schema that it names, or ''."""
     named = _REF.fullmatch(schema.get("$ref", ""))
     if named is not None:
         return _title(named[1]), _anchor("kind", named[1])
@@ -210,7 +210,7 @@ def _kind_of(schema: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _description_of(schema: Mapping[str, Any]) -> str:
-    """A schema's description; an optional field has it in one of its alternatives."""
+    """Return a schema's description; an optional field has it in one of its alternatives."""
     return next((str(each["description"]) for each in _parts(schema) if "description" in each), "")
 
 
@@ -225,7 +225,7 @@ def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[
 
 
 def _title(name: str) -> str:
-    """A schema's name as a heading: `Listed_TeamOut_` as `Listed of TeamOut`."""
+    """Return a schema's name as a heading: `Listed_TeamOut_` as `Listed of TeamOut`."""
     outer, _, inner = name.replace("[", "_").replace("]", "_").strip("_").partition("_")
     return f"{outer} of {inner}" if inner else outer
 

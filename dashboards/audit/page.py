@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from accounts.audit.entry import Entry
 from accounts.audit.log import Filters, Scope
-from dashboards.audit.admin import export_reply
-from dashboards.audit.listing import FILTERS, BadFilter, filters_from, name_of
+from api.audit.admin import export_reply
+from api.audit.listing import FILTERS, BadFilter, filters_from, name_of
+from api.web.changing import looking
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.view import PageRequest
 from proxy.errors import AuditEntryNotFound
 
@@ -23,7 +23,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 PAGE_ROWS: Final = 50
 _LOOK_S: Final = 0.05
-"""How long a page looks for entries; where it found none, it looks further back by itself, and shows meanwhile how far it is."""
+"""Longest search of one page; where it found none, it looks further back by itself, and shows meanwhile how far it is."""
 _MAX_NUMBER_DIGITS: Final = 18
 _SHOWN_CHANGES: Final = 3
 _SHOWN_CHARS: Final = 60
@@ -47,7 +47,7 @@ _COLUMNS: Final = (
 
 @router.get(_HERE)
 async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))]) -> Response:
-    """The entries that match the filters, newest first, with links to the neighbouring pages; or all of them as a CSV."""
+    """Show the entries that match the filters, newest first, with links to the neighbouring pages; or all of them as a CSV."""
     try:
         filters, problem = filters_from(view.query), None
     except BadFilter as error:
@@ -111,7 +111,7 @@ class _Page(NamedTuple):
 
 
 async def _page(view: PageRequest, scope: Scope, filters: Filters) -> _Page:
-    """Reads one entry more than is shown, to know whether there is a further page."""
+    """Read one entry more than is shown, to know whether there is a further page."""
     log = view.gateway.audit
     before, after = _number(view.query.get("before", "")), _number(view.query.get("after", ""))
     more = PAGE_ROWS + 1
@@ -158,13 +158,13 @@ def _row(entry: Entry, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _actor_label(entry: Entry) -> str:
-    """The actor's name, with its kind unless it is a person: a key may have the same name as a person."""
+    """Return the actor's name, with its kind unless it is a person: a key may have the same name as a person."""
     kind, _ = _KINDS.get(entry.actor_kind, (entry.actor_kind, ""))
     return entry.actor_name if entry.actor_kind == "person" else f"{entry.actor_name} ({kind})"
 
 
 def _changes_line(entry: Entry) -> str | None:
-    """The first differences in one line; None when nothing differs."""
+    """Return the first differences in one line; None when nothing differs."""
     found = entry.differences()
     if not found:
         return None
@@ -180,5 +180,5 @@ def _cut(text: str | None) -> str:
 
 
 def _as_text(text: str | None) -> str:
-    """A value as text; absent and null values are empty."""
+    """Return a value as text; absent and null values are empty."""
     return "" if text is None or text == "null" else text

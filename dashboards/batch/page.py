@@ -7,15 +7,15 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.batch.batch_types import problems_of
-from dashboards.batch.change import cancel_batch, resend_callback
-from dashboards.batch.files_api import JSONL
-from dashboards.batch.tier import asking, tier_of
+from api.batches.batch_types import problems_of
+from api.batches.change import cancel_batch, resend_callback
+from api.batches.tier import asking, tier_of
+from api.files.routes import JSONL
+from api.web.reading import Export
+from api.webhooks.outbox import Delivery
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.reading import Export
 from dashboards.web.view import PageRequest
-from dashboards.webhooks.outbox import Delivery
 from proxy.batch.batch import ENDED, Batch
 from proxy.batch.batch_errors import FileNotFound
 from proxy.batch.estimate import Estimate, estimated
@@ -76,7 +76,7 @@ _LINES: Final = (
 
 @router.get(PLACE)
 async def show_batches(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """The newest batches of the teams that the viewer may read."""
+    """Show the newest batches of the teams that the viewer may read."""
     gateway = view.gateway
     everybody = view.may("organisation.read")
     found: list[Batch] = []
@@ -190,7 +190,7 @@ async def cancel(view: Annotated[PageRequest, Depends(allowed("team.change"))], 
 
 @router.post("/dashboard/teams/{team_id}/batches/{batch_id}/resend")
 async def resend(view: Annotated[PageRequest, Depends(allowed("team.change"))], batch_id: str) -> Response:
-    """Sends the message of its end once more."""
+    """Send the message of its end once more."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))
@@ -204,7 +204,7 @@ async def resend(view: Annotated[PageRequest, Depends(allowed("team.change"))], 
 
 @router.get("/dashboard/teams/{team_id}/batches/{batch_id}/files/{kind}")
 async def download(view: Annotated[PageRequest, Depends(allowed("team.change"))], batch_id: str, kind: str) -> Response:
-    """The output or error file, for whoever administers the team: it is full of prompts and answers."""
+    """Show the output or error file, for whoever administers the team: it is full of prompts and answers."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))
@@ -240,7 +240,7 @@ def _row(batch: Batch) -> dict[str, Any]:
 
 
 def _figures(batch: Batch, expected: Estimate, now_us: int) -> dict[str, Any]:
-    """What is computed of a batch, for its page."""
+    """Compute a batch's figures for its page."""
     done = batch.completed + batch.failed
     until_us = batch.finalizing_us or batch.cancelling_us or now_us
     minutes = None if batch.in_progress_us is None else max(1, until_us - batch.in_progress_us) / 60_000_000
@@ -258,7 +258,7 @@ def _figures(batch: Batch, expected: Estimate, now_us: int) -> dict[str, Any]:
 
 
 def _message_id(batch: Batch) -> str | None:
-    """The id of the message of a batch's end; None where nobody is told, or it has not ended."""
+    """Return the id of the message of a batch's end; None where nobody is told, or it has not ended."""
     event = EVENTS.get(batch.status)
     return None if batch.callback_url is None or event is None else event_id(batch.batch_id, event)
 

@@ -7,12 +7,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.changing import looking
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
 from dashboards.budgets.page import STATES
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -82,7 +82,7 @@ def _row(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tu
 
 
 def _whose(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
-    """Whose a budget is, by name, and the page where it is changed; '' where there is none."""
+    """Return a budget's owner by name, and the page where it is changed; '' where there is none."""
     budget = standing.budget
     if budget.scope == "team":
         return teams.get(budget.scope_id, budget.scope_id), _page(budget.scope_id, budget.budget_id)

@@ -12,17 +12,18 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import KeyRecord, TeamRecord, utc_now
+from api.budgets.change import put_budget, remove_budget
+from api.limits.change import put_limit, remove_limit
+from api.web.changing import looking
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
-from dashboards.budgets.change import put_budget, remove_budget
-from dashboards.limits.change import put_limit, remove_limit
 from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
     HEADINGS,
     KINDS,
-    PERIODS,
+    PERIOD_CHOICES,
     dollars_in,
     limits_as_form,
     limits_in,
@@ -30,7 +31,6 @@ from dashboards.limits.limit_fields import (
 )
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.admit.limits.limit import Limits
@@ -74,13 +74,13 @@ class _Found(NamedTuple):
 
 @router.get(_PLACE)
 async def list_budgets(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's budgets and limits, and the forms to add more."""
+    """Show the team's budgets and limits, and the forms to add more."""
     return await _list(view, {}, {})
 
 
 @router.post(_PLACE)
 async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Sets a new budget."""
+    """Set a new budget."""
     form = await view.form()
     try:
         place = _place_in(view, form, "budget_of")
@@ -90,7 +90,7 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
             organisation_id=view.the_team.organisation_id,
             scope="team" if place.scope == "team" else "key",
             scope_id=place.scope_id,
-            period=cast(Period, form.one_of("period", tuple(name for name, _ in PERIODS))),
+            period=cast(Period, form.one_of("period", tuple(name for name, _ in PERIOD_CHOICES))),
             kind=cast(Kind, form.one_of("kind", tuple(name for name, _ in KINDS))),
             limit_nanousd=_required(limit, "limit_usd"),
             on_exhausted=cast(OnExhausted, form.one_of("on_exhausted", tuple(name for name, _ in ENDS))),
@@ -106,7 +106,7 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/limits")
 async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Replaces the limits of a team or key. Empty fields fall back to the configuration's limits."""
+    """Replace the limits of a team or key. Empty fields fall back to the configuration's limits."""
     form = await view.form()
     try:
         place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
@@ -123,7 +123,7 @@ async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/limits/remove")
 async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Removes the limits of a team or key; the configuration's limits apply again."""
+    """Remove the limits of a team or key; the configuration's limits apply again."""
     form = await view.form()
     try:
         place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
@@ -145,7 +145,7 @@ async def show_budget(view: Annotated[PageRequest, Depends(allowed("team.read"))
 
 @router.post(f"{_PLACE}/{{budget_id}}")
 async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
-    """Changes a budget's limit and what happens when it is exhausted."""
+    """Change a budget's limit and what happens when it is exhausted."""
     form = await view.form()
     found = (await _one(view, budget_id)).budget
     try:
@@ -166,7 +166,7 @@ async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.chang
 
 @router.post(f"{_PLACE}/{{budget_id}}/remove")
 async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
-    """Removes a budget. Its spend stays in the books."""
+    """Remove a budget. Its spend stays in the books."""
     await _one(view, budget_id)
     await remove_budget(
         view.gateway.audit,
@@ -216,7 +216,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         places=places,
         may_change=view.may("team.change"),
         may_all=view.may("organisation.change"),
-        periods=PERIODS,
+        periods=PERIOD_CHOICES,
         kinds=KINDS,
         ends=ENDS,
         webhooks=_webhooks(view),
@@ -321,7 +321,7 @@ def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[s
 
 
 def _place_in(view: PageRequest, form: Form, field: str) -> Place:
-    """The team or key that a form names. That the key belongs to the team is checked when the change is made."""
+    """Return the team or key that a form names. That the key belongs to the team is checked when the change is made."""
     value = form.text(field, required=True)
     if value == _TEAM:
         return Place("team", view.the_team.team_id)
@@ -389,6 +389,6 @@ def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
 
 
 def _dollars(nanousd: int) -> str:
-    """An amount for a form field: exact, without separators or trailing zeros."""
+    """Return an amount for a form field: exact, without separators or trailing zeros."""
     whole, rest = divmod(nanousd, 10**9)
     return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") if rest else str(whole)

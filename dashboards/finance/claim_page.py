@@ -8,17 +8,17 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from cost.claim.reading import ClaimBooks
-from cost.claim.report import DAILY_COLUMNS, Claim, FleetClaim, comparability, daily
-from cost.claim.savings import ComparatorName, Part, Word
+from api.web.reading import reading
 from cost.prices import NANO_PER_USD
 from cost.reports.usage import known_cost
+from cost.savings.comparisons import ComparatorName, Part, Word
+from cost.savings.savings_reader import ClaimBooks
+from cost.savings.savings_report import DAILY_COLUMNS, Claim, FleetClaim, comparability, daily
 from cost.times import start_of
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import chosen_scope, kept_fields, period_of, presets, team_names
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -78,7 +78,7 @@ _DAYS: Final = (
 
 @router.get("/dashboard/finance")
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The claim for the chosen days, of the organisation or of one team."""
+    """Show the claim for the chosen days, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     async with reading(gateway, on=True):

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reconcile.anthropic import read_anthropic
-from cost.reconcile.books import booked
+from cost.reconcile.ledger_side import booked
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare, days_between
 from cost.reconcile.openai import read_openai
 from cost.reconcile.statement import Statement
@@ -20,7 +20,7 @@ EXPORTERS: Final[tuple[Exporter, ...]] = get_args(Exporter)
 
 
 def upstream_models(models: Sequence[ModelConfig], providers: frozenset[str]) -> dict[str, tuple[str, ...]]:
-    """The targets served by these providers, each with the model names that the provider may bill it under: its upstream's, and
+    """Return the targets served by these providers, each with the model names that the provider may bill it under: its upstream's, and
     its own unless that is another one's upstream.
     """
     wanted = {name.lower() for name in providers}
@@ -47,7 +47,7 @@ async def compared(
     models: Mapping[str, tuple[str, ...]],
     same_models: Sequence[tuple[str, str]] = (),
 ) -> Reconciliation:
-    """An export reconciled with the organisation's bookings of the same days. Raises BadExport, TooManyRows.
+    """Return an export reconciled with the organisation's bookings of the same days. Raises BadExport, TooManyRows.
 
     `providers` are the configured provider names of this exporter; `same_models` pairs of the exporter's model name and
     ours.

@@ -96,13 +96,13 @@ def subjects_of(teams: Iterable[TeamRecord]) -> list[Subject]:
 
 
 def subject_of(team: TeamRecord) -> Subject:
-    """A team as a subject."""
+    """Return a team as a subject."""
     title = team.name if team.name == team.team_id else f"{team.name} ({team.team_id})"
     return Subject(scope=ReadScope(organisation_id=team.organisation_id, team_id=team.team_id), title=title)
 
 
 def rendered(report: DailyReport, kind: Format, made_at: datetime) -> str:
-    """A report as the content of a CSV or HTML file."""
+    """Return a report as the content of a CSV or HTML file."""
     if kind == "csv":
         return daily_csv(report)
     return daily_html(report, made_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"))
@@ -111,7 +111,7 @@ def rendered(report: DailyReport, kind: Format, made_at: datetime) -> str:
 def write(
     folder: Path, subject: Subject, report: DailyReport, formats: Sequence[Format], made_at: datetime
 ) -> list[Path]:
-    """Writes `<folder>/<day>/<team>.<format>` and returns the paths. Each file is replaced atomically.
+    """Write `<folder>/<day>/<team>.<format>` and return the paths. Each file is replaced atomically.
 
     Files, and folders that are made, are for the gateway's account alone.
     """
@@ -195,7 +195,7 @@ class DailyReports:
 
     @contextlib.contextmanager
     def _folder_lock(self) -> Iterator[bool]:
-        """Holds the folder's lock; yields False while another process has it. The system releases the lock when its
+        """Hold the folder's lock; yield False while another process has it. The system releases the lock when its
         process ends.
         """
         folder = self._section.folder

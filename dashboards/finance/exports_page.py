@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from dashboards.finance.focus_api import focus_reply
-from dashboards.finance.organization_api import completions_reply, costs_reply, embeddings_reply
-from dashboards.finance.usage_api import CSV, NDJSON, usage_export
+from api.focus.routes import focus_reply
+from api.organization.routes import completions_reply, costs_reply, embeddings_reply
+from api.usage.routes import CSV, NDJSON, usage_export
+from api.web.address import base_url
+from api.web.reading import reading
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
 from dashboards.web.headers import SAFE
 from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 
@@ -30,7 +30,7 @@ _MOST_COST_BUCKETS: Final = 180
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The exports on offer for the chosen days."""
+    """Show the exports on offer for the chosen days."""
     now_us = view.now_us
     period = period_of(view.query, now_us)
     async with reading(view.gateway, on=True):
@@ -65,7 +65,7 @@ async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 
 @router.get(f"{PATH}/focus.csv")
 async def focus(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The FOCUS 1.2 dataset as CSV."""
+    """Send the FOCUS 1.2 dataset as CSV."""
     period = _valid_period(view)
     given = {"start": period.first, "end": period.end, "granularity": view.query.get("granularity", "day")}
     reply = await focus_reply(view.gateway, whole_organisation(view), QueryParams(given))
@@ -106,7 +106,7 @@ async def embeddings(view: Annotated[PageRequest, Depends(allowed("finance.read"
 
 
 def _valid_period(view: PageRequest) -> Period:
-    """The period of the address. Raises BadRequest instead of falling back to the usual days, which a file would not
+    """Return the period of the address. Raises BadRequest instead of falling back to the usual days, which a file would not
     reveal.
     """
     period = period_of(view.query, view.now_us)
@@ -131,7 +131,7 @@ def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
 
 
 def _as_download(reply: Response, name: str) -> Response:
-    """The reply as an attachment that no cache stores."""
+    """Return the reply as an attachment that no cache stores."""
     for header, value in SAFE.items():
         reply.headers[header] = value
     reply.headers["content-disposition"] = f'attachment; filename="{name}"'

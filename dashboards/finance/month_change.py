@@ -1,14 +1,14 @@
 """Changes of a month's close, each with its audit entry: a tick or a comment on a step, and the sign-off."""
 
 from accounts.audit.entry import Actor
+from api.web.changing import changing
+from api.web.gateway import Gateway
 from cost.close.checklist import Mark, Step, is_ready, steps
 from cost.close.closing import MonthClosing, NotClosable, SignedFigures, SignedStep
 from cost.close.month import Month
 from cost.close.statement import statement_csv
 from cost.reports.scope import ReadScope
 from dashboards.finance.month_close import ClosingMonth, MonthClose
-from dashboards.web.changing import changing
-from dashboards.web.gateway import Gateway
 from proxy.errors import BadRequest
 
 

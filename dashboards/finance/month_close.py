@@ -5,16 +5,16 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.claim.report import Claim
+from api.claims import Claims
 from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing
 from cost.close.month import Month
-from cost.ledger.late import Late, late_between
+from cost.ledger.late_entries import Late, late_between
 from cost.reconcile.coverage import compared_days
 from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
 from cost.reports.scope import ReadScope
-from dashboards.savings import Claims
+from cost.savings.savings_report import Claim
 
 
 class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,9 +24,9 @@ class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
     claim: Claim
     before: SpendSum
     late: tuple[Late, ...] = ()
-    """What belongs to the month and came after it was signed: it stands in a later one."""
+    """Bookings that belong to the month and came after it was signed: they stand in a later one."""
     taken_over: tuple[Late, ...] = ()
-    """What stands in the month and belongs to an earlier one, which was signed before it came."""
+    """Bookings that stand in the month and belong to an earlier one, which was signed before they came."""
 
     @property
     def lines(self) -> tuple[PeriodLine, ...]:
@@ -51,7 +51,7 @@ class MonthClose:
         self._now_us = now_us
 
     async def read(self, scope: ReadScope, month: Month) -> ClosingMonth:
-        """The month with its claim and the previous month's spend."""
+        """Return the month with its claim and the previous month's spend."""
         facts, claim = await self._facts(scope, month)
         before = month.previous
         lines = await self._periods.lines(scope, before.start_us, before.end_us, ())

@@ -6,21 +6,21 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.changing import REASON_CHARS
+from api.web.reading import reading
 from cost.close.checklist import MonthFacts, ProviderMonth, State, is_ready, providers_of, steps
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing, SignedMonth
 from cost.close.month import Month, month_of, parse_month
 from cost.close.statement import statement_csv
-from cost.ledger.late import Late
+from cost.ledger.late_entries import Late
 from cost.reports.period import Part, SpendSum, part_of
 from dashboards.finance.month_change import mark_step, sign_off
 from dashboards.finance.month_close import ClosingMonth, MonthClose
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import REASON_CHARS
 from dashboards.web.forms import Form, FormError
 from dashboards.web.period import team_names, whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 
@@ -130,7 +130,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.post(f"{PATH}/check")
 async def check(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Requests a new check of the month against the ledger, in the background. The books do not change."""
+    """Request a new check of the month against the ledger, in the background. The books do not change."""
     if not view.principal.of_operators:
         # The check reads all organisations' books and may take hours.
         return view.redirect(PATH, told="Who runs the gateway has the books checked.", tone="info")

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.web.reading import reading
 from cost.close.checklist import ProviderMonth, providers_of
-from cost.reconcile.books import TooManyRows
 from cost.reconcile.coverage import keep_compared, outcomes
+from cost.reconcile.ledger_side import TooManyRows
 from cost.reconcile.matching import ALL, Line, Reconciliation
-from cost.reconcile.report import Tolerance, differing, tolerance_of
+from cost.reconcile.reconciliation_report import Tolerance, differing, tolerance_of
 from cost.reconcile.statement import TOKEN_METERS, BadExport
 from cost.reports.period import PeriodReader
 from cost.reports.usage import UsageFilters, UsageQuery, UsageReader, UsageRow
@@ -23,7 +24,6 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused, UsageUnavailable
 
@@ -75,7 +75,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.post(PATH)
 async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Compares an uploaded export with the books, and keeps which days agree. Nothing is posted, no file is kept."""
+    """Compare an uploaded export with the books, and keep which days agree. Nothing is posted, no file is kept."""
     try:
         form, files = await read_upload(view.request, view.principal.principal_id)
     except Refused as error:
@@ -99,7 +99,7 @@ async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.r
 async def _compared(
     view: PageRequest, exporter: Exporter, form: Form, files: Files, tolerance: Tolerance
 ) -> Reconciliation:
-    """The comparison; which days it covers is kept for the month's close."""
+    """Return the comparison; which days it covers is kept for the month's close."""
     if not files:
         raise BadExport("choose the files of the export first")
     named = frozenset({exporter, *filter(None, (each.strip() for each in form.text("booked_as").split(",")))})
@@ -132,7 +132,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 def _result_part(
     view: PageRequest, *, error: str = "", found: Reconciliation | None = None, tolerance: Tolerance | None = None
 ) -> Response:
-    """The result of a comparison, as the fragment below the form."""
+    """Show the result of a comparison, as the fragment below the form."""
     allowed_for = tolerance or Tolerance()
     wrong = [] if found is None else differing(found, allowed_for)
     # What differs is looked for, so it comes first: the largest amounts before the smaller ones.

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
+from api.webhooks.outbox import DestinationState, Outbox
 from cost.reports.report_config import ReportSection
 from cost.times import DAY_US, day_of, start_of
 from dashboards.finance.daily_reports import FORMATS, Format, ReportReader, Subject, rendered, subject_of
@@ -16,9 +18,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
 from dashboards.web.period import whole_organisation
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
-from dashboards.webhooks.outbox import DestinationState, Outbox
 from proxy.errors import BadRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -37,7 +37,7 @@ _DELIVERED: Final = (
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The configuration, the reports written lately, and a form for any day."""
+    """Show the configuration, the reports written lately, and a form for any day."""
     section = view.gateway.config().cost.report
     async with reading(view.gateway, on=True):
         subjects = await _subjects(view)
@@ -80,7 +80,7 @@ async def made(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.get(f"{PATH}/written")
 async def written(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """A report as it was written to the folder."""
+    """Show a report as it was written to the folder."""
     section = view.gateway.config().cost.report
     day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
@@ -96,7 +96,7 @@ async def written(view: Annotated[PageRequest, Depends(allowed("finance.read"))]
 
 
 async def _subjects(view: PageRequest) -> list[Subject]:
-    """The organisation, then its teams by title."""
+    """Return the organisation, then its teams by title."""
     scope = whole_organisation(view)
     teams = await view.gateway.accounts.teams_of(scope.organisation_id)
     whole = Subject(scope=scope, title="The whole organisation")
@@ -170,7 +170,7 @@ def _read(place: Path) -> str | None:
 
 
 def _as_download(text: str, kind: Format, name: str) -> Response:
-    """The report as a download. It is never shown inline: its own styles would violate the pages' content security
+    """Return the report as a download. It is never shown inline: its own styles would violate the pages' content security
     policy.
     """
     headers = {**SAFE, "content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}

@@ -8,13 +8,13 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from cost.reports.period import DaySpent, Grouping, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
 from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -45,7 +45,7 @@ _MOST_NAMES: Final = 5_000
 
 @router.get("/dashboard/finance/showback")
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The chosen days' spend, by team or by the address's grouping, of the organisation or of one team."""
+    """Show the chosen days' spend, by team or by the address's grouping, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     by = _by(view.query.get("by", ""))
@@ -175,7 +175,7 @@ def _row(name: str, key: str, found: SpendSum, whole: int) -> dict[str, Any]:
 
 
 def _running(period: Period, now_us: int) -> bool:
-    """True if the period includes now. Today's GPUs are booked at the planned rate until the nightly true-up."""
+    """Return True if the period includes now. Today's GPUs are booked at the planned rate until the nightly true-up."""
     return period.start_us <= now_us < period.end_us
 
 

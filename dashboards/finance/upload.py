@@ -32,7 +32,7 @@ _slots: Final = Slots(_AT_ONCE, 1)
 
 
 async def read_upload(request: Request, person_id: str) -> tuple[Form, Files]:
-    """The fields and files of a person's form. Raises BadRequest, BodyTooLarge, UploadTimeout or UsageUnavailable."""
+    """Return the fields and files of a person's form. Raises BadRequest, BodyTooLarge, UploadTimeout or UsageUnavailable."""
     found = _BOUNDARY.search(request.headers.get("content-type", ""))
     if found is None or not request.headers["content-type"].startswith(MULTIPART):
         raise BadRequest("The form did not come with files; load the page again and choose them once more.")
@@ -64,7 +64,7 @@ async def _read_bounded(request: Request) -> bytes:
 
 
 def _parse_multipart(boundary: bytes, body: bytes) -> tuple[Form, Files]:
-    """Splits a body into parts. Nested multiparts are not parsed and the number of parts is bounded, so the time is
+    """Split a body into parts. Nested multiparts are not parsed and the number of parts is bounded, so the time is
     too.
     """
     pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, _MAX_PARTS + 1)
@@ -84,7 +84,7 @@ def _parse_multipart(boundary: bytes, body: bytes) -> tuple[Form, Files]:
 
 
 def _parse_part(piece: bytes) -> tuple[dict[str, str], bytes]:
-    """A part's Content-Disposition parameters and its content."""
+    """Return a part's Content-Disposition parameters and its content."""
     head, end, content = piece.partition(b"\r\n\r\n")
     if not end or len(head) > _MAX_HEAD_BYTES:
         raise BadRequest(_UNREADABLE)

@@ -37,7 +37,7 @@ def start_page(view: PageRequest) -> str:
 
 @router.get("/dashboard/static/{digest}/{name:path}")
 async def static(digest: str, name: str, request: Request) -> Response:
-    """A static file. Its address contains the digest of its content, so it is cached for ever."""
+    """Send a static file. Its address contains the digest of its content, so it is cached for ever."""
     found = assets().get(f"{STATIC_PATH}/{digest}/{name}")
     if found is None:
         raise HTTPException(404)
@@ -53,7 +53,7 @@ async def static(digest: str, name: str, request: Request) -> Response:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """True if an Accept-Encoding names gzip and does not refuse it."""
+    """Return True if an Accept-Encoding names gzip and does not refuse it."""
     for each in accepted.lower().split(","):
         coding, _, weight = each.partition(";")
         if coding.strip() == "gzip":

@@ -10,12 +10,8 @@ from starlette.responses import Response
 from accounts.caller import Role
 from accounts.keys import MintedKey
 from accounts.store import KeyRecord, utc_now
-from cost.budgets.budget import Budget, BudgetStatus, Kind
-from cost.budgets.periods import Period
-from cost.budgets.store import BudgetStore, new_budget_id
-from cost.reports.keys import KeyUse, read_key_use
-from dashboards.budgets.change import put_budget
-from dashboards.keys.change import (
+from api.budgets.change import put_budget
+from api.keys.change import (
     MAX_OVERLAP_S,
     create_key,
     read_key,
@@ -25,14 +21,26 @@ from dashboards.keys.change import (
     set_key_expiry,
     set_key_models,
 )
-from dashboards.limits.change import put_limit, remove_limit
-from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_as_form, limits_in, rule_in_words
+from api.limits.change import put_limit, remove_limit
+from api.web.address import base_url
+from api.web.changing import looking
+from api.web.reading import reading
+from cost.budgets.budget import Budget, BudgetStatus, Kind
+from cost.budgets.periods import Period
+from cost.budgets.store import BudgetStore, new_budget_id
+from cost.reports.keys import KeyUse, read_key_use
+from dashboards.limits.limit_fields import (
+    FIELDS,
+    KINDS,
+    PERIOD_CHOICES,
+    dollars_in,
+    limits_as_form,
+    limits_in,
+    rule_in_words,
+)
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
-from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule, says_nothing
@@ -77,7 +85,7 @@ _COLUMNS: Final = (
 
 @router.get(_PLACE)
 async def list_keys(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's keys with their recent use."""
+    """Show the team's keys with their recent use."""
     team = view.the_team
     keys = await read_keys(view.gateway.accounts, team)
     async with reading(view.gateway, on=True):
@@ -99,13 +107,13 @@ async def list_keys(view: Annotated[PageRequest, Depends(allowed("team.read"))])
 
 @router.get(f"{_PLACE}/new")
 async def new_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """The form for a new key."""
+    """Show the form for a new key."""
     return _new(view, {}, {})
 
 
 @router.post(_PLACE)
 async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Creates a key and shows it, this once."""
+    """Create a key and show it, this once."""
     form = await view.form()
     try:
         name = form.text("name", required=True)
@@ -139,7 +147,7 @@ async def show_key(view: Annotated[PageRequest, Depends(allowed("team.read"))], 
 
 @router.post(f"{_PLACE}/{{key_id}}/models")
 async def set_models(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """Changes which of its team's models a key may use."""
+    """Change which of its team's models a key may use."""
     form = await view.form()
     try:
         await set_key_models(
@@ -183,7 +191,7 @@ async def replace_key(view: Annotated[PageRequest, Depends(allowed("team.change"
 
 @router.post(f"{_PLACE}/{{key_id}}/expiry")
 async def change_expiry(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """Sets or removes the last day on which the key works."""
+    """Set or remove the last day on which the key works."""
     form = await view.form()
     try:
         expires_at = _expiry_in(form)
@@ -206,7 +214,7 @@ async def change_expiry(view: Annotated[PageRequest, Depends(allowed("team.chang
 
 @router.post(f"{_PLACE}/{{key_id}}/limits")
 async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """Sets the key's rate limits; empty fields remove them."""
+    """Set the key's rate limits; empty fields remove them."""
     form = await view.form()
     # Another team's key is as unknown as none.
     await read_key(view.gateway.accounts, view.the_team, key_id)
@@ -253,7 +261,7 @@ def _row(view: PageRequest, key: KeyRecord, use: KeyUse | None, now: datetime) -
 
 
 def _state(key: KeyRecord, now: datetime) -> tuple[str, str]:
-    """The key's state in a word or two, and its tone."""
+    """Return the key's state in a word or two, and its tone."""
     if key.revoked_at is not None:
         return "revoked", "quiet"
     if not key.works_at(now):
@@ -275,7 +283,7 @@ def _new(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]
         base=_base(view),
         roles=_ROLES if view.may("organisation.change") else (),
         fields=FIELDS,
-        periods=PERIODS,
+        periods=PERIOD_CHOICES,
         kinds=KINDS,
         tomorrow=(utc_now() + _DAY).date().isoformat(),
         values=values,
@@ -340,7 +348,7 @@ def _budget_row(standing: BudgetStatus) -> dict[str, Any]:
 def _new_key_page(
     view: PageRequest, key: KeyRecord, minted: MintedKey, warning: str, *, replaced: KeyRecord | None = None
 ) -> Response:
-    """The page with the new key in plain text; no other page ever has it."""
+    """Show the page with the new key in plain text; no other page ever has it."""
     public = base_url(view.request, view.gateway.config().sign_in.public_url)
     return view.page(
         "keys/key_once.html",
@@ -359,7 +367,7 @@ def _new_key_page(
 
 
 def _models_in(form: Form) -> list[str] | None:
-    """The models that the form names, with commas; None where it names none, for all of the team's."""
+    """Return the models that the form names, with commas; None where it names none, for all of the team's."""
     text = form.text("models", most=8_000)
     return [name for each in text.split(",") if (name := each.strip())] or None
 
@@ -386,14 +394,14 @@ def _budget_in(view: PageRequest, form: Form) -> Budget | None:
         organisation_id=view.the_team.organisation_id,
         scope="key",
         scope_id="",
-        period=cast(Period, form.one_of("budget_period", tuple(name for name, _ in PERIODS))),
+        period=cast(Period, form.one_of("budget_period", tuple(name for name, _ in PERIOD_CHOICES))),
         kind=cast(Kind, form.one_of("budget_kind", tuple(name for name, _ in KINDS))),
         limit_nanousd=limit,
     )
 
 
 async def _set_bounds(view: PageRequest, key: KeyRecord, limits: Limits, budget: Budget | None) -> str:
-    """Sets a new key's limits and budget, and returns a warning when that is refused: the key exists by then and must
+    """Set a new key's limits and budget, and return a warning when that is refused: the key exists by then and must
     be shown.
     """
     try:

@@ -7,6 +7,7 @@ import msgspec
 
 from cost.budgets.budget import limit_from_usd
 from cost.budgets.budget_errors import BadBudget
+from cost.budgets.periods import PERIODS
 from dashboards.web.forms import Form, FormError
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import LEAST, MOST, Rule
@@ -27,7 +28,7 @@ HEADINGS: Final = {
     "concurrency": "In flight",
 }
 """Column headings by name."""
-PERIODS: Final = (("day", "each day"), ("week", "each week, from Monday"), ("month", "each month"))
+PERIOD_CHOICES: Final = tuple((name, row.every) for name, row in PERIODS.items())
 KINDS: Final = (("soft", "Soft: it warns"), ("hard", "Hard: it is never overrun"))
 ENDS: Final = (
     ("refuse", "Refuse, or warn if soft"),
@@ -47,7 +48,7 @@ def limits_as_form(limits: Limits) -> dict[str, Any]:
 
 
 def rule_in_words(rule: Rule) -> dict[str, str]:
-    """A rule's values in words: `default` for the configuration's limit, `no limit` for 0."""
+    """Return a rule's values in words: `default` for the configuration's limit, `no limit` for 0."""
     values = msgspec.structs.asdict(rule.limits)
     return {
         name: "default" if value is None else f"{value:,}" if value else "no limit" for name, value in values.items()
@@ -55,7 +56,7 @@ def rule_in_words(rule: Rule) -> dict[str, str]:
 
 
 def dollars_in(form: Form, name: str) -> int | None:
-    """An amount in nano-dollars, or None when the field is empty. Raises FormError."""
+    """Return an amount in nano-dollars, or None when the field is empty. Raises FormError."""
     amount = form.decimal(name, most=_MOST_USD)
     if amount is None:
         return None

@@ -9,10 +9,10 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.address import base_url
 from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import evidence_badge
 from dashboards.web.access import allowed
-from dashboards.web.address import base_url
 from dashboards.web.view import PageRequest
 from providers.target import NOT_CHAT, Target
 from proxy.errors import ModelNotFound

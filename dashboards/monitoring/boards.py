@@ -875,7 +875,7 @@ BOARDS: Final = (GATEWAY, MONEY, FLEET)
 
 
 def written(board: Board) -> str:
-    """The dashboard's JSON. It asks for the data source on import and names no installation."""
+    """Return the dashboard's JSON. It asks for the data source on import and names no installation."""
     source = {"type": "prometheus", "uid": "${datasource}"}
     return json.dumps(
         {

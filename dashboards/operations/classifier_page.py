@@ -6,17 +6,17 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.live.drift import BINS, DAYS, FEWEST, LARGE, SLIGHT, Drift
+from api.operations.snapshot import classifier_snapshot
+from api.web.patience import patience
+from api.web.reading import reading
 from classifier.learning.store import TuningRecord
 from classifier.onnx_classifier import OnnxClassifier
-from dashboards.live.drift import BINS, DAYS, FEWEST, LARGE, SLIGHT, Drift
 from dashboards.operations.overview_page import HOME
-from dashboards.operations.snapshot import classifier_snapshot
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import evidence_badge
 from dashboards.web.access import allowed
-from dashboards.web.patience import patience
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.plan.evidence import UNMEASURED, evidence_notes
 from proxy.plan.route_plan import evidence_for_auto
@@ -52,7 +52,7 @@ TUNINGS: Final = (
 
 @router.get(f"{HOME}/classifier")
 async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The model, its tunings and abilities. Drift is computed in the background and loaded as a part of the page."""
+    """Show the model, its tunings and abilities. Drift is computed in the background and loaded as a part of the page."""
     gateway = view.gateway
     if view.is_part:
         return view.part("operations/_drift.html", **await _drift(view))

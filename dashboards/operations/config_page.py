@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.operations.masked import ConfigLine, environment_lines, lines
+from api.operations.masked import ConfigLine, environment_lines, lines
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -25,7 +25,7 @@ COLUMNS: Final = (
 
 @router.get(f"{HOME}/config")
 async def show_config(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The configuration of this process, after the last reload, with environment variables applied."""
+    """Show the configuration of this process, after the last reload, with environment variables applied."""
     section, defaults = view.query.get("section", ""), view.query.get("defaults", "") == "yes"
     config, environment = view.gateway.every_setting()
     everything = lines(config, os.environ) + ([] if environment is None else environment_lines(environment))

@@ -11,8 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from accounts.access import may
-from dashboards.live.newest import EndedAttempt, newest
-from dashboards.live.tail import MOST_VIEWERS, PAGE, DecisionTail, TooManyViewers, event_id
+from api.live.newest import EndedAttempt, newest
+from api.live.tail import MOST_VIEWERS, PAGE, DecisionTail, TooManyViewers, event_id
+from api.web.reading import Export, reading
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.rendering import render
 from dashboards.ui.tables import Column, Table
@@ -20,7 +21,6 @@ from dashboards.ui.words import reason_label
 from dashboards.web.access import allowed, remembered_operator
 from dashboards.web.cookie import COOKIE
 from dashboards.web.headers import SAFE
-from dashboards.web.reading import Export, reading
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -68,7 +68,7 @@ class Filter(msgspec.Struct, frozen=True):
     """`failed`: attempts that did not answer their caller; `auto`: requests that the gateway routed."""
 
     def lets(self, decision: EndedAttempt) -> bool:
-        """True if the decision matches all criteria."""
+        """Return True if the decision matches all criteria."""
         if self.only == "failed" and (decision.served or decision.status < _FIRST_ERROR):
             return False
         if self.only == "auto" and decision.complexity is None:
@@ -78,7 +78,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 @router.get(f"{HOME}/decisions")
 async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The newest decisions; the page's script then streams those that follow."""
+    """Show the newest decisions; the page's script then streams those that follow."""
     wanted = _filter(view)
     async with reading(view.gateway, on=True):
         found = await newest(view.gateway.database, PAGE)
@@ -130,7 +130,7 @@ async def decision_events(
     turn_s: float = _TURN_S,
     beat_s: float = BEAT_S,
 ) -> AsyncGenerator[str]:
-    """The stream's events as text. `still_may` is called at each beat, and the stream ends once it returns False."""
+    """Yield the stream's events as text. `still_may` is called at each beat, and the stream ends once it returns False."""
     yield f"retry: {_RETRY_MS}\n\n"
     try:
         async with tail.watching(last_id) as viewer:
@@ -156,7 +156,7 @@ async def decision_events(
 
 
 async def _still_may(view: PageRequest) -> bool:
-    """True if the session is still valid and its person has the right. The check does not renew the session."""
+    """Return True if the session is still valid and its person has the right. The check does not renew the session."""
     try:
         session = await view.gateway.sessions.find(view.request.cookies.get(COOKIE, ""), renew=False)
     except (SQLAlchemyError, OSError):

@@ -9,11 +9,11 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog, Change
 from accounts.errors import UnknownTeam
 from accounts.store import AccountStore
+from api.web.changing import changing
 from classifier.learning.store import LearningError, LearningStore
 from classifier.measuring.result import Result
 from classifier.measuring.store import Measurement, MeasurementError, MeasurementStore, Order
 from cost.prices import usd
-from dashboards.web.changing import changing
 from proxy.errors import BadRequest
 from proxy.learning.measuring import TEAM, TEAM_NAME
 from proxy.learning.tunings import TuningRefused, accept_measured, roll_back
@@ -45,7 +45,7 @@ async def order_measurement(
 
 
 def check_order(order: Order) -> None:
-    """Raises BadRequest for bounds that nobody can mean."""
+    """Raise BadRequest for bounds that nobody can mean."""
     if not 1 <= order.questions <= MOST_QUESTIONS:
         raise BadRequest(f"`questions` is between 1 and {MOST_QUESTIONS}, as many as there are.", param="questions")
     if order.budget_nanousd <= 0:
@@ -98,7 +98,7 @@ async def roll_back_tuning(log: AuditLog, actor: Actor, operator: str, version: 
 
 
 def read_result(measurement: Measurement) -> Result | None:
-    """What it found; None before it ended, and for one that an earlier version of the program wrote otherwise."""
+    """Return the result; None before it ended, and for one that an earlier version of the program wrote otherwise."""
     if measurement.result is None:
         return None
     try:

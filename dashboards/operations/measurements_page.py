@@ -8,6 +8,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.changing import looking
+from api.web.gateway import Gateway
 from classifier.measuring.drawing import ranked
 from classifier.measuring.result import Result
 from classifier.measuring.store import Measurement, MeasurementError, MeasurementStore, Order
@@ -25,9 +27,7 @@ from dashboards.operations.measurement_change import (
 from dashboards.operations.overview_page import HOME, address_of
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import FormError
-from dashboards.web.gateway import Gateway
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, MeasurementNotFound, Refused
 from proxy.learning.tunings import AS_TRAINED
@@ -132,7 +132,7 @@ async def show_measurement(
 
 @router.post(f"{PLACE}/{{measurement_id}}/stop")
 async def stop(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
-    """Stops a measurement; it may go on later."""
+    """Stop a measurement; it may go on later."""
     found = await _found(view, measurement_id)
     stopped = await stop_measurement(view.gateway.audit, view.actor, view.gateway.operator, found.measurement_id)
     return view.redirect(_address(found), told="Stopped; it may go on." if stopped else "It had ended already.")
@@ -162,7 +162,7 @@ async def go_on(view: Annotated[PageRequest, Depends(allowed("operations.change"
 
 @router.post(f"{PLACE}/{{measurement_id}}/accept")
 async def accept(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
-    """Puts the measured row in use, as a new tuning."""
+    """Put the measured row in use, as a new tuning."""
     found = await _found(view, measurement_id)
     result = read_result(found)
     try:

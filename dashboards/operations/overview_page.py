@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.operations.snapshot import operations_snapshot
-from dashboards.refusals.refused import refusals_table
+from api.operations.snapshot import operations_snapshot
+from dashboards.requests.refusals_table import refusals_table
 from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -86,7 +86,7 @@ _SILENT_S: Final = 90.0
 
 @router.get(HOME)
 async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The overview; or its refreshed part, or a table as CSV."""
+    """Show the overview; or its refreshed part, or a table as CSV."""
     told = await operations_snapshot(view.gateway)
     targets = Table.of(TARGETS, target_rows(told["targets"]), view.query, name="targets", caption="Models")
     processes = Table.of(
@@ -121,12 +121,12 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
 
 
 def sentence(text: str) -> str:
-    """The text with a capital first letter and a full stop."""
+    """Return the text with a capital first letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def hit_words(incident: Mapping[str, Any]) -> str:
-    """How many requests and teams an incident hit; empty where nobody counts."""
+    """Return the numbers of requests and teams that an incident hit; empty where nobody counts."""
     requests, teams = incident["requests"], incident["teams"]
     of = plural(teams, "team") if teams else ""
     if not requests:
@@ -135,7 +135,7 @@ def hit_words(incident: Mapping[str, Any]) -> str:
 
 
 def address_of(view: PageRequest) -> str:
-    """The page's address with its query, for refreshing."""
+    """Return the page's address with its query, for refreshing."""
     query = view.request.url.query
     return f"{view.request.scope['path']}?{query}" if query else view.request.scope["path"]
 

@@ -9,18 +9,18 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.fleet.drain import drain_replica, undrain_replica
+from api.operations.snapshot import fleet
+from api.web.patience import patience
+from api.web.reading import reading
 from cost.fleet.earnings import EarningsReader, PoolEarnings
 from cost.times import DAY_US, HOUR_US, wall_us
-from dashboards.fleet.drain import drain_replica, undrain_replica
 from dashboards.operations.overview_page import HOME, STATES, address_of, sentence
-from dashboards.operations.snapshot import fleet
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.patience import patience
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound, UsageUnavailable
-from selfhosted.fleet_view import FleetView, WatchedPool, told_pool
+from selfhosted.health.fleet_view import FleetView, WatchedPool, told_pool
 from selfhosted.registry.store import PoolFull
 
 router: Final = APIRouter(include_in_schema=False)
@@ -181,7 +181,7 @@ async def undrain(
 
 
 async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
-    """What the pool's hours of the last days earned; None where it has no price, or the books cannot be read now."""
+    """Return the pool's earnings of the last days; None where it has no price, or the books cannot be read now."""
     sections = [each for each in view.gateway.claims.pools if each.name == pool]
     now = wall_us()
     start_us = now - now % HOUR_US - _EARNED_DAYS * DAY_US
@@ -195,7 +195,7 @@ async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
 
 
 def _versions(view: PageRequest, told: Mapping[str, Any]) -> Table | None:
-    """What each version's replicas do; None where none says its version."""
+    """Return the replicas' figures by version; None where no replica says its version."""
     rows = [
         {
             "version": each["version"],

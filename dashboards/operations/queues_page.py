@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.operations.refusals import refusals_snapshot
+from api.operations.snapshot import process_snapshot, queues, read_recent, tier_snapshots
 from cost.times import wall_us
 from dashboards.operations.overview_page import HOME, QUEUES, address_of, figure_cells, queue_rows
-from dashboards.operations.snapshot import process_snapshot, queues, read_recent, tier_snapshots
-from dashboards.refusals.refused import refusals_snapshot, refusals_table
+from dashboards.requests.refusals_table import refusals_table
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest

@@ -8,19 +8,19 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.fleet.rollouts import add_version, check_registrable, gets, promote, roll_back, start_canary, verdict_of
+from api.web.changing import checked_reason, looking
 from cost.times import wall_us
-from dashboards.fleet.rollouts import add_version, check_registrable, gets, promote, roll_back, start_canary, verdict_of
 from dashboards.operations.overview_page import HOME, address_of
 from dashboards.ui import formats
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import checked_reason, looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, NameTaken, PoolNotFound, RolloutRefused, VersionNotFound
 from selfhosted.config import PoolConfig
-from selfhosted.fleet_view import WatchedPool
-from selfhosted.hardware import usage_of
+from selfhosted.health.fleet_view import WatchedPool
+from selfhosted.health.hardware import usage_of
 from selfhosted.rollouts.comparison import Compared, Estimate, compared
 from selfhosted.rollouts.reading import Samples, VersionReader
 from selfhosted.rollouts.store import RolloutStore
@@ -111,7 +111,7 @@ _NAMES: Final = {
 
 @router.get(PLACE)
 async def show_rollouts(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The model of each pool, with the versions that it runs."""
+    """Show the model of each pool, with the versions that it runs."""
     async with looking():
         found = {each.model: each for each in await RolloutStore(view.gateway.database).rollouts()}
     table = Table.of(
@@ -132,13 +132,13 @@ async def show_rollouts(view: Annotated[PageRequest, Depends(allowed("operations
 
 @router.get(f"{PLACE}/{{pool}}")
 async def show_rollout(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
-    """A model's versions, and the comparison of the one on trial."""
+    """Show a model's versions, and the comparison of the one on trial."""
     return await _show(view, pool, {}, {})
 
 
 @router.post(f"{PLACE}/{{pool}}/versions")
 async def add_a_version(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
-    """Registers a version of the pool's model, or of one of its adapters."""
+    """Register a version of the pool's model, or of one of its adapters."""
     form = await view.form()
     config = _watched(view, pool).config
     try:
@@ -154,7 +154,7 @@ async def add_a_version(view: Annotated[PageRequest, Depends(allowed("operations
 
 
 def _version_of(form: Form, config: PoolConfig) -> ModelVersion:
-    """The version that the form describes. Raises FormError."""
+    """Return the version that the form describes. Raises FormError."""
     model = form.one_of("model", (config.targets[0], *(adapter.target for adapter in config.adapters)))
     base = "" if model == config.targets[0] else config.targets[0]
     return ModelVersion(
@@ -179,7 +179,7 @@ def _lines(text: str) -> tuple[str, ...]:
 
 @router.post(f"{PLACE}/{{pool}}/canary")
 async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
-    """Gives a version a share of conversations."""
+    """Give a version a share of conversations."""
     form = await view.form()
     model = _watched(view, pool).config.targets[0]
     try:
@@ -209,7 +209,7 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
 
 @router.post(f"{PLACE}/{{pool}}/promote")
 async def promote_version(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
-    """Gives the version on trial everything."""
+    """Give the version on trial everything."""
     form = await view.form()
     model = _watched(view, pool).config.targets[0]
     async with looking():
@@ -220,7 +220,7 @@ async def promote_version(view: Annotated[PageRequest, Depends(allowed("operatio
 
 @router.post(f"{PLACE}/{{pool}}/rollback")
 async def rollback(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str) -> Response:
-    """Takes everything from the version on trial."""
+    """Take everything from the version on trial."""
     form = await view.form()
     model = _watched(view, pool).config.targets[0]
     async with looking():
@@ -238,7 +238,7 @@ async def _show(
     status: int = 200,
     new: tuple[Mapping[str, str], Mapping[str, str]] = (_NEW, {}),
 ) -> Response:
-    """The page. `values` and `errors` are those of the share's form, `new` are those of a version's."""
+    """Show the page. `values` and `errors` are those of the share's form, `new` are those of a version's."""
     watched = _watched(view, pool)
     model = watched.config.targets[0]
     engine = view.gateway.database
@@ -300,7 +300,7 @@ async def _show(
 
 
 def _values(rollout: Rollout) -> dict[str, str]:
-    """What the form begins with: what holds now, during a trial."""
+    """Return the form's first values: those in effect, during a trial."""
     if rollout.state != "canary":
         return dict(_DEFAULTS)
     rule = rollout.rule
@@ -315,7 +315,7 @@ def _values(rollout: Rollout) -> dict[str, str]:
 
 
 def _models_of(config: PoolConfig) -> list[tuple[str, str]]:
-    """What versions can be of: the pool's model, and its adapters."""
+    """Return the choices of what a version is of: the pool's model, and its adapters."""
     adapters = [(adapter.target, f"{adapter.target} (adapter)") for adapter in config.adapters]
     return [(config.targets[0], config.targets[0]), *adapters]
 
@@ -399,7 +399,7 @@ def _figure_row(figure: Compared) -> dict[str, Any]:
 
 
 def _estimate(estimate: Estimate | None, show: Any) -> str | None:
-    """The value with its interval, and of how many; None where there is too little to tell."""
+    """Return the value with its interval, and of how many; None where there is too little to tell."""
     if estimate is None:
         return None
     return (

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.operations.snapshot import read_recent, recent_snapshot
+from api.operations.targets import target_snapshots
 from cost.times import wall_us
 from dashboards.operations.measurements_page import measured_targets
 from dashboards.operations.overview_page import (
@@ -18,8 +20,6 @@ from dashboards.operations.overview_page import (
     sentence,
     target_rows,
 )
-from dashboards.operations.snapshot import read_recent, recent_snapshot
-from dashboards.operations.targets import target_snapshots
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest

@@ -56,7 +56,7 @@ class Traffic(msgspec.Struct, frozen=True):
 async def show_traffic(
     view: Annotated[PageRequest, Depends(allowed("operations.read"))], span: Span = "hour"
 ) -> Response:
-    """The time series of one hour by minute, or of one day by quarter of an hour."""
+    """Show the time series of one hour by minute, or of one day by quarter of an hour."""
     now_us = wall_us()
     try:
         async with asyncio.timeout(_PATIENCE_S), view.gateway.reads:
@@ -75,7 +75,7 @@ async def show_traffic(
 
 
 async def read_traffic(store: TrafficStore, now_us: int, span: Span) -> Traffic:
-    """The last hour or day, up to the last step that is over."""
+    """Return the last hour or day, up to the last step that is over."""
     step_us, whole_us = (MINUTE_US, HOUR_US) if span == "hour" else (QUARTER_US, DAY_US)
     until_us = now_us - now_us % step_us
     found = {each.start_us: each for each in await store.read(until_us - whole_us, until_us, step_us)}
@@ -84,7 +84,7 @@ async def read_traffic(store: TrafficStore, now_us: int, span: Span) -> Traffic:
 
 
 def figures_of(traffic: Traffic) -> list[tuple[str, str, str]]:
-    """The whole time in numbers: label, figure, and a note."""
+    """Return the whole time in numbers: label, figure, and a note."""
     whole = traffic.all
     known = sum(each is not None for each in traffic.slots) * traffic.step_us
     p50, p95, p99 = (formats.seconds(quantile_s(whole.ttft, share)) for _, share, _ in _QUANTILES)
@@ -142,7 +142,7 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
 
 
 def _caption(series: Series, unit: Unit) -> str:
-    """The newest and the highest value of the first line."""
+    """Return the newest and the highest value of the first line."""
     known = [value for value in series.values if value is not None]
     if not known:
         return ""

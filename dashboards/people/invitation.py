@@ -4,13 +4,13 @@ from starlette.responses import Response
 
 from accounts.people.links import link_url
 from accounts.people.person import Person
-from dashboards.people.change import make_link
-from dashboards.web.address import link_base
+from api.people.change import make_link
+from api.web.address import link_base
 from dashboards.web.view import PageRequest
 
 
 async def with_link(view: PageRequest, person: Person, *, is_new: bool, back: str, above: str) -> Response:
-    """The page that shows a new link. The link is not stored, so no redirect could show it. `back` is the page to go on
+    """Return the page that shows a new link. The link is not stored, so no redirect could show it. `back` is the page to go on
     to, and `above` its name.
     """
     settings, owner = view.gateway.config(), view.principal.organisation_id

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from accounts.access import TeamRole
 from accounts.people.person import Member, Person
-from dashboards.people.change import put_person, read_people
+from api.people.change import put_person, read_people
+from api.people.members_change import put_member, read_members, remove_member
+from api.web.changing import looking
 from dashboards.people.invitation import with_link
-from dashboards.people.members_change import put_member, read_members, remove_member
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, PersonNotFound, Refused
@@ -40,13 +40,13 @@ _COLUMNS: Final = (
 
 @router.get(_PLACE)
 async def list_members(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's members, and the form to add one."""
+    """Show the team's members, and the form to add one."""
     return await _list(view, {}, {})
 
 
 @router.post(_PLACE)
 async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Adds a person of the organisation, or changes a member's role."""
+    """Add a person of the organisation, or change a member's role."""
     form = await view.form()
     try:
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
@@ -97,7 +97,7 @@ async def _new_person(view: PageRequest, email: str, name: str) -> Person:
 
 @router.post(f"{_PLACE}/remove")
 async def take_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Removes a member from the team."""
+    """Remove a member from the team."""
     form = await view.form()
     try:
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()

@@ -11,12 +11,12 @@ from accounts.access import OrganisationRole, TeamRole
 from accounts.people.people_errors import UnknownPerson
 from accounts.people.person import Member, Person
 from accounts.store import TeamRecord
-from dashboards.people.change import disable_person, enable_person, put_person, read_people
+from api.people.change import disable_person, enable_person, put_person, read_people
+from api.people.members_change import put_member, remove_member
+from api.web.changing import changing, looking
 from dashboards.people.invitation import with_link
-from dashboards.people.members_change import put_member, remove_member
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import changing, looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import PersonNotFound, Refused
@@ -91,7 +91,7 @@ async def show_person(view: Annotated[PageRequest, Depends(allowed("organisation
 async def change_person(
     view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str
 ) -> Response:
-    """Changes a person's name or role."""
+    """Change a person's name or role."""
     person, form = await _person(view, person_id), await view.form()
     try:
         role = _role(view, form)
@@ -117,7 +117,7 @@ async def change_person(
 async def change_team(
     view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str
 ) -> Response:
-    """Adds a person to a team, changes their role there, or removes them."""
+    """Add a person to a team, change their role there, or remove them."""
     person, form = await _person(view, person_id), await view.form()
     try:
         team, role = await _team(view, form.text("team", required=True)), form.one_of("team_role", (*_PLACES, "none"))
@@ -143,14 +143,14 @@ async def disable(view: Annotated[PageRequest, Depends(allowed("organisation.cha
 
 @router.post(f"{_ONE}/enable")
 async def enable(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Enables a disabled person."""
+    """Enable a disabled person."""
     person = await _person(view, person_id)
     return await _set_enabled(view, person, f"{person.name} may sign in again.", enable=True)
 
 
 @router.post(f"{_ONE}/sign-out")
 async def sign_out(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Ends every session of a person."""
+    """End every session of a person."""
     person = await _person(view, person_id)
     owner = view.principal.organisation_id
     async with changing(view.gateway.audit, view.actor, "person.signed_out_everywhere", owner) as change:
@@ -162,7 +162,7 @@ async def sign_out(view: Annotated[PageRequest, Depends(allowed("organisation.ch
 
 @router.post(f"{_ONE}/link")
 async def make_link(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Creates a one-time link to choose a new password."""
+    """Create a one-time link to choose a new password."""
     person = await _person(view, person_id)
     if not view.gateway.config().sign_in.passwords:
         return view.redirect(

@@ -1,4 +1,4 @@
-"""What the gateway would choose for a prompt at several minimum qualities. Nothing is called, booked or kept."""
+"""The gateway's choice for a prompt at several minimum qualities. Nothing is called, booked or kept."""
 
 import asyncio
 from typing import Final
@@ -6,11 +6,13 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Caller
-from classifier.asking import PLACES, resolve
+from api.web.gateway import Gateway
+from classifier.asking.location import PLACES
+from classifier.asking.resolution import resolve
 from dashboards.requests.considered import deciding
-from dashboards.web.gateway import Gateway
 from proxy.errors import Refused
-from proxy.parse.chat_request import RequestHeaders, input_tokens, parse_chat, prompt_of
+from proxy.parse.chat_request import input_tokens, parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.plan.agreement import pair_for
 from proxy.plan.answer_form import asked_form
@@ -34,7 +36,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing could be asked."""
     deciding: str = ""
     two_first: str = ""
-    """Which two cheap models would be asked first, and who where they differ, where that is wanted; empty for none."""
+    """The two cheap models that would be asked first, and who where they differ, where that is wanted; empty for none."""
     refusal: str = ""
 
 
@@ -43,7 +45,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
 
     complexity: float
     ask: str
-    """What was taken for the ask, and where it stands, in words. It is shown and kept nowhere."""
+    """The text taken for the ask, and its place, in words. It is shown and kept nowhere."""
     ask_place: str
     kind: str
     input_tokens: int

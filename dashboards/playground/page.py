@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from accounts.caller import Caller
 from accounts.store import KeyRecord, utc_now
+from api.web.changing import looking
 from dashboards.playground.decisions import weighed
 from dashboards.requests.considered import lost_against_baseline
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.batch.line_protocol import Answered, Asked
@@ -57,7 +57,7 @@ _TWO: Final = Column(
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model answered."""
+    """The answer of one model."""
 
     asked_for: str
     request_id: str
@@ -73,13 +73,13 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 @router.get(_PLACE)
 async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The form."""
+    """Show the form."""
     return await _page(view, {}, {})
 
 
 @router.post(_PLACE)
 async def decide(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """What each quality would choose for the prompt. Calls nobody."""
+    """Show each quality's choice for the prompt. Calls nobody."""
     form = await view.form()
     try:
         body = _body(form, AUTO)
@@ -215,7 +215,7 @@ def _texts(reply: _Reply) -> list[str]:
 
 
 def _body(form: Form, model: str) -> bytes:
-    """The chat request of a form. Raises FormError."""
+    """Return the chat request of a form. Raises FormError."""
     messages = [{"role": "user", "content": form.text("prompt", most=_PROMPT_CHARS, required=True)}]
     system = form.text("system", most=_PROMPT_CHARS)
     if system:
@@ -236,7 +236,7 @@ def _tools(text: str) -> list[dict[str, Any]]:
 
 
 def _caller(view: PageRequest) -> Caller:
-    """The team as a caller without a key, for what calls nobody."""
+    """Return the team as a caller without a key, for what calls nobody."""
     team = view.the_team
     return Caller(
         key_id="",
@@ -256,7 +256,7 @@ def _models(view: PageRequest) -> list[tuple[str, str]]:
 
 
 async def _keys(view: PageRequest) -> list[KeyRecord]:
-    """The team's keys that may call a model now."""
+    """Return the team's keys that may call a model now."""
     team, now = view.the_team, utc_now()
     async with looking():
         keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)

@@ -16,20 +16,20 @@ from starlette.responses import Response
 
 from accounts.caller import Escalation, Learning
 from accounts.store import TeamRecord
+from api.policy.anchored import AnchoredPreview, Month, anchored
+from api.policy.change import PolicyChoice, policy_of, proposed, set_policy
+from api.policy.preview import bill_words, own_words, replicas_up, room_words, two_words
+from api.policy.traffic import DAYS, auto_traffic
+from api.web.changing import REASON_CHARS
+from api.web.gateway import Gateway
+from api.web.reading import reading
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import own_requests
 from cost.reports.scope import ReadScope
-from dashboards.policy.anchored import AnchoredPreview, Month, anchored
-from dashboards.policy.change import PolicyChoice, policy_of, proposed, set_policy
-from dashboards.policy.preview import bill_words, own_words, replicas_up, room_words, two_words
-from dashboards.policy.traffic import DAYS, auto_traffic
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.changing import REASON_CHARS
 from dashboards.web.forms import Form, FormError
-from dashboards.web.gateway import Gateway
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from proxy.plan.evidence import evidence_notes
@@ -104,7 +104,7 @@ class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
     auto_share: float | None
     stops: tuple[FloorOption, ...]
     spent_nanousd: int | None
-    """What the last 30 days cost, which the forecasts start from."""
+    """The cost of the last 30 days, which the forecasts start from."""
     bill: tuple[str, ...] = ()
     """Sentences on what the forecasts start from."""
     two: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 @router.get("/dashboard/teams/{team_id}/policy")
 async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The current policy, with forecasts of other floors."""
+    """Show the current policy, with forecasts of other floors."""
     return await _page(view, _values(view.the_team))
 
 
@@ -154,7 +154,7 @@ def fingerprint(team: TeamRecord) -> str:
 
 
 def differences(before: TeamRecord, after: TeamRecord, gateway_floor: float) -> list[tuple[str, str, str]]:
-    """Changed settings as (label, old, new), in words."""
+    """Return changed settings as (label, old, new), in words."""
     old, new = policy_of(before), policy_of(after)
     return [
         (label, _in_words(name, old[name], gateway_floor), _in_words(name, new[name], gateway_floor))
@@ -173,7 +173,7 @@ def floor_options(found: AnchoredPreview, per_s: float | None = None) -> tuple[F
 
 
 def _shown(offer: FloorResult, month: Month | None) -> object:
-    """What tells one forecast from another."""
+    """Return the key that tells one forecast from another."""
     return (offer.reached, offer.kept, offer.cost_nanousd, offer.margin_nanousd, offer.shares, month)
 
 
@@ -331,7 +331,7 @@ def _submitted_values(form: Form) -> dict[str, Any]:
 
 
 def _choice(form: Form, team: TeamRecord) -> PolicyChoice:
-    """The policy chosen in the form. Raises FormError."""
+    """Return the policy chosen in the form. Raises FormError."""
     mode = form.one_of("floor_mode", ("gateway", "own", "keep"))
     floor = team.settings.quality_floor if mode == "keep" else None
     if mode == "own":
@@ -357,7 +357,7 @@ def _choice(form: Form, team: TeamRecord) -> PolicyChoice:
 
 
 def _proposed_or_none(form: Form, team: TeamRecord) -> TeamRecord | None:
-    """The team with the chosen policy, or None where the form is invalid: a missing reason does not hide the
+    """Return the team with the chosen policy, or None where the form is invalid: a missing reason does not hide the
     differences.
     """
     if form.text("step") != "apply":
@@ -369,7 +369,7 @@ def _proposed_or_none(form: Form, team: TeamRecord) -> TeamRecord | None:
 
 
 def _in_words(name: str, value: Any, gateway_floor: float) -> str:
-    """A setting's value in words."""
+    """Return a setting's value in words."""
     match name:
         case "quality_floor":
             return f"The gateway's own, {share(gateway_floor)}" if value is None else f"{_percent(value)} %"
@@ -386,7 +386,7 @@ def _in_words(name: str, value: Any, gateway_floor: float) -> str:
 
 
 def _percent(value: float) -> str:
-    """A share as a percentage, without floating-point residue or trailing zeros."""
+    """Return a share as a percentage, without floating-point residue or trailing zeros."""
     return f"{(Decimal(str(value)) * _PERCENT).normalize():f}"
 
 

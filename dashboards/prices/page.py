@@ -12,18 +12,19 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.prices import change as changes
+from api.prices.listing import BadPrice, checked_prices, exact, today
+from api.web.gateway import Gateway
+from api.web.patience import patience
+from api.web.reading import reading
 from cost.errors import PriceError, UnknownPrice
+from cost.meters import METER_NAMES, METERS
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
-from cost.prices import METERS, Price, usd
-from dashboards.prices import change as changes
-from dashboards.prices.listing import BadPrice, checked_prices, exact, today
+from cost.prices import Price, usd
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
-from dashboards.web.gateway import Gateway
-from dashboards.web.patience import patience
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
 
@@ -36,15 +37,8 @@ _SOURCES: Final[Mapping[str, str]] = {
     "override": "entered here",
     "correction": "correction",
 }
-_METER_LABELS: Final[Mapping[str, str]] = {
-    "input": "Input",
-    "cached_input": "Cached input",
-    "cache_write": "Cache write",
-    "cache_write_1h": "Cache write, 1 h",
-    "output": "Output",
-    "reasoning": "Reasoning",
-}
-_SELDOM: Final = frozenset({"cache_write_1h", "reasoning"})
+_METER_LABELS: Final = {each.name: each.price_label for each in METERS if each.in_tokens}
+_SELDOM: Final = frozenset(each.name for each in METERS if each.follows)
 """Meters that mostly cost what another one does."""
 _FIGURES: Final = tuple(
     Column(meter, label, note="US dollars per million tokens", sortable=False)
@@ -113,7 +107,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 
 def _filled(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
-    """The columns, of which those that no row fills are shown only when they are chosen."""
+    """Return the columns, of which those that no row fills are shown only when they are chosen."""
     seldom = {each.key for each in columns if rows and all(row[each.key] in {None, ""} for row in rows)}
     return tuple(msgspec.structs.replace(each, usual=each.usual and each.key not in seldom) for each in columns)
 
@@ -163,7 +157,7 @@ async def one(target: str, view: Annotated[PageRequest, Depends(allowed("finance
 async def _one(
     view: PageRequest, target: str, *, given: Mapping[str, str] | None = None, wrong: tuple[str, str] = ("", "")
 ) -> Response:
-    """The target's page. `given` is a refused entry's values, `wrong` the field and message."""
+    """Show the target's page. `given` is a refused entry's values, `wrong` the field and message."""
     gateway, now_us = view.gateway, view.now_us
     book = gateway.prices.book
     is_known = target in gateway.rules().catalog
@@ -204,7 +198,7 @@ async def _one(
 
 
 def _submitted_values(form: Form) -> dict[str, Any]:
-    """The submitted values without empty fields, which are unset and not 0."""
+    """Return the submitted values without empty fields, which are unset and not 0."""
     names = (*(name for name, _, _ in _FIELDS), "effective_from", "note")
     found = {name: form.text(name, most=MOST_NOTE_CHARACTERS) for name in names}
     return {name: value for name, value in found.items() if value}
@@ -307,7 +301,7 @@ def _figures(price: Price | None) -> dict[str, str | None]:
     """Exact dollars per million tokens."""
     if price is None:
         return {**dict.fromkeys(_METER_LABELS), "further": None}
-    figures = {name: _dollars(amount) for name, amount in zip(METERS, price.figures(), strict=True)}
+    figures = {name: _dollars(amount) for name, amount in zip(METER_NAMES, price.figures(), strict=True)}
     return {**{name: figures[name] for name in _METER_LABELS}, "further": "; ".join(_further(price)) or None}
 
 

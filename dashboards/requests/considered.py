@@ -1,4 +1,4 @@
-"""What a request's targets were compared by, as a table, and the sentence that tells what decided."""
+"""The comparison of a request's targets as a table, and the sentence that tells what decided."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -23,7 +23,7 @@ OBSTACLE_WORDS: Final[Mapping[str, str]] = {
     "unavailable": "not available",
     "unknown": "nothing is known of it",
 }
-"""Why a target was passed over, by the obstacle's name in `proxy.plan.route_plan`."""
+"""Reasons for passing a target over, by the obstacle's name in `proxy.plan.route_plan`."""
 
 COLUMNS: Final = (
     Column("place", "Order", "number", "In which the models would be asked", sortable=False),
@@ -41,12 +41,12 @@ COLUMNS: Final = (
 
 
 def considered_of(request: RecentRequest) -> Considered | None:
-    """The comparison that was written with the request's first attempt; None where none was."""
+    """Return the comparison that was written with the request's first attempt; None where none was."""
     return next((found for each in request.attempts if (found := read(each.considered)) is not None), None)
 
 
 def considered_table(considered: Considered) -> Table:
-    """A row for each target, those that could be asked first."""
+    """Return a row for each target, those that could be asked first."""
     chosen = considered.chosen
     rows: list[Row] = []
     for place, each in enumerate(considered.targets, 1):

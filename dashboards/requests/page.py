@@ -15,9 +15,10 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from api.web.reading import reading
 from classifier.prediction import Prompt
-from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
-from cost.prices import METERS
+from cost.ledger.entries import Entry
+from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reports.focus import unit_label
 from cost.reports.recent import (
     MAX_PAGE,
@@ -51,7 +52,6 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
 from dashboards.web.forms import ungrouped
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
 from proxy.plan.decision_record import Considered
@@ -130,7 +130,7 @@ _COLUMNS: Final = (
 
 @router.get("/dashboard/teams/{team_id}/requests")
 async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The latest requests that match the filters."""
+    """Show the latest requests that match the filters."""
     team, query = view.the_team, _query(view)
     reader = RecentReader(view.gateway.database)
     sought = _plain(view.query.get("id", ""))
@@ -227,7 +227,7 @@ async def _refused(view: PageRequest, request_id: str) -> RefusedRequest | None:
 
 
 async def _refused_page(view: PageRequest, request_id: str) -> Response:
-    """What refused a request that reached no model, and what to do. Raises RequestNotFound."""
+    """Show why a request that reached no model was refused, and what to do. Raises RequestNotFound."""
     refused = await _refused(view, request_id)
     if refused is None:
         raise RequestNotFound(
@@ -252,7 +252,7 @@ def _wants_refused(view: PageRequest) -> bool:
 async def _merged_page(
     view: PageRequest, reader: RecentReader, query: RecentQuery
 ) -> tuple[RecentPage, Sequence[Found]]:
-    """A page of the ledger's requests and the refused ones between them; its next place is that of both."""
+    """Return a page of the ledger's requests and the refused ones between them; its next place is that of both."""
     wanted = view.query.get("outcome", "")
     page = RecentPage(requests=()) if wanted == REFUSED else await reader.page(query)
     if query.order:
@@ -264,7 +264,7 @@ async def _merged_page(
 
 
 def _evidence(considered: Considered | None) -> list[str]:
-    """A sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
+    """Return a sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
     chosen = None if considered is None else considered.chosen
     if chosen is None or chosen.evidence == "measured" or not chosen.evidence:
         return []
@@ -336,7 +336,7 @@ def _scope(view: PageRequest) -> ReadScope:
 
 
 def _query(view: PageRequest) -> RecentQuery:
-    """The address's filters; invalid ones are ignored, as in every table."""
+    """Return the address's filters; invalid ones are ignored, as in every table."""
     asked = view.query
     fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
     wanted, order = asked.get("outcome", ""), asked.get("sort", "")
@@ -363,7 +363,7 @@ def _query(view: PageRequest) -> RecentQuery:
 
 
 def _day_us(text: str) -> int | None:
-    """The beginning of a UTC day such as 2026-11-05; None for anything else."""
+    """Return the beginning of a UTC day such as 2026-11-05; None for anything else."""
     try:
         found = dt.date.fromisoformat(text) if len(text) == _DAY_CHARS else None
     except ValueError:
@@ -372,7 +372,7 @@ def _day_us(text: str) -> int | None:
 
 
 def _amount(text: str, unit: int) -> int | None:
-    """A number, also with a dollar sign or thousands separators, in whole parts of a unit; None for anything else."""
+    """Return a number, also with a dollar sign or thousands separators, in whole parts of a unit; None for anything else."""
     plain = ungrouped(text)
     return int(Decimal(plain) * unit) if _NUMBER.fullmatch(plain) else None
 
@@ -439,7 +439,7 @@ def _key_choices(names: Mapping[str, str], chosen: str) -> list[tuple[str, str]]
 
 
 async def _prompt(view: PageRequest, request_id: str) -> Prompt | None:
-    """The stored prompt, for members of a team whose learning keeps prompts; otherwise None."""
+    """Return the stored prompt, for members of a team whose learning keeps prompts; otherwise None."""
     team = view.the_team
     if team.settings.learning != "prompts" or team.team_id not in view.principal.teams:
         return None
@@ -484,32 +484,17 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
     return Table.of(columns, rows, query, name="attempts", caption="Attempts")
 
 
-_METER_WORDS: Final[Mapping[str, str]] = {
-    "input": "Prompt, fresh",
-    "cached_input": "Prompt, from a cache",
-    "cache_write": "Prompt, written to a cache",
-    "cache_write_1h": "Prompt, written to a cache for an hour",
-    "output": "Answer",
-    "reasoning": "Reasoning",
-    "request": "The request itself, or what cannot be divided",
-}
+_METER_WORDS: Final = {each.name: each.request_label for each in METERS}
 
 
 def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, int]]:
     """Tokens, or units, and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
     sums = {name: sum(getattr(each, name) for each in attempts) for name in (*TOKEN_COLUMNS, *METER_COLUMNS)}
-    used: tuple[int | None, ...] = (
-        sums["input_tokens"] - sums["cached_input_tokens"] - sums["cache_write_tokens"],
-        sums["cached_input_tokens"],
-        sums["cache_write_tokens"] - sums["cache_write_1h_tokens"],
-        sums["cache_write_1h_tokens"],
-        sums["output_tokens"] - sums["reasoning_tokens"],
-        sums["reasoning_tokens"],
-        None,
-    )
-    rows = zip(METERS, used, METER_COLUMNS, strict=True)
+    # Requests are not counted here: attempts are.
+    used: tuple[int | None, ...] = (*split_row(sums, 0)[:-1], None)
+    rows = zip(METER_NAMES, used, METER_COLUMNS, strict=True)
     found: list[tuple[str, int | Decimal | None, int]] = [
-        (_METER_WORDS.get(name, name), tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
+        (_METER_WORDS[name], tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
     ]
     units = {each.unit for each in attempts if each.unit}
     if len(units) == 1 and found and found[-1][0] == _METER_WORDS["request"]:

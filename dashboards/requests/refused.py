@@ -33,7 +33,7 @@ class MergedPage(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What a reason means, what to do, and the team's page where it is changed; an empty page is none."""
+    """The meaning of a reason, the remedy, and the team's page where it is changed; an empty page is none."""
 
     what: str
     todo: str
@@ -104,12 +104,12 @@ _BY_REASON: Final[Mapping[str, Advice]] = {
 
 
 def advice(refused: RefusedRequest) -> Advice:
-    """What refused a request, and what to do."""
+    """Return the reason of a refusal, and what to do."""
     return _BY_REASON.get(refused.reason, _OTHER)
 
 
 def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
-    """The same question to the refused requests; None where none can match, or none is in the query's order."""
+    """Return the same question to the refused requests; None where none can match, or none is in the query's order."""
     ledgers_own = (query.outcome, query.tag, query.tier, query.order)
     if any(ledgers_own) or query.slower_us is not None or query.dearer_nanousd is not None:
         return None
@@ -129,7 +129,7 @@ def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
 
 
 async def read_refused(store: RefusedRequestStore, query: RefusedQuery | None) -> tuple[RefusedRequest, ...]:
-    """The refused requests that match; none without a question."""
+    """Return the refused requests that match; none without a question."""
     return () if query is None else await store.read(query)
 
 
@@ -146,7 +146,7 @@ def merged(page: RecentPage, refused: Sequence[RefusedRequest], rows: int) -> Me
 
 
 def refused_row(refused: RefusedRequest, href: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """A table row: what no model was asked for has no tokens and no latency, and cost nothing."""
+    """Return a table row: what no model was asked for has no tokens and no latency, and cost nothing."""
     return {
         **dict.fromkeys(_UNKNOWN),
         "request_id": refused.request_id,
@@ -164,5 +164,5 @@ def refused_row(refused: RefusedRequest, href: str, names: Mapping[str, str]) ->
 
 
 def reason_words(reason: str) -> str:
-    """A reason's code as words."""
+    """Return a reason's code as words."""
     return reason.replace("_", " ").capitalize()

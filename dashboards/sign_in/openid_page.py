@@ -8,20 +8,20 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from accounts.openid.openid_errors import SignInStopped
+from accounts.openid.pending import LASTS_S
+from accounts.openid.provisioning import arrive
 from accounts.people.oidc import IdentityRefused
 from accounts.people.oidc_config import OidcSection
 from accounts.people.people_errors import UnknownPerson
-from dashboards.openid.openid_errors import SignInStopped
-from dashboards.openid.pending import LASTS_S
-from dashboards.openid.provisioning import arrive
+from api.web.gateway import Gateway, gateway_of
 from dashboards.sign_in.page import enter, redirect
 from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import local_next
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.view import client_address, shown_to_anybody
 
 if TYPE_CHECKING:
-    from dashboards.openid.oidc import SignInResult
+    from accounts.openid.oidc import SignInResult
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -50,7 +50,7 @@ async def begin(provider: str, request: Request) -> Response:
 
 @router.get("/dashboard/sign-in/{provider}/callback")
 async def finish(provider: str, request: Request) -> Response:
-    """Handles the provider's callback. The pending sign-in is used up, whatever the result."""
+    """Handle the provider's callback. The pending sign-in is used up, whatever the result."""
     gateway = gateway_of(request)
     found = gateway.providers.get(provider)
     if found is None:
@@ -67,7 +67,7 @@ async def finish(provider: str, request: Request) -> Response:
 
 
 async def _complete(request: Request, gateway: Gateway, finished: "SignInResult", section: OidcSection) -> Response:
-    """The reply that opens a session, after provisioning the person."""
+    """Return the reply that opens a session, after provisioning the person."""
     person = await arrive(gateway.audit, finished.identity, section, client_address(request))
     try:
         return await enter(request, gateway, person, "oidc", local_next(finished.next_path))

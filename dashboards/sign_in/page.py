@@ -9,10 +9,10 @@ from accounts.audit.entry import Actor
 from accounts.people.people_errors import Locked, PasswordsOff, SignInBusy, UnknownPerson, WrongCredentials
 from accounts.people.person import Person
 from accounts.people.sessions import Via
+from api.web.gateway import Gateway, gateway_of
 from dashboards.web.access import SIGN_IN, check_origin, session_of
 from dashboards.web.cookie import COOKIE, clear_cookie, local_next, set_cookie
 from dashboards.web.forms import FormError, read_form
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.headers import SAFE
 from dashboards.web.view import client_address, shown_to_anybody
 
@@ -26,7 +26,7 @@ _TOLD: Final = {
 
 @router.get(SIGN_IN)
 async def show(request: Request) -> Response:
-    """The sign-in form; a redirect for those signed in already."""
+    """Show the sign-in form; a redirect for those signed in already."""
     gateway = gateway_of(request)
     wanted = local_next(request.query_params.get("next"))
     if await session_of(request, gateway) is not None:
@@ -36,7 +36,7 @@ async def show(request: Request) -> Response:
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
-    """Checks the password. The reply does not reveal whether the account exists."""
+    """Check the password. The reply does not reveal whether the account exists."""
     check_origin(request)
     gateway, address = gateway_of(request), client_address(request)
     form = await read_form(request)
@@ -62,7 +62,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/dashboard/sign-out")
 async def sign_out(request: Request) -> Response:
-    """Ends this browser's session, if it has one."""
+    """End this browser's session, if it has one."""
     check_origin(request)
     gateway = gateway_of(request)
     session = await session_of(request, gateway)
@@ -74,7 +74,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def enter(request: Request, gateway: Gateway, person: Person, via: Via, wanted: str) -> Response:
-    """Opens a new session, replacing that of an earlier cookie, and redirects to `wanted`."""
+    """Open a new session, replacing that of an earlier cookie, and redirect to `wanted`."""
     address = client_address(request)
     cookie = await gateway.sessions.open(
         person.person_id,
@@ -92,19 +92,19 @@ async def enter(request: Request, gateway: Gateway, person: Person, via: Via, wa
 
 
 def signed_out(told: str) -> Response:
-    """A redirect to the sign-in form with a message, which clears the session cookie."""
+    """Return a redirect to the sign-in form with a message, which clears the session cookie."""
     reply = redirect(f"{SIGN_IN}?told={told}")
     clear_cookie(reply)
     return reply
 
 
 def redirect(path: str) -> Response:
-    """A redirect to one of our pages, by GET."""
+    """Return a redirect to one of our pages, by GET."""
     return RedirectResponse(path, 303, {"cache-control": "no-store", **SAFE})
 
 
 def actor_of(person: Person, address: str) -> Actor:
-    """The audit actor of a person who has no session yet."""
+    """Return the audit actor of a person who has no session yet."""
     return Actor(
         kind="person",
         actor_id=person.person_id,

@@ -8,10 +8,10 @@ from starlette.responses import Response
 from accounts.people.links import WELCOME
 from accounts.people.people_errors import LinkUnusable, SignInBusy, UnknownPerson, WeakPassword
 from accounts.people.person import Person
+from api.web.gateway import Gateway, gateway_of
 from dashboards.sign_in.page import actor_of, enter
 from dashboards.web.access import check_origin
 from dashboards.web.forms import Form, FormError, read_form
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.view import client_address, shown_to_anybody
 
 router: Final = APIRouter(include_in_schema=False)
@@ -19,7 +19,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 @router.get(WELCOME + "/{token}")
 async def show(token: str, request: Request) -> Response:
-    """The form. Opening it does not use up the link, because mail programs open links too."""
+    """Return the form. Opening it does not use up the link, because mail programs open links too."""
     gateway = gateway_of(request)
     person = await _person_of_link(gateway, token)
     return _unusable() if person is None else _page(gateway, person)
@@ -27,7 +27,7 @@ async def show(token: str, request: Request) -> Response:
 
 @router.post(WELCOME + "/{token}")
 async def choose(token: str, request: Request) -> Response:
-    """Sets the password, ends all earlier sessions, and signs in."""
+    """Set the password, end all earlier sessions, and sign in."""
     check_origin(request)
     gateway, form = gateway_of(request), await read_form(request)
     person = await _person_of_link(gateway, token)
@@ -53,7 +53,7 @@ async def choose(token: str, request: Request) -> Response:
 
 
 def chosen_password(form: Form) -> str:
-    """The new password, entered twice. Raises FormError."""
+    """Return the new password, entered twice. Raises FormError."""
     password = form.secret("password")
     if not password:
         raise FormError("password", "Choose a password.")

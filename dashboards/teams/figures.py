@@ -9,20 +9,21 @@ from typing import Any, Final
 
 import msgspec
 
+from api.web.gateway import Gateway
 from cost.budgets.budget import BudgetStatus
+from cost.budgets.periods import PERIODS
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
 from cost.budgets.store import BudgetStore
-from cost.claim.savings import floor
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.daily import saving, share
 from cost.reports.forecast import Forecast, forecast
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, UsageSums, added
+from cost.savings.comparisons import floor
 from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.tables import Column, Table
-from dashboards.web.gateway import Gateway
 
 DAYS: Final = 30
 HABITS: Final = ("caller", "shadow", "true-up")
@@ -61,7 +62,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {day: added(each) for day, each in parts.items()}
 
     def between(self, start_us: int, end_us: int) -> UsageSums:
-        """Sums of the days from `start_us` to before `end_us`."""
+        """Sum the days from `start_us` to before `end_us`."""
         return added(self.by_day[day] for day in range(start_us, end_us, DAY_US) if day in self.by_day)
 
     @property
@@ -122,7 +123,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return list(range(self.start_us, self.end_us, DAY_US))
 
     def models(self) -> list[tuple[str, UsageSums]]:
-        """Sums of the period by model, most expensive first."""
+        """Sum the period by model, most expensive first."""
         found: dict[str, list[UsageSums]] = {}
         for (day, name, _), sums in self.mix.items():
             if self.start_us <= day < self.end_us:
@@ -143,6 +144,11 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     def share(self) -> Decimal | None:
         """Spent ÷ limit to four places, rounded down; None for a limit of 0."""
         return self.standing.share
+
+    @property
+    def amount_per(self) -> str:
+        """Words behind the limit, such as `a month`."""
+        return PERIODS[self.standing.budget.period].amount_per
 
     @property
     def tone(self) -> str:
@@ -185,7 +191,7 @@ async def _mix(
 
 
 async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list[BudgetLine]:
-    """The team's own budgets, the most used first."""
+    """Return the team's own budgets, the most used first."""
     standings = await BudgetStore(gateway.database).of_scope(scope.organisation_id, "team", scope.team_id or "")
     return sorted(
         (budget_line(each, usage) for each in standings),
@@ -194,7 +200,7 @@ async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list
 
 
 def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
-    """The budget with its expected spend: spend so far plus the forecast of the remaining days."""
+    """Return the budget with its expected spend: spend so far plus the forecast of the remaining days."""
     coming = usage.forecast(standing.resets_us, _PLANNED_HABITS)
     if coming is None:
         return BudgetLine(standing=standing, expected_nanousd=None, runs_out_us=None)
@@ -238,7 +244,7 @@ def reference_chart(usage: Usage) -> Chart:
 
 
 def requests_chart(usage: Usage) -> Chart:
-    """Requests by day, answered and not answered in full."""
+    """Draw requests by day, answered and not answered in full."""
     days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
     return _daily(
         usage,
@@ -371,7 +377,7 @@ def coverage(sums: UsageSums) -> Decimal | None:
 
 
 def saved_share(sums: UsageSums) -> Decimal | None:
-    """Savings divided by the baseline's cost, rounded down as the claim is; None without a baseline."""
+    """Return savings divided by the baseline's cost, rounded down as the claim is; None without a baseline."""
     saved = saving(sums)
     return None if saved is None or sums.baseline_nanousd <= 0 else floor(Fraction(saved, sums.baseline_nanousd))
 

@@ -22,7 +22,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 async def first_steps(view: PageRequest, team_ids: list[str], requests: int) -> tuple[Step, ...]:
-    """The steps of the viewer's organisation, for those who can take them; none when all are done, and for others.
+    """Return the steps of the viewer's organisation, for those who can take them; none when all are done, and for others.
 
     `requests` is how many were asked in the days that the page shows.
     """

@@ -7,6 +7,10 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import TeamRecord
+from api.operations.refusals import refusal_as_json
+from api.teams.change import put_team
+from api.web.gateway import Gateway
+from api.web.reading import reading
 from cost.budgets.store import BudgetStore
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
@@ -14,9 +18,8 @@ from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US
-from dashboards.refusals.refused import refusal_as_json, refusals_table
 from dashboards.requests.page import key_names, rows_of
-from dashboards.teams.change import put_team
+from dashboards.requests.refusals_table import refusals_table
 from dashboards.teams.figures import (
     DAYS,
     HABITS,
@@ -39,12 +42,10 @@ from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import cause_words
 from dashboards.web.access import allowed
 from dashboards.web.forms import FormError
-from dashboards.web.gateway import Gateway
 from dashboards.web.period import kept_fields, period_of, presets
-from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
-from selfhosted.prefixes.report import PrefixReport, rates_of, stability
+from selfhosted.prefixes.prefix_report import PrefixReport, rates_of, stability
 from selfhosted.prefixes.store import PrefixStore
 
 router: Final = APIRouter(include_in_schema=False)
@@ -58,13 +59,13 @@ _LATEST_TABLES: Final = frozenset({"speed", "failures"})
 
 @router.get("/dashboard/teams")
 async def teams(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """The viewer's teams; all of the organisation's for those who may read it."""
+    """Show the viewer's teams; all of the organisation's for those who may read it."""
     return await _teams(view)
 
 
 @router.post("/dashboard/teams")
 async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Creates a team by id and name."""
+    """Create a team by id and name."""
     form = await view.form()
     try:
         team_id = form.text("team_id", required=True)
@@ -80,7 +81,7 @@ async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation
 
 @router.get("/dashboard/teams/{team_id}")
 async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """A team's overview."""
+    """Show a team's overview."""
     if view.query.get("table") in _LATEST_TABLES:
         return await latest(view)
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
@@ -124,7 +125,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
 
 @router.get("/dashboard/teams/{team_id}/savings")
 async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
+    """Show the team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
     the rest.
     """
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
@@ -175,7 +176,7 @@ async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 
 async def _check_new(view: PageRequest, team_id: str) -> None:
-    """Raises FormError for an existing id: submitting the form twice, or by accident, must not rename a team."""
+    """Raise FormError for an existing id: submitting the form twice, or by accident, must not rename a team."""
     known = await view.gateway.accounts.teams_of(view.principal.organisation_id)
     if any(team.team_id == team_id for team in known):
         raise FormError("team_id", "Your organisation has a team of this id already.")
@@ -308,7 +309,7 @@ def _scope(view: PageRequest) -> ReadScope:
 
 
 def _figures(usage: Usage) -> dict[str, Any]:
-    """The headline figures."""
+    """Return the headline figures."""
     period, month = usage.period, usage.month
     coming = usage.forecast(usage.month_end_us, HABITS)
     spent = month.known_cost_nanousd

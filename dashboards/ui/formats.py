@@ -39,7 +39,7 @@ def exact_money(nanousd: int | None) -> str:
 
 
 def number(value: float | Decimal | None) -> str:
-    """A count with thousands separators; a fraction with three significant digits."""
+    """Return a count with thousands separators; a fraction with three significant digits."""
     if value is None:
         return UNKNOWN
     if value == int(value):
@@ -48,7 +48,7 @@ def number(value: float | Decimal | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """A count in at most four digits and a letter: 1.24M."""
+    """Return a count in at most four digits and a letter: 1.24M."""
     if value is None:
         return UNKNOWN
     if abs(value) < _EXACT_BELOW:
@@ -60,7 +60,7 @@ def short(value: float | None) -> str:
 
 
 def share(value: float | Decimal | None) -> str:
-    """A share of 1 as a percentage with one decimal. Only exactly 0 and 1 read as 0 % and 100 %."""
+    """Return a share of 1 as a percentage with one decimal. Only exactly 0 and 1 read as 0 % and 100 %."""
     if value is None:
         return UNKNOWN
     percent = Decimal(str(value)) * 100
@@ -72,12 +72,12 @@ def share(value: float | Decimal | None) -> str:
 
 
 def exact_share(value: Decimal | None) -> str:
-    """A share of 1 as a percentage with both decimals that the books have: a promise of 40 % is not kept by 39.99 %."""
+    """Return a share of 1 as a percentage with both decimals that the books have: a promise of 40 % is not kept by 39.99 %."""
     return UNKNOWN if value is None else f"{value * 100:,.2f} %"
 
 
 def seconds(value: float | None) -> str:
-    """A duration in a suitable unit."""
+    """Return a duration in a suitable unit."""
     if value is None:
         return UNKNOWN
     return f"-{_span(-value)}" if value < 0 else _span(value)
@@ -100,7 +100,7 @@ def _two(whole: int, unit: str, rest: int, smaller: str) -> str:
 
 
 def size(value: int | None) -> str:
-    """A number of bytes in a suitable unit."""
+    """Return a number of bytes in a suitable unit."""
     if value is None:
         return UNKNOWN
     for scale, unit in _BYTES:
@@ -110,17 +110,17 @@ def size(value: int | None) -> str:
 
 
 def moment(at_us: int | None) -> str:
-    """A moment in UTC, to the second; the page's script turns it into the viewer's own time."""
+    """Return a moment in UTC, to the second; the page's script turns it into the viewer's own time."""
     return UNKNOWN if at_us is None else f"{_utc(at_us):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def day(at_us: int | None) -> str:
-    """A UTC day."""
+    """Return a UTC day."""
     return UNKNOWN if at_us is None else f"{_utc(at_us):%Y-%m-%d}"
 
 
 def iso(at_us: int) -> str:
-    """A moment in UTC as ISO 8601, with milliseconds."""
+    """Return a moment in UTC as ISO 8601, with milliseconds."""
     return _utc(at_us).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -134,7 +134,7 @@ def _rounded(nanousd: int, places: int) -> Decimal:
 
 
 def _two_digits(nanousd: int) -> str:
-    """An amount of a hundredth of a cent or less, such as a small request's cost, with two significant digits."""
+    """Return an amount of a hundredth of a cent or less, such as a small request's cost, with two significant digits."""
     return f"{_rounded(nanousd, 11 - len(str(nanousd)) if nanousd > 9 else 9):f}"  # noqa: PLR2004 - one digit is left
 
 

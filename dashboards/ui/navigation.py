@@ -80,7 +80,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
 def menu(
     may: Callable[[Right], bool], path: str, team: tuple[str, str] | None, teams: Mapping[str, str]
 ) -> tuple[Group, ...]:
-    """The menu's groups. `team` is the page's team, as id and name; `teams` are the viewer's own, names by id."""
+    """Return the menu's groups. `team` is the page's team, as id and name; `teams` are the viewer's own, names by id."""
     groups: dict[str, list[Entry]] = {}
     shown = team or (next(iter(teams.items())) if len(teams) == 1 else None)
     if shown is not None:
@@ -99,7 +99,7 @@ def menu(
 
 
 def _is_here(path: str, href: str) -> bool:
-    """True if an entry is current: pages below it count, except for overviews, which have other entries' pages below
+    """Return True if an entry is current: pages below it count, except for overviews, which have other entries' pages below
     them.
     """
     overviews = href.count("/") == _OVERVIEW_DEPTH and href.startswith("/dashboard/teams/")

@@ -41,7 +41,7 @@ class Asset(msgspec.Struct, frozen=True):
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """Static files by address."""
+    """Return static files by address."""
     found = {}
     for place in sorted(STATIC.rglob("*")):
         if place.suffix in _KINDS and place.is_file():
@@ -63,7 +63,7 @@ def asset(name: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """The Jinja environment, created once; templates are compiled on first use."""
+    """Return the Jinja environment, created once; templates are compiled on first use."""
     made = Environment(
         loader=FileSystemLoader(_FOLDERS),
         autoescape=True,
@@ -78,5 +78,5 @@ def environment() -> Environment:
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
-    """A template, of a page or a part of one, rendered with a context."""
+    """Return a template, of a page or a part of one, rendered with a context."""
     return environment().get_template(template).render(context)

@@ -57,7 +57,7 @@ class Column(msgspec.Struct, frozen=True):
         return self.kind in _NUMERIC
 
     def cell(self, row: Row) -> Cell:
-        """The CSV cell: exact, and None where unknown."""
+        """Return the CSV cell: exact, and None where unknown."""
         value = row.get(self.key)
         return None if value is None else _EXACT.get(self.kind, _exact)(value)
 
@@ -129,7 +129,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         empty: str = "Nothing here yet.",
         csv: bool = True,
     ) -> "Table":
-        """A table of rows in memory. `query` has the address's parameters; `search` names the columns that are
+        """Return a table of rows in memory. `query` has the address's parameters; `search` names the columns that are
         searched.
         """
         state = _State(query, f"{name}." if name else "", sort, columns)
@@ -173,7 +173,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         empty: str = "Nothing here yet.",
         query: Mapping[str, str] | None = None,
     ) -> "Table":
-        """A table of rows that the database has sorted and paged. With `query`, the address's parameters, headings link
+        """Return a table of rows that the database has sorted and paged. With `query`, the address's parameters, headings link
         to the orders of sortable columns and columns can be chosen.
         """
         shown = tuple(rows)
@@ -227,7 +227,7 @@ class _State:
         self.columns = chosen or tuple(column for column in columns if column.usual)
 
     def choices(self) -> tuple[ColumnChoice, ...]:
-        """A link for each column, where some are not shown to everybody. The last one cannot be taken away."""
+        """Return a link for each column, where some are not shown to everybody. The last one cannot be taken away."""
         if all(column.usual for column in self._every):
             return ()
         shown = {column.key for column in self.columns}
@@ -260,7 +260,7 @@ class _State:
 
 
 def table_asked(query: Mapping[str, str], tables: Mapping[str, Table]) -> Table | None:
-    """The table that the address asks for as CSV, by name, or None."""
+    """Return the table that the address asks for as CSV, by name, or None."""
     return tables.get(query.get("table", "")) if query.get("format") == "csv" else None
 
 

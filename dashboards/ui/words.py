@@ -88,7 +88,7 @@ EVIDENCE_TONES: Final[Mapping[Evidence, str]] = {
 
 
 def evidence_badge(evidence: Evidence) -> tuple[str, str]:
-    """The words and the tone of a badge that says how it is known how good a model is."""
+    """Return the words and the tone of a badge that says how it is known how good a model is."""
     return EVIDENCE_WORDS[evidence].capitalize(), EVIDENCE_TONES[evidence]
 
 
@@ -100,7 +100,7 @@ MARGIN_WORDS: Final[Mapping[str, str]] = {
     "own-filling": "our own, filling up",
     "own-full": "our own without room",
 }
-"""What a margin follows from, by its name in `proxy.plan.marginal_cost`."""
+"""The origin of a margin, by its name in `proxy.plan.marginal_cost`."""
 
 _MARGINS: Final[Mapping[str, str]] = {
     "bought": "It was compared by its price, {margin}.",
@@ -146,7 +146,7 @@ _LABELLED: Final[Mapping[str, str]] = {"escalated": "Escalated", "agreement": "T
 
 
 def reason_label(reason: str) -> str:
-    """A reason in a few words, for a column."""
+    """Return a reason in a few words, for a column."""
     return _REASONS[reason][0] if reason in _REASONS else reason or "Unknown"
 
 
@@ -169,20 +169,20 @@ def margin_words(entry: Entry) -> str:
 
 
 def flag_words(flag: str) -> str:
-    """A flag in words; an unknown one as written."""
+    """Return a flag in words; an unknown one as written."""
     if flag.startswith(UPSTREAM_STATUS):
         return f"its status was {flag.removeprefix(UPSTREAM_STATUS)}"
     return _FLAGS.get(flag, flag.replace("_", " "))
 
 
 def cause_words(cause: str) -> str:
-    """A cause of `cost.reports.latency.failures` as a table cell, capitalised."""
+    """Return a cause of `cost.reports.latency.failures` as a table cell, capitalised."""
     told = flag_words(cause)
     return told[:1].upper() + told[1:]
 
 
 def outcome(request: RecentRequest) -> tuple[str, str]:
-    """The request's outcome for its caller: a few words and a tone."""
+    """Return the request's outcome for its caller: a few words and a tone."""
     told = request.told
     if told.served:
         if told.reason in _LABELLED:
@@ -198,14 +198,14 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
 
 
 def _several(request: RecentRequest) -> str:
-    """Why an answer took several attempts."""
+    """Return the reasons why an answer took several attempts."""
     if any("disputed" in each.flags for each in request.attempts):
         return "Two differed"
     return "Hedged" if request.was_hedged else "Continued" if CONTINUED in request.told.flags else "Fell back"
 
 
 def decision(request: RecentRequest) -> tuple[str, ...]:
-    """The request's story: two or three sentences for each attempt, and one on cost."""
+    """Return the request's story: two or three sentences for each attempt, and one on cost."""
     asked = _request_sentence(request.attempts[0])
     told = [
         (because(entry), margin_words(entry), ended(entry, goes_on=goes_on))
@@ -245,7 +245,7 @@ def ended(entry: Entry, *, goes_on: bool = False) -> str:
 
 
 def money_words(request: RecentRequest) -> str:
-    """The request's cost, and the baseline's."""
+    """Return the request's cost, and the baseline's."""
     cost, baseline, told = request.cost_nanousd, request.baseline_nanousd, request.told
     if cost is None:
         return "What it cost is unknown, because a model without a price was asked; so what was saved is unknown, too."

@@ -1,1 +1,1 @@
-"""Shared by pages and APIs: authorisation, forms, bodies, parameters, and the running gateway's parts."""
+"""Shared by the pages: authorisation, sessions, forms, views and error pages."""

@@ -2,22 +2,21 @@
 
 import hmac
 import logging
-from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from accounts.access import Right, may
 from accounts.errors import UnknownTeam
 from accounts.people.sessions import Session
 from accounts.store import TeamRecord
+from api.web.gateway import Gateway, gateway_of
+from api.web.parameters import check_path
+from api.web.patience import patience
 from dashboards.web.cookie import COOKIE
 from dashboards.web.forms import FORM, Form, read_form
-from dashboards.web.gateway import Gateway, gateway_of
-from dashboards.web.patience import patience
 from dashboards.web.view import PageRequest
 from proxy.errors import CrossSite, DatabaseAway, NotAllowed, NotSignedIn, SignInFirst, TeamNotFound
 
@@ -66,7 +65,7 @@ class Allowed:
         return PageRequest(request, gateway, principal, session, team, names, sent)
 
     def _during_outage(self, request: Request, gateway: Gateway) -> PageRequest:
-        """The request while the database is down: operators may read their pages, to see the outage; all others get
+        """Return the request while the database is down: operators may read their pages, to see the outage; all others get
         DatabaseAway.
         """
         session = remembered_operator(request, gateway)
@@ -76,12 +75,12 @@ class Allowed:
 
 
 def allowed(right: Right) -> Allowed:
-    """The dependency for a right: `view: Annotated[PageRequest, Depends(allowed("team.read"))]`."""
+    """Return the dependency for a right: `view: Annotated[PageRequest, Depends(allowed("team.read"))]`."""
     return Allowed(right)
 
 
 async def session_of(request: Request, gateway: Gateway) -> Session | None:
-    """The request's session, or None. Raises DatabaseAway."""
+    """Return the request's session, or None. Raises DatabaseAway."""
     cookie = request.cookies.get(COOKIE)
     # Automatic refreshes must not extend the session.
     by_hand = request.headers.get("hx-request") != "true"
@@ -96,21 +95,15 @@ async def session_of(request: Request, gateway: Gateway) -> Session | None:
 
 
 def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
-    """The cached session of an operator, for while the database is down; None for others."""
+    """Return the cached session of an operator, for while the database is down; None for others."""
     session = gateway.sessions.remembered(request.cookies.get(COOKIE, ""))
     if session is None or not may(session.principal(gateway.operator), "operations.read"):
         return None
     return session
 
 
-def check_path(request: Request) -> None:
-    """Raises HTTPException (404) for a NUL in the path: no name has one, and PostgreSQL would fail on it."""
-    if "\x00" in request.scope["path"]:
-        raise HTTPException(HTTPStatus.NOT_FOUND)
-
-
 def check_origin(request: Request) -> None:
-    """Raises CrossSite for a request that another site initiated. Browsers without the headers are covered by the CSRF
+    """Raise CrossSite for a request that another site initiated. Browsers without the headers are covered by the CSRF
     token.
     """
     site = request.headers.get("sec-fetch-site")
@@ -124,7 +117,7 @@ def check_origin(request: Request) -> None:
 
 
 async def _checked_form(request: Request, session: Session) -> Form | None:
-    """The form, after verifying the session's CSRF token in a header or field. Raises CrossSite."""
+    """Return the form, after verifying the session's CSRF token in a header or field. Raises CrossSite."""
     is_form = request.headers.get("content-type", "").startswith(FORM)
     form = await read_form(request) if is_form else None
     given = request.headers.get(CSRF_HEADER) or (form.text("csrf") if form is not None else "")

@@ -27,13 +27,13 @@ _TITLES: Final = {
 
 
 def is_page(request: Request) -> bool:
-    """True if the request is for a page, so that errors are pages too."""
+    """Return True if the request is for a page, so that errors are pages too."""
     path: str = request.scope["path"]
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
 def error_page(error: Exception, status: int, message: str, retry_after: str | None = None) -> Response:
-    """The error page; for SignInFirst a redirect to the sign-in form."""
+    """Return the error page; for SignInFirst a redirect to the sign-in form."""
     if isinstance(error, SignInFirst):
         return RedirectResponse(error.where, status_code=303, headers={"cache-control": "no-store", **SAFE})
     title = _TITLES.get(status, "Something went wrong" if status >= _OURS else "That cannot be done")

@@ -27,7 +27,7 @@ _log = logging.getLogger("weighbridge.app")
 
 
 def add_error_replies(app: FastAPI) -> None:
-    """Registers one reply for each kind of failure: OpenAI's error shape for programs, a page for people."""
+    """Register one reply for each kind of failure: OpenAI's error shape for programs, a page for people."""
     app.add_exception_handler(Refused, _error_reply)
     app.add_exception_handler(AccountsError, _error_reply)
     app.add_exception_handler(RequestValidationError, _invalid_reply)
@@ -53,7 +53,7 @@ async def _error_reply(request: Request, error: Exception) -> Response:
 
 
 async def _form_reply(request: Request, error: Exception) -> Response:
-    """A page that does not show its form again says at least what was wrong."""
+    """Show at least what was wrong, on a page that does not show its form again."""
     assert isinstance(error, FormError)  # noqa: S101 - registered for exactly this
     return await _error_reply(request, BadRequest(f"`{error.field}` is not valid: {error.message}", param=error.field))
 
@@ -92,7 +92,7 @@ async def _http_reply(request: Request, error: Exception) -> Response:
 
 
 def _hint(router: Router, method: str, path: str) -> str:
-    """What was probably meant by an address that is none: `/v1` left out, written twice, or a `/` at the end."""
+    """Guess what was meant by an address that is none: `/v1` left out, written twice, or a `/` at the end."""
     if path == "/":
         return f" The API begins at /v1, the pages at {PREFIX}."
     meant = f"/v1{_BEFORE.sub('', path).rstrip('/')}"

@@ -46,7 +46,7 @@ class Form:
         return {name: values[-1] for name, values in self._fields.items() if name != "csrf"}
 
     def text(self, name: str, *, most: int = 200, required: bool = False) -> str:
-        """A field's value, stripped; '' when it is missing."""
+        """Return a field's value, stripped; '' when it is missing."""
         value = (self._fields.get(name) or [""])[-1].strip()
         if required and not value:
             raise FormError(name, "This is needed.")
@@ -55,7 +55,7 @@ class Form:
         return value
 
     def secret(self, name: str, *, most: int = 1_024) -> str:
-        """A field's value exactly as entered, for passwords."""
+        """Return a field's value exactly as entered, for passwords."""
         value = (self._fields.get(name) or [""])[-1]
         if len(value) > most:
             raise FormError(name, f"At most {most} characters.")
@@ -66,7 +66,7 @@ class Form:
         return tuple(value.strip() for value in self._fields.get(name, [])[:most] if value.strip())
 
     def flag(self, name: str) -> bool:
-        """True if a checkbox is ticked."""
+        """Return True if a checkbox is ticked."""
         return bool(self._fields.get(name))
 
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
@@ -77,11 +77,11 @@ class Form:
         return value
 
     def number(self, name: str) -> str:
-        """A number's text, without a dollar sign before it and commas between its thousands."""
+        """Return a number's text, without a dollar sign before it and commas between its thousands."""
         return ungrouped(self.text(name, most=40))
 
     def whole(self, name: str, *, least: int, most: int) -> int | None:
-        """A whole number from `least` to `most`, or None when the field is empty."""
+        """Return a whole number from `least` to `most`, or None when the field is empty."""
         value = self.number(name)
         if not value:
             return None
@@ -91,7 +91,7 @@ class Form:
         return int(value)
 
     def decimal(self, name: str, *, least: Decimal = Decimal(0), most: Decimal = Decimal(10) ** 9) -> Decimal | None:
-        """A decimal number from `least` to `most`, or None when the field is empty."""
+        """Return a decimal number from `least` to `most`, or None when the field is empty."""
         value = self.number(name)
         if not value:
             return None
@@ -105,13 +105,13 @@ class Form:
 
 
 def ungrouped(text: str) -> str:
-    """Returns `$1,234.50` as `1234.50`. What is grouped otherwise stays as it is: `1,5` may mean one and a half."""
+    """Return `$1,234.50` as `1234.50`. What is grouped otherwise stays as it is: `1,5` may mean one and a half."""
     plain = text.strip().removeprefix("$")
     return plain.replace(",", "") if _GROUPED.fullmatch(plain) else plain
 
 
 async def read_form(request: Request) -> Form:
-    """The body as a form. Raises BodyTooLarge, UploadTimeout, or BadRequest, also when its sender goes before its end."""
+    """Return the body as a form. Raises BodyTooLarge, UploadTimeout, or BadRequest, also when its sender goes before its end."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != FORM:
         raise BadRequest(f"Send a form as {FORM}.")
     try:

@@ -18,7 +18,7 @@ SAFE: Final = {
 
 
 def new_nonce() -> str:
-    """A content security policy nonce, one for each page."""
+    """Return a content security policy nonce, one for each page."""
     return secrets.token_urlsafe(16)
 
 

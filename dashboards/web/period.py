@@ -60,7 +60,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
         return self.first if self.days == 1 else f"{self.first} to {self.last}"
 
     def within(self, now_us: int) -> str:
-        """The period as a sentence goes on with it: `in the last 30 days`, `in October 2026`, `on 2026-10-05`."""
+        """Return the period as a sentence goes on with it: `in the last 30 days`, `in October 2026`, `on 2026-10-05`."""
         if self.start_us <= now_us < self.end_us <= now_us + DAY_US:
             return "today" if self.days == 1 else f"in the last {self.days} days"
         told = self.told
@@ -70,7 +70,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def period_of(query: Mapping[str, str], now_us: int, *, usual_days: int = _MONTH_DAYS) -> Period:
-    """The period of an address; the last `usual_days`, today included, where it names none or an invalid one."""
+    """Return the period of an address; the last `usual_days`, today included, where it names none or an invalid one."""
     usual = _last_days(now_us, usual_days)
     try:
         return _parse(query, usual)
@@ -129,7 +129,7 @@ def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[
 
 
 def kept_fields(query: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The address's other parameters, as hidden fields for the form that chooses days."""
+    """Return the address's other parameters, as hidden fields for the form that chooses days."""
     return [(name, value) for name, value in query.items() if name not in _OWN]
 
 
@@ -138,12 +138,12 @@ def _same_days(one: Period, other: Period) -> bool:
 
 
 def whole_organisation(view: PageRequest) -> ReadScope:
-    """The viewer's whole organisation."""
+    """Return the viewer's whole organisation."""
     return ReadScope(organisation_id=view.principal.organisation_id, team_id=None)
 
 
 async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]:
-    """The organisation, or the one of its teams that the address names. Raises TeamNotFound."""
+    """Return the organisation, or the one of its teams that the address names. Raises TeamNotFound."""
     scope, team_id = whole_organisation(view), view.query.get("team", "")
     if not team_id:
         return scope, None

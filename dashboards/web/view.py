@@ -17,13 +17,13 @@ from accounts.access import Principal, Right, may
 from accounts.audit.entry import Actor
 from accounts.people.sessions import Session
 from accounts.store import TeamRecord
+from api.web.address import address_of
+from api.web.gateway import Gateway, gateway_of
 from cost.times import wall_us
 from dashboards.ui.navigation import menu
 from dashboards.ui.rendering import render
 from dashboards.ui.tables import Table, table_asked
-from dashboards.web.address import address_of
 from dashboards.web.forms import Form, read_form
-from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.headers import new_nonce, page_headers
 
 TOLD_COOKIE: Final = "__Host-weighbridge-told"
@@ -79,15 +79,15 @@ class PageRequest(NamedTuple):
         return self.request.headers.get("hx-request") == "true"
 
     def may(self, right: Right) -> bool:
-        """True if the viewer has a right, in the address's team where there is one."""
+        """Return True if the viewer has a right, in the address's team where there is one."""
         return may(self.principal, right, team_id=self.team.team_id if self.team else None)
 
     async def form(self) -> Form:
-        """The submitted form; its CSRF token is verified already."""
+        """Return the submitted form; its CSRF token is verified already."""
         return self.sent or await read_form(self.request)
 
     def page(self, template: str, *, title: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A whole page."""
+        """Return a whole page."""
         told = notice_of(self.request)
         page = shown(
             template,
@@ -113,13 +113,13 @@ class PageRequest(NamedTuple):
         return page
 
     def part(self, template: str, **context: Any) -> HTMLResponse:
-        """A fragment, which the page's script inserts."""
+        """Return a fragment, which the page's script inserts."""
         return shown(
             template, {**context, "view": self, "csrf": self.session.csrf, "title": "", "principal": self.principal}
         )
 
     def redirect(self, path: str, told: str = "", tone: str = "good") -> Response:
-        """A redirect to another of our pages, which shows `told` once."""
+        """Return a redirect to another of our pages, which shows `told` once."""
         reply = RedirectResponse(path, status_code=303)
         if told:
             kept = base64.urlsafe_b64encode(msgspec.json.encode(Notice(told[:_MAX_TOLD], tone))).decode()
@@ -128,11 +128,11 @@ class PageRequest(NamedTuple):
         return reply
 
     def csv(self, filename: str, text: str) -> Response:
-        """A CSV download."""
+        """Return a CSV download."""
         return Response(text, media_type=_CSV, headers=_file_headers(filename))
 
     def csv_asked(self, filename: str, *tables: Table) -> Response | None:
-        """The CSV of one of these tables when the address asks for it, otherwise None."""
+        """Return the CSV of one of these tables when the address asks for it, otherwise None."""
         found = table_asked(self.query, {table.name: table for table in tables})
         return None if found is None else TableFile(found, _file_headers(f"{filename}.csv"))
 
@@ -148,7 +148,7 @@ class TableFile(Response):
         self._reply_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Renders and sends the file."""
+        """Render and send the file."""
         text = await asyncio.to_thread(self._table.csv)
         await Response(text, media_type=_CSV, headers=self._reply_headers)(scope, receive, send)
 
@@ -158,7 +158,7 @@ def _file_headers(filename: str) -> dict[str, str]:
 
 
 def shown(template: str, context: Mapping[str, Any], *, status: int = 200, form_targets: str = "") -> HTMLResponse:
-    """A page with its security headers; no session needed."""
+    """Return a page with its security headers; no session needed."""
     nonce = new_nonce()
     text = render(template, {"nonce": nonce, **context})
     return HTMLResponse(text, status, page_headers(nonce, form_targets=form_targets))
@@ -167,13 +167,13 @@ def shown(template: str, context: Mapping[str, Any], *, status: int = 200, form_
 def shown_to_anybody(
     template: str, *, title: str, status: int = 200, form_targets: str = "", **context: Any
 ) -> HTMLResponse:
-    """A page without a menu, for viewers who are not signed in."""
+    """Return a page without a menu, for viewers who are not signed in."""
     whole = {"csrf": "", "told": None, "menu": (), "path": "", **context, "title": title}
     return shown(template, whole, status=status, form_targets=form_targets)
 
 
 def notice_of(request: Request) -> Notice | None:
-    """The message that the previous reply left in a cookie, or None."""
+    """Return the message that the previous reply left in a cookie, or None."""
     kept = request.cookies.get(TOLD_COOKIE, "")
     if not kept or len(kept) > 4 * _MAX_TOLD:
         return None
@@ -184,5 +184,5 @@ def notice_of(request: Request) -> Notice | None:
 
 
 def client_address(request: Request) -> str:
-    """The client's IP address; X-Forwarded-For is trusted from `sign_in.trusted_proxies` alone."""
+    """Return the client's IP address; X-Forwarded-For is trusted from `sign_in.trusted_proxies` alone."""
     return address_of(request, gateway_of(request).config().sign_in.trusted_proxies)

@@ -13,7 +13,7 @@ _OK: Final = 200
 
 
 def key_of(path: Path) -> str:
-    """Reads the API key from the file, or from standard input for `-`. A key is never passed on a command line."""
+    """Read the API key from the file, or from standard input for `-`. A key is never passed on a command line."""
     key = (sys.stdin.read(4096) if str(path) == "-" else path.read_text(encoding="utf-8")).strip()
     if not key or not key.isascii() or not key.isprintable():
         fail("--key-file holds no key", USAGE)
@@ -21,7 +21,7 @@ def key_of(path: Path) -> str:
 
 
 async def asked(url: str, path: str, key: str) -> dict[str, Any]:
-    """Returns the gateway's answer to GET `path` at `url`; exits the program with the reason when there is none."""
+    """Return the gateway's answer to GET `path` at `url`; exit the program with the reason when there is none."""
     try:
         return await asked_again(url, path, key)
     except NotAnswered as error:
@@ -29,7 +29,7 @@ async def asked(url: str, path: str, key: str) -> dict[str, Any]:
 
 
 class NotAnswered(Exception):
-    """Raised when the gateway gave no usable answer; the message says why."""
+    """The error of a gateway that gave no usable answer; the message says why."""
 
     def __init__(self, message: str, *, is_usage: bool = False) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ async def asked_again(url: str, path: str, key: str) -> dict[str, Any]:
 async def exchanged(
     url: str, path: str, key: str, *, method: str = "GET", body: Any = None, timeout_s: float = _TIMEOUT_S
 ) -> dict[str, Any]:
-    """The gateway's answer to one request. `body` is JSON, or an aiohttp form. Raises NotAnswered."""
+    """Return the gateway's answer to one request. `body` is JSON, or an aiohttp form. Raises NotAnswered."""
     import aiohttp
 
     check_address(url)
@@ -68,7 +68,7 @@ async def exchanged(
 
 
 def check_address(url: str) -> None:
-    """Raises NotAnswered for what is no gateway's address."""
+    """Raise NotAnswered for what is no gateway's address."""
     if not url.startswith(("http://", "https://")) or "@" in url:
         raise NotAnswered("--url begins with http:// or https://, and has no user", is_usage=True)
 

@@ -1,7 +1,6 @@
 """`weighbridge audit`: who changed what, and whether the log of it is as it was written; and how commands write it."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 import math
 import sys
 from collections.abc import AsyncIterator
@@ -11,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from gateway.commands.shared import USAGE, fail, open_engine, print_json, read_config
+from gateway.commands.shared import USAGE, JsonOption, fail, open_engine, print_json, read_config
+from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from accounts.audit.entry import Actor, Entry
     from accounts.audit.log import AuditLog, Change, Filters, Scope
-    from accounts.audit.verify import Anchor, VerifyResult
+    from accounts.audit.verify import VerifyResult
 
 audit_app = typer.Typer(
     help="The audit log: who changed what, and whether it is as it was written.",
@@ -38,7 +38,7 @@ _BROKEN = 1
 
 
 @audit_app.command("list")
-def list_entries(
+async def list_entries(
     *,
     organisation: OrganisationOption = None,
     actor: ActorOption = "",
@@ -51,14 +51,18 @@ def list_entries(
     before: Annotated[
         int | None, typer.Option(min=1, metavar="NUMBER", help="Only entries before this one, to go on reading.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List entries, the newest first."""
-    from accounts.audit.log import Scope
-    from dashboards.audit.listing import entry_as_json
+    from accounts.audit.log import AuditLog, Scope
+    from api.audit.listing import entry_as_json
 
     filters = _filters(actor, action, object_, team, first_day, last_day)
-    found = asyncio.run(_page(Scope(organisation_id=organisation), filters, before, limit))
+    scope = Scope(organisation_id=organisation)
+    async with open_engine() as engine:
+        # Who asks on the command line waits until all of it was looked through.
+        page = await AuditLog(engine).search(scope, filters, before_number=before, limit=limit, most_s=math.inf)
+    found = page.entries
     if as_json:
         print_json([entry_as_json(entry) for entry in found])
     elif found:
@@ -68,7 +72,7 @@ def list_entries(
 
 
 @audit_app.command("export")
-def export(
+async def export(
     *,
     organisation: OrganisationOption = None,
     actor: ActorOption = "",
@@ -91,15 +95,15 @@ def export(
     filters = _filters(actor, action, object_, team, first_day, last_day)
     scope = Scope(organisation_id=organisation)
     if output is None:
-        asyncio.run(_exported(scope, filters, kind, sys.stdout.buffer))
+        await _exported(scope, filters, kind, sys.stdout.buffer)
         return
     with output.open("xb") as file:
-        asyncio.run(_exported(scope, filters, kind, file))
+        await _exported(scope, filters, kind, file)
     typer.echo(f"wrote {output}", err=True)
 
 
 @audit_app.command("verify")
-def verify(
+async def verify(
     *,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An export as ndjson; otherwise the database is looked at.")
@@ -114,19 +118,21 @@ def verify(
             help="An entry's hash that was noted elsewhere: from an earlier verification, an export or the server's log.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check that no entry was changed, removed, put in or moved. Ends with status 1 where one was.
 
     Who can write to the database can write a whole new chain: only a hash that was noted elsewhere (`--head`) shows that.
     """
+    from accounts.audit.log import AuditLog
     from accounts.audit.verify import parse_anchor, verify_lines
 
     anchors = [parse_anchor(text) for text in head or ()]
     if part and file is None:
         fail("--part goes with --file: the database has all entries", USAGE)
     if file is None:
-        verdict = asyncio.run(_verified(anchors))
+        async with open_engine() as engine:
+            verdict = await AuditLog(engine).verify(anchors)
     else:
         with file.open("rb") as lines:
             verdict = verify_lines(lines, anchors, part=part)
@@ -139,7 +145,7 @@ def verify(
 
 
 def console(organisation_id: str) -> "Actor":
-    """The actor of a command: the user of this command line, as the operating system knows them."""
+    """Return the actor of a command: the user of this command line, as the operating system knows them."""
     import os
     import pwd
     import socket
@@ -161,7 +167,7 @@ def console(organisation_id: str) -> "Actor":
 async def audited(
     engine: "AsyncEngine", action: str, organisation_id: str = "default", *, team_id: str = "", reason: str = ""
 ) -> "AsyncIterator[Change]":
-    """Runs a command's change and its audit entry in one transaction. Where the owner is known only inside, `tell`
+    """Run a command's change and its audit entry in one transaction. Where the owner is known only inside, `tell`
     names it.
     """
     async with log_of(engine).change(console(organisation_id), action, team_id=team_id, reason=reason) as change:
@@ -171,14 +177,14 @@ async def audited(
 async def note(
     engine: "AsyncEngine", owner: str, action: str, object_kind: str, object_id: str, after: dict[str, Any]
 ) -> None:
-    """Adds an audit entry for something already done, such as postings, which have transactions of their own in the
+    """Add an audit entry for something already done, such as postings, which have transactions of their own in the
     ledger.
     """
     await log_of(engine).note(console(owner), action, object_kind, object_id, after=after)
 
 
 def operators(config: Path | None = None) -> str:
-    """The organisation that runs the gateway; its log holds entries on what concerns all organisations."""
+    """Return the organisation that runs the gateway; its log holds entries on what concerns all organisations."""
     from gateway.configuration.settings import read_environment
 
     if config is None and read_environment().config is None:
@@ -189,7 +195,7 @@ def operators(config: Path | None = None) -> str:
 
 
 def log_of(engine: "AsyncEngine") -> "AuditLog":
-    """The audit log without terminal output: a server's log prints the hashes of entries, and its next one includes
+    """Return the audit log without terminal output: a server's log prints the hashes of entries, and its next one includes
     those of commands.
     """
     import logging
@@ -203,7 +209,7 @@ def log_of(engine: "AsyncEngine") -> "AuditLog":
 
 
 def _filters(actor: str, action: str, object_: str, team: str, first_day: str, last_day: str) -> "Filters":
-    from dashboards.audit.listing import BadFilter, filters_from
+    from api.audit.listing import BadFilter, filters_from
 
     given = {"actor": actor, "action": action, "object": object_, "team": team, "from": first_day, "to": last_day}
     try:
@@ -212,30 +218,14 @@ def _filters(actor: str, action: str, object_: str, team: str, first_day: str, l
         fail(f"--{error.param}: {error}", USAGE)
 
 
-async def _page(scope: "Scope", filters: "Filters", before: int | None, limit: int) -> "list[Entry]":
-    from accounts.audit.log import AuditLog
-
-    async with open_engine() as engine:
-        # Who asks on the command line waits until all of it was looked through.
-        found = await AuditLog(engine).search(scope, filters, before_number=before, limit=limit, most_s=math.inf)
-        return found.entries
-
-
 async def _exported(scope: "Scope", filters: "Filters", kind: str, file: BinaryIO) -> None:
     from accounts.audit.log import AuditLog
-    from dashboards.audit.listing import pieces
+    from api.audit.listing import pieces
 
     async with open_engine() as engine:
         async for piece in pieces(AuditLog(engine), scope, filters, kind):
             file.write(piece)
     file.flush()
-
-
-async def _verified(anchors: "list[Anchor]") -> "VerifyResult":
-    from accounts.audit.log import AuditLog
-
-    async with open_engine() as engine:
-        return await AuditLog(engine).verify(anchors)
 
 
 def _plain(verdict: "VerifyResult") -> dict[str, Any]:
@@ -249,8 +239,6 @@ def _plain(verdict: "VerifyResult") -> dict[str, Any]:
 
 
 def _print_verdict(verdict: "VerifyResult") -> None:
-    from gateway.table import counted
-
     for each in verdict.breaks:
         typer.echo(f"entry {each.number}: {each.what}", err=True)
     entries = counted(verdict.entries, "entry", "entries")
@@ -262,9 +250,8 @@ def _print_verdict(verdict: "VerifyResult") -> None:
 
 
 def _print(found: "list[Entry]") -> None:
+    from api.audit.listing import name_of
     from cost.times import iso
-    from dashboards.audit.listing import name_of
-    from gateway.table import print_table
 
     rows = [
         [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.commands.shared import FAILED, USAGE, JsonOption, fail, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -46,7 +47,7 @@ class _Site:
         self.key = key_of(key_file)
 
     async def ask(self, path: str, *, method: str = "GET", body: Any = None, timeout_s: float = 30.0) -> dict[str, Any]:
-        """The gateway's answer; ends the program with the reason when there is none."""
+        """Return the gateway's answer; end the program with the reason when there is none."""
         from gateway.commands.asking import NotAnswered, exchanged
 
         try:
@@ -54,12 +55,9 @@ class _Site:
         except NotAnswered as error:
             fail(str(error), USAGE if error.is_usage else FAILED)
 
-    def now(self, path: str, *, method: str = "GET", body: Any = None) -> dict[str, Any]:
-        return asyncio.run(self.ask(path, method=method, body=body))
-
 
 @batch_app.command("submit")
-def submit(
+async def submit(
     file: Annotated[Path, typer.Argument(help="One request a line, as OpenAI's batches want it.")],
     *,
     url: UrlOption = _HERE,
@@ -83,22 +81,20 @@ def submit(
         "priority": priority,
         **({} if callback_url is None else {"callback_url": callback_url}),
     }
-    batch = asyncio.run(_submitted(site, file, asked, follow=follow))
+    batch = await _submitted(site, file, asked, follow=follow)
     _tell(batch, as_json=as_json)
     _fail_unless_completed(batch, follow=follow)
 
 
 @batch_app.command("list")
-def list_batches(
+async def list_batches(
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many, the newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the team's batches."""
-    from gateway.table import print_table
-
-    found = _Site(url, key_file).now(f"/v1/batches?limit={limit}")["data"]
+    found = (await _Site(url, key_file).ask(f"/v1/batches?limit={limit}"))["data"]
     if as_json:
         print_json(found)
     elif not found:
@@ -112,7 +108,7 @@ def list_batches(
 
 
 @batch_app.command("show")
-def show(
+async def show(
     batch: IdArgument,
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
@@ -123,19 +119,21 @@ def show(
 ) -> None:
     """Show how far a batch is, and what was wrong with its file."""
     site = _Site(url, key_file)
-    found = asyncio.run(_followed(site, _sound(batch)) if follow else site.ask(f"/v1/batches/{_sound(batch)}"))
+    found = await (_followed(site, _sound(batch)) if follow else site.ask(f"/v1/batches/{_sound(batch)}"))
     _tell(found, as_json=as_json)
     _fail_unless_completed(found, follow=follow)
 
 
 @batch_app.command("cancel")
-def cancel(batch: IdArgument, url: UrlOption = _HERE, key_file: KeyOption = None, as_json: JsonOption = False) -> None:
+async def cancel(
+    batch: IdArgument, url: UrlOption = _HERE, key_file: KeyOption = None, as_json: JsonOption = False
+) -> None:
     """Begin no more of a batch's requests."""
-    _tell(_Site(url, key_file).now(f"/v1/batches/{_sound(batch)}/cancel", method="POST"), as_json=as_json)
+    _tell(await _Site(url, key_file).ask(f"/v1/batches/{_sound(batch)}/cancel", method="POST"), as_json=as_json)
 
 
 @batch_app.command("download")
-def download(
+async def download(
     batch: IdArgument,
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
@@ -144,7 +142,7 @@ def download(
     """Write a batch's output and error files. A download that was broken off goes on where it stopped."""
     site = _Site(url, key_file)
     to.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_downloaded(site, _sound(batch), to))
+    await _downloaded(site, _sound(batch), to)
 
 
 async def _submitted(site: _Site, file: Path, asked: dict[str, Any], *, follow: bool) -> dict[str, Any]:
@@ -160,7 +158,7 @@ async def _submitted(site: _Site, file: Path, asked: dict[str, Any], *, follow: 
 
 
 async def _followed(site: _Site, batch_id: str) -> dict[str, Any]:
-    """Shows a progress bar until the batch has ended; returns it as it was then."""
+    """Show a progress bar until the batch has ended; return it as it was then."""
     with _bar() as bar:
         task = bar.add_task("validating", total=None)
         while True:
@@ -185,7 +183,7 @@ async def _downloaded(site: _Site, batch_id: str, folder: Path) -> None:
 
 
 async def _fetched(site: _Site, file_id: str, path: Path) -> None:
-    """Writes a file beside its final name first, and goes on with what is there."""
+    """Write a file beside its final name first, and go on with what is there."""
     import aiohttp
 
     from gateway.commands.asking import NotAnswered, check_address
@@ -220,7 +218,7 @@ async def _written(reply: Any, part: Path, *, anew: bool, start: int) -> None:
 
 
 def _bar() -> "Progress":
-    """A progress bar on standard error; none where that is no terminal."""
+    """Return a progress bar on standard error; none where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -248,7 +246,7 @@ def _tell(batch: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _fail_unless_completed(batch: dict[str, Any], *, follow: bool) -> None:
-    """Who waited for the end learns from the exit status whether there are results."""
+    """Exit with a status that tells who waited for the end whether there are results."""
     if follow and batch["status"] != "completed":
         raise typer.Exit(FAILED)
 
@@ -265,7 +263,7 @@ def _when(seconds: int | None) -> str:
 
 
 def _sound(batch: str) -> str:
-    """An id that may stand in an address."""
+    """Return an id that may stand in an address."""
     if _ID.fullmatch(batch) is None:
         fail("a batch's id has letters, digits, `_` and `-`", USAGE)
     return batch

@@ -1,13 +1,15 @@
 """`weighbridge budgets`: what organisations, teams, keys and tags may spend, and how much of it is left."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.budgets.budget import OnExhausted, Scope
+from cost.budgets.periods import Period
 from gateway.commands.shared import fail, open_engine, print_json, read_config
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,26 +20,22 @@ budgets_app = typer.Typer(
     help="What may be spent in a day, a week or a month.", no_args_is_help=True, rich_markup_mode=None
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with exact amounts as text.")]
-ScopeArgument = Annotated[Literal["organisation", "team", "key", "tag"], typer.Argument(help="Whose money it is.")]
+ScopeArgument = Annotated[Scope, typer.Argument(help="Whose money it is.")]
 IdArgument = Annotated[str, typer.Argument(metavar="BUDGET_ID", help="From `budgets list`.")]
 _WIDE = 6
 
 
 @budgets_app.command("list")
-def list_budgets(
+async def list_budgets(
     organisation: Annotated[str | None, typer.Option(help="Only this organisation's.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List budgets with what is spent of each."""
+    from cost.budgets.store import BudgetStore
 
-    async def read() -> "list[BudgetStatus]":
-        from cost.budgets.store import BudgetStore
-
-        async with open_engine() as engine:
-            store = BudgetStore(engine)
-            return await (store.all() if organisation is None else store.of_organisation(organisation))
-
-    found = asyncio.run(read())
+    async with open_engine() as engine:
+        store = BudgetStore(engine)
+        found = await (store.all() if organisation is None else store.of_organisation(organisation))
     if as_json:
         print_json([_plain(each) for each in found])
     elif found:
@@ -47,16 +45,13 @@ def list_budgets(
 
 
 @budgets_app.command("show")
-def show_budget(budget_id: IdArgument, as_json: JsonOption = False) -> None:
+async def show_budget(budget_id: IdArgument, as_json: JsonOption = False) -> None:
     """Show one budget."""
+    from cost.budgets.store import BudgetStore
 
-    async def read() -> "BudgetStatus":
-        from cost.budgets.store import BudgetStore
-
-        async with open_engine() as engine:
-            return await BudgetStore(engine).get(budget_id)
-
-    found = _plain(asyncio.run(read()))
+    async with open_engine() as engine:
+        status = await BudgetStore(engine).get(budget_id)
+    found = _plain(status)
     if as_json:
         print_json(found)
         return
@@ -65,15 +60,15 @@ def show_budget(budget_id: IdArgument, as_json: JsonOption = False) -> None:
 
 
 @budgets_app.command("set")
-def set_budget(
+async def set_budget(
     scope: ScopeArgument,
     scope_id: Annotated[str, typer.Argument(metavar="ID", help="Its id; of a tag, the tag.")],
     *,
-    period: Annotated[Literal["day", "week", "month"], typer.Option(help="UTC; weeks begin on Monday.")],
+    period: Annotated[Period, typer.Option(help="UTC; weeks begin on Monday.")],
     limit: Annotated[str, typer.Option(metavar="USD", help="Dollars in each period, such as 500 or 0.25.")],
     hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
     on_exhausted: Annotated[
-        Literal["refuse", "downgrade"],
+        OnExhausted,
         typer.Option(
             help="downgrade: a spent soft budget sends requests to the cheapest capable model; a hard one tries that before it refuses."
         ),
@@ -85,36 +80,33 @@ def set_budget(
     as_json: JsonOption = False,
 ) -> None:
     """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
+    from api.budgets.change import audit_record as state
+    from cost.budgets.budget import Budget, limit_from_usd, tag_id
+    from cost.budgets.store import BudgetStore, new_budget_id
+    from gateway.commands.audit import audited
+
     _check_webhook(webhook)
 
-    async def write() -> "BudgetStatus":
-        from cost.budgets.budget import Budget, limit_from_usd, tag_id
-        from cost.budgets.store import BudgetStore, new_budget_id
-        from dashboards.budgets.change import audit_record as state
-        from gateway.commands.audit import audited
-
-        async with open_engine() as engine:
-            owner, team_id = await _owner_of(engine, scope, scope_id, organisation)
-            wanted = Budget(
-                budget_id=new_budget_id(),
-                organisation_id=owner,
-                scope=scope,
-                scope_id=tag_id(owner, scope_id) if scope == "tag" else scope_id,
-                period=period,
-                kind="hard" if hard else "soft",
-                limit_nanousd=limit_from_usd(limit),
-                on_exhausted=on_exhausted,
-                webhook=webhook,
-            )
-            async with audited(engine, "budget.set", owner, team_id=team_id) as change:
-                store = BudgetStore(change.within)
-                before = {each.budget.budget_id: each.budget for each in await store.of_organisation(owner)}
-                kept = await store.set(wanted)
-                was = before.get(kept.budget_id)
-                change.tell("budget", kept.budget_id, None if was is None else state(was), state(kept))
-            return await BudgetStore(engine).get(kept.budget_id)
-
-    made = asyncio.run(write())
+    async with open_engine() as engine:
+        owner, team_id = await _owner_of(engine, scope, scope_id, organisation)
+        wanted = Budget(
+            budget_id=new_budget_id(),
+            organisation_id=owner,
+            scope=scope,
+            scope_id=tag_id(owner, scope_id) if scope == "tag" else scope_id,
+            period=period,
+            kind="hard" if hard else "soft",
+            limit_nanousd=limit_from_usd(limit),
+            on_exhausted=on_exhausted,
+            webhook=webhook,
+        )
+        async with audited(engine, "budget.set", owner, team_id=team_id) as change:
+            store = BudgetStore(change.within)
+            before = {each.budget.budget_id: each.budget for each in await store.of_organisation(owner)}
+            kept = await store.set(wanted)
+            was = before.get(kept.budget_id)
+            change.tell("budget", kept.budget_id, None if was is None else state(was), state(kept))
+        made = await BudgetStore(engine).get(kept.budget_id)
     if as_json:
         print_json(_plain(made))
     else:
@@ -122,26 +114,23 @@ def set_budget(
 
 
 @budgets_app.command("remove")
-def remove_budget(budget_id: IdArgument) -> None:
+async def remove_budget(budget_id: IdArgument) -> None:
     """Take a budget away. What was spent stays in the books."""
+    from api.budgets.change import audit_record as state
+    from cost.budgets.store import BudgetStore
+    from gateway.commands.audit import audited
 
-    async def remove() -> "Budget":
-        from cost.budgets.store import BudgetStore
-        from dashboards.budgets.change import audit_record as state
-        from gateway.commands.audit import audited
-
-        async with open_engine() as engine, audited(engine, "budget.removed") as change:
-            removed = await BudgetStore(change.within).remove(budget_id)
-            team_id = removed.scope_id if removed.scope == "team" else ""
-            owner = removed.organisation_id
-            change.tell("budget", budget_id, state(removed), None, team_id=team_id, organisation_id=owner)
-            return removed
-
-    typer.echo(f"removed {budget_id}: {_described(asyncio.run(remove()))}")
+    async with open_engine() as engine, audited(engine, "budget.removed") as change:
+        removed = await BudgetStore(change.within).remove(budget_id)
+        team_id = removed.scope_id if removed.scope == "team" else ""
+        owner = removed.organisation_id
+        change.tell("budget", budget_id, state(removed), None, team_id=team_id, organisation_id=owner)
+        budget = removed
+    typer.echo(f"removed {budget_id}: {_described(budget)}")
 
 
 def _check_webhook(name: str) -> None:
-    """Checks a webhook's name against the configuration, where one is at hand: a misspelt one would never receive
+    """Check a webhook's name against the configuration, where one is at hand: a misspelt one would never receive
     anything.
     """
     from gateway.configuration.settings import read_environment
@@ -154,7 +143,7 @@ def _check_webhook(name: str) -> None:
 
 
 async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> tuple[str, str]:
-    """Returns the organisation, and the team if any, that a budget belongs to. Raises an AccountsError for an unknown
+    """Return the organisation, and the team if any, that a budget belongs to. Raises an AccountsError for an unknown
     scope, so that no budget is kept for a misspelt name.
     """
     from accounts.errors import UnknownKeyId
@@ -177,7 +166,7 @@ async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organi
 def _plain(standing: "BudgetStatus") -> dict[str, Any]:
     from decimal import Decimal
 
-    from dashboards.budgets.listing import budget_as_json
+    from api.budgets.listing import budget_as_json
 
     return {
         name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in budget_as_json(standing).items()
@@ -193,7 +182,6 @@ def _described(budget: "Budget") -> str:
 
 def _print(found: "Sequence[BudgetStatus]") -> None:
     from cost.times import iso
-    from gateway.table import print_table
 
     rows = [
         [
@@ -217,7 +205,7 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
 
 
 def _dollars(amount_nanousd: int) -> str:
-    """Formats dollars to the cent, or as finely as the amount needs."""
+    """Format dollars to the cent, or as finely as the amount needs."""
     from cost.prices import usd
 
     exact = usd(amount_nanousd)

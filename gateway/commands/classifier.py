@@ -12,7 +12,8 @@ import typer
 
 from gateway.commands import learning, measure
 from gateway.commands.score import score
-from gateway.commands.shared import USAGE, fail, print_json
+from gateway.commands.shared import USAGE, JsonOption, fail, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from classifier.training.commands import Recalibrated
@@ -109,7 +110,7 @@ def calibrate(
     out: Annotated[Path | None, typer.Option(help="Where the mended artifact is written.")] = None,
     artifact: ArtifactOption = None,
     seed: SeedOption = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Mend the probabilities with labelled prompts, and show the change on the half that was not fitted to."""
     if accept and out is None:
@@ -133,7 +134,7 @@ def calibrate(
 def study_new_models(
     data: DataOption,
     out: Annotated[Path, typer.Option(help="Where the figures and the picture are written.")] = _REPORT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Leave models out, weigh them by few questions, and tell how far off that is. Takes minutes."""
     with _training():
@@ -146,7 +147,6 @@ def study_new_models(
         if as_json:
             print_json(msgspec.to_builtins(found))
             return
-        from gateway.table import print_table
 
         rows = [
             [
@@ -169,10 +169,10 @@ def explain(
         bool, typer.Option("--all", help="Every ability that the artifact has, not only a few known ones.")
     ] = False,
     artifact: ArtifactOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what a prompt weighs, and which of its features moved that. Nothing is kept."""
-    from classifier.asking import resolve
+    from classifier.asking.resolution import resolve
     from classifier.config import ClassifierSection
     from classifier.explanation import EXPLAINED, contributions
     from classifier.onnx_classifier import OnnxClassifier, load_classifier
@@ -211,8 +211,7 @@ measure.register(classifier_app)
 
 
 def _print_explained(facts: dict[str, Any]) -> None:
-    from classifier.asking import PLACES
-    from gateway.table import print_table
+    from classifier.asking.location import PLACES
 
     typer.echo(f"taken for the ask, {PLACES[facts['ask_place']]}: {facts['ask']}")
     typer.echo(
@@ -235,8 +234,6 @@ def _print_explained(facts: dict[str, Any]) -> None:
 
 
 def _print_calibration(found: "list[Recalibrated]") -> None:
-    from gateway.table import print_table
-
     columns = ["target", "fitted on", "judged on", "Brier before", "after", "ECE before", "after", ""]
     rows = []
     for each in found:
@@ -247,11 +244,10 @@ def _print_calibration(found: "list[Recalibrated]") -> None:
 
 
 def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
-    """Prints what training measured, on prompts that the measured model had not seen."""
+    """Print what training measured, on prompts that the measured model had not seen."""
     import importlib.resources
 
     from classifier.manifest import ArtifactError, read_artifact
-    from gateway.table import print_table
 
     try:
         if artifact is not None:
@@ -277,9 +273,7 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
 
 
 def _print_cascades(found: list[dict[str, Any]]) -> None:
-    """Prints what two cheap answers before a dear one kept and cost, beside single models, `auto` and the cheapest right answer."""
-    from gateway.table import print_table
-
+    """Print what two cheap answers before a dear one kept and cost, beside single models, `auto` and the cheapest right answer."""
     for each in found:
         typer.echo(
             f"\ntwo cheap answers first, {each['split']}, {each['n']} prompts of {', '.join(each['sources'])}; costs as shares of "
@@ -302,9 +296,7 @@ def _spot(spot: dict[str, float]) -> str:
 
 
 def _print_difficulty(found: dict[str, Any]) -> None:
-    """Prints how well complexity orders prompts of known tiers; measures that training was stopped before are left out."""
-    from gateway.table import print_table
-
+    """Print how well complexity orders prompts of known tiers; measures that training was stopped before are left out."""
     if not found:
         return
     held = found["held kinds"]
@@ -333,9 +325,7 @@ def _print_difficulty(found: dict[str, Any]) -> None:
 
 
 def _print_shapes(found: dict[str, Any]) -> None:
-    """Prints how well complexity orders prompts in the shapes in which programs and people send them."""
-    from gateway.table import print_table
-
+    """Print how well complexity orders prompts in the shapes in which programs and people send them."""
     typer.echo("\npairs in the right order, of held prompts in the shapes of frameworks and people:")
     print_table(["shape", "all"], [[name, f"{each:.3f}"] for name, each in found["rows"].items()], right=(1,))
     typer.echo("\nthe same prompts in each held template:")
@@ -346,19 +336,19 @@ def _print_shapes(found: dict[str, Any]) -> None:
 
 
 def _figure(column: str, value: object) -> str:
-    """Formats a figure with the digits of its column."""
+    """Format a figure with the digits of its column."""
     return f"{value:.{1 if column.startswith('cpt') else 4}f}" if isinstance(value, float) else str(value)
 
 
 def _progress() -> Callable[[str], None]:
-    """Prints progress to standard error, so that standard output holds the result alone."""
+    """Print progress to standard error, so that standard output holds the result alone."""
     started = time.monotonic()
     return lambda line: typer.echo(f"{time.monotonic() - started:7.1f} s  {line}", err=True)
 
 
 @contextmanager
 def _training() -> Iterator[None]:
-    """A context that reports a missing training library with what to install; serving needs none of them."""
+    """Yield a context that reports a missing training library with what to install; serving needs none of them."""
     try:
         yield
     except ModuleNotFoundError as missing:

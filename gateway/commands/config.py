@@ -31,7 +31,7 @@ def check_config(
     import os
 
     from gateway.configuration.settings import load, read_environment, settings_as_shown, without_effect
-    from gateway.explain import catalog_of
+    from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in
 
     environment = read_environment()
@@ -65,7 +65,7 @@ def check_config(
 
 
 def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
-    """What nobody says of a model, and what to do about targets of `auto` that were not measured."""
+    """List facts of models that nobody stated, and steps for targets of `auto` that were not measured."""
     from providers.catalog import unknown_facts
     from proxy.plan.evidence import UNMEASURED
 
@@ -73,14 +73,14 @@ def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
 
 
 def _notes(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
-    """What is known of targets of `auto` by published scores alone, which is no fault of a file."""
+    """List targets of `auto` that are known by published scores alone, which is no fault of a file."""
     from proxy.plan.evidence import PUBLISHED
 
     return _evidence(settings, catalog, PUBLISHED)
 
 
 def _evidence(settings: "GatewayConfig", catalog: "Catalog", states: "Container[Evidence]") -> list[str]:
-    """Sentences about targets of `auto` in these states, by the file alone."""
+    """Return sentences about targets of `auto` in these states, by the file alone."""
     from gateway.configuration.known_abilities import ShippedRows
     from gateway.wiring.policy import build_policy, informed
     from proxy.plan.evidence import evidence_notes

@@ -19,11 +19,11 @@ focus_app = typer.Typer(help="Exports for FinOps tools.", no_args_is_help=True, 
 
 @focus_app.callback()
 def _group() -> None:
-    """Keeps `export` a command of its own: a group of one would become that one."""
+    """Keep `export` a command of its own: a group of one would become that one."""
 
 
 @focus_app.command("export")
-def export(
+async def export(
     start: Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day, UTC.")],
     end: Annotated[datetime, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day.")],
     out: Annotated[Path, typer.Option("--out", help="The file to write; `-` is standard output.")],
@@ -34,11 +34,9 @@ def export(
     by_hour: Annotated[bool, typer.Option("--by-hour", help="A row an hour instead of a day.")] = False,
 ) -> None:
     """Write the FOCUS 1.2 dataset of some days as CSV."""
-    import asyncio
-
     from cost.reports.report_errors import BadQuery
 
-    async def write() -> None:
+    try:
         from cost.reports.focus import FocusQuery
         from gateway.commands.scopes import scope_of
 
@@ -46,9 +44,6 @@ def export(
             scope = await scope_of(engine, organisation, team)
             query = FocusQuery(scope=scope, start=start.date(), end=end.date() + timedelta(days=1), by_hour=by_hour)
             await _write(engine, query.checked(), out)
-
-    try:
-        asyncio.run(write())
     except BadQuery as error:
         fail(f"--{'to' if error.param == 'end' else 'from'}: {error}", 2)
     if str(out) != "-":
@@ -56,12 +51,12 @@ def export(
 
 
 async def _write(engine: "AsyncEngine", query: "FocusQuery", out: Path) -> None:
-    """Writes the file atomically: it appears whole or not at all."""
+    """Write the file atomically: it appears whole or not at all."""
     import os
     import sys
     from contextlib import suppress
 
-    from dashboards.finance.focus_export import focus_export
+    from api.focus.focus_export import focus_export
 
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     to_screen = str(out) == "-"

@@ -1,12 +1,12 @@
 """`weighbridge keys`: API keys of teams, made, listed and revoked."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from accounts.caller import Role
 from gateway.commands.shared import (
     ConfigOption,
     JsonOption,
@@ -28,12 +28,12 @@ keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_mar
 
 
 @keys_app.command("create")
-def create_key(
+async def create_key(
     team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team that the key is for.")],
     name: Annotated[str, typer.Option(help="What the key is used for.")] = "key",
     expires_at: Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")] = None,
     role: Annotated[
-        Literal["member", "finance", "admin"],
+        Role,
         typer.Option(
             help="member calls models and reads its team's figures; finance reads all teams' figures and changes "
             "nothing; admin also sets prices and budgets."
@@ -48,6 +48,9 @@ def create_key(
     """Create a key for a team. The key is shown this once."""
     from datetime import UTC
 
+    from accounts.store import AccountStore
+    from api.keys.change import audit_record
+    from gateway.commands.audit import audited
     from gateway.configuration.settings import peppers, read_environment
 
     read = _configured(config)
@@ -55,27 +58,20 @@ def create_key(
     only = _models(models, read)
     expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
 
-    async def create() -> dict[str, Any]:
-        from accounts.store import AccountStore
-        from dashboards.keys.change import audit_record
-        from gateway.commands.audit import audited
-
-        async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
-            store = AccountStore(change.within)
-            minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role, models=only)
-            owner = (await store.get_team(team_id)).organisation_id
-            made = await store.key_of(owner, team_id, minted.key_id)
-            change.tell("key", made.key_id, None, audit_record(made), organisation_id=owner)
-            return {
-                "key_id": minted.key_id,
-                "team_id": team_id,
-                "name": name,
-                "role": role,
-                "models": only,
-                "key": minted.plaintext,
-            }
-
-    made = asyncio.run(create())
+    async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
+        store = AccountStore(change.within)
+        minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role, models=only)
+        owner = (await store.get_team(team_id)).organisation_id
+        created = await store.key_of(owner, team_id, minted.key_id)
+        change.tell("key", created.key_id, None, audit_record(created), organisation_id=owner)
+    made: dict[str, Any] = {
+        "key_id": minted.key_id,
+        "team_id": team_id,
+        "name": name,
+        "role": role,
+        "models": only,
+        "key": minted.plaintext,
+    }
     if as_json:
         print_json(made)
     else:
@@ -85,33 +81,30 @@ def create_key(
 
 
 @keys_app.command("list")
-def list_keys(
+async def list_keys(
     team: Annotated[str | None, typer.Option(help="Only this team's.")] = None, as_json: JsonOption = False
 ) -> None:
     """List keys, without the keys themselves."""
-
-    async def read() -> list[dict[str, Any]]:
-        async with open_accounts() as store:
-            return [plain(key) for key in await store.list_keys(team)]
-
     columns = {"key_id": "key id", "team_id": "team", "name": "name", "role": "role", "last4": "ends in"}
     columns |= {"models": "models"}
     columns |= {"created_at": "created", "expires_at": "expires", "revoked_at": "revoked"}
-    print_rows(asyncio.run(read()), columns, as_json=as_json, empty="no keys yet")
+    async with open_accounts() as store:
+        rows = [plain(key) for key in await store.list_keys(team)]
+    print_rows(rows, columns, as_json=as_json, empty="no keys yet")
 
 
 def _configured(config: "Path | None") -> "GatewayConfig | None":
-    """The configuration, where one is named here or in the environment."""
+    """Return the configuration, where one is named here or in the environment."""
     from gateway.configuration.settings import read_environment
 
     return read_config(config) if config is not None or read_environment().config is not None else None
 
 
 def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | None:
-    """The names; ends the command at one that no model of the configuration has, where there is one to ask."""
+    """Return the names; end the command at one that no model of the configuration has, where there is one to ask."""
     names = None if text is None else sorted({name.strip() for name in text.split(",") if name.strip()})
     if names and config is not None:
-        from gateway.explain import catalog_of
+        from gateway.wiring.catalog import catalog_of
         from settings.words import closest
 
         catalog = catalog_of(config)
@@ -127,53 +120,46 @@ def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | Non
 
 
 @keys_app.command("set")
-def set_key(
+async def set_key(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
     models: Annotated[str, typer.Option(help="The only models it may use, with commas; `all` for all of its team's.")],
     config: ConfigOption = None,
 ) -> None:
     """Change which models a key may use. Every server follows within 5 seconds."""
+    from accounts.errors import UnknownKeyId
+    from accounts.store import AccountStore
+    from api.keys.change import audit_record
+    from gateway.commands.audit import audited
+
     only = None if models.strip() == "all" else _models(models, _configured(config))
 
-    async def change_it() -> None:
-        from accounts.errors import UnknownKeyId
-        from accounts.store import AccountStore
-        from dashboards.keys.change import audit_record
-        from gateway.commands.audit import audited
-
-        async with open_engine() as engine, audited(engine, "key.changed") as change:
-            store = AccountStore(change.within)
-            before = {key.key_id: key for key in await store.list_keys()}.get(key_id)
-            if before is None:
-                raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
-            owner = (await store.get_team(before.team_id)).organisation_id
-            after = await store.set_key_models(owner, before.team_id, key_id, only)
-            was, now = audit_record(before), audit_record(after)
-            change.tell("key", key_id, was, now, team_id=before.team_id, organisation_id=owner)
-
-    asyncio.run(change_it())
+    async with open_engine() as engine, audited(engine, "key.changed") as change:
+        store = AccountStore(change.within)
+        before = {key.key_id: key for key in await store.list_keys()}.get(key_id)
+        if before is None:
+            raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
+        owner = (await store.get_team(before.team_id)).organisation_id
+        after = await store.set_key_models(owner, before.team_id, key_id, only)
+        was, now = audit_record(before), audit_record(after)
+        change.tell("key", key_id, was, now, team_id=before.team_id, organisation_id=owner)
     typer.echo(f"{key_id}: {'all models of its team' if only is None else ', '.join(only) or 'no model'}")
 
 
 @keys_app.command("revoke")
-def revoke_key(
+async def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
 ) -> None:
     """Refuse a key from now on. Every server refuses it within 5 seconds."""
+    from accounts.store import AccountStore
+    from api.keys.change import audit_record
+    from gateway.commands.audit import audited
 
-    async def revoke() -> None:
-        from accounts.store import AccountStore
-        from dashboards.keys.change import audit_record
-        from gateway.commands.audit import audited
-
-        async with open_engine() as engine, audited(engine, "key.revoked") as change:
-            store = AccountStore(change.within)
-            before = {key.key_id: key for key in await store.list_keys()}
-            await store.revoke_key(key_id)
-            after = next(key for key in await store.list_keys() if key.key_id == key_id)
-            owner = (await store.get_team(after.team_id)).organisation_id
-            was, now = audit_record(before[key_id]), audit_record(after)
-            change.tell("key", key_id, was, now, team_id=after.team_id, organisation_id=owner)
-
-    asyncio.run(revoke())
+    async with open_engine() as engine, audited(engine, "key.revoked") as change:
+        store = AccountStore(change.within)
+        before = {key.key_id: key for key in await store.list_keys()}
+        await store.revoke_key(key_id)
+        after = next(key for key in await store.list_keys() if key.key_id == key_id)
+        owner = (await store.get_team(after.team_id)).organisation_id
+        was, now = audit_record(before[key_id]), audit_record(after)
+        change.tell("key", key_id, was, now, team_id=after.team_id, organisation_id=owner)
     typer.echo(f"revoked {key_id}")

@@ -1,7 +1,6 @@
 """`weighbridge classifier recalibrate|rollback|tunings`: refit from verdicts, look at it, accept it, take it back."""
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
-import asyncio
 import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from classifier.learning.recalibrate import Proposal, Report, TargetReport
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to the group `classifier`."""
+    """Add the commands to the group `classifier`."""
     app.command("recalibrate")(recalibrate)
     app.command("rollback")(rollback)
     app.command("tunings")(tunings)
 
 
-def recalibrate(
+async def recalibrate(
     team: Annotated[
         str | None, typer.Option(help="Learn this team's groups of prompts from its own verdicts, and nothing else.")
     ] = None,
@@ -32,14 +32,15 @@ def recalibrate(
     as_json: JsonOption = False,
 ) -> None:
     """Refit targets to the verdicts on your own traffic, and show what that brings on held-out requests."""
-    # The matrices are small: threads of the linear algebra would only wait for each other.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import msgspec
 
     from gateway.configuration.settings import load, read_environment
 
+    # The matrices are small: threads of the linear algebra would only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
     settings = load(config, read_environment(), secrets_from=None)
-    proposal, version = asyncio.run(_proposed(settings, team, accept=accept))
+    proposal, version = await _proposed(settings, team, accept=accept)
     if as_json:
         print_json({"accepted": version, **msgspec.to_builtins(proposal.report)})
     else:
@@ -52,7 +53,7 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     from accounts.store import AccountStore
     from classifier.learning.store import LearningStore
     from gateway.commands.audit import audited
-    from gateway.explain import catalog_of, classifier_of
+    from gateway.wiring.catalog import catalog_of, classifier_of
     from proxy.learning import tunings as moves
 
     catalog = catalog_of(settings)
@@ -71,37 +72,31 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
         return proposal, version
 
 
-def rollback(
+async def rollback(
     version: Annotated[
         int | None,
         typer.Argument(min=0, help="The version to go back to, 0 for the models as trained; otherwise the one before."),
     ] = None,
 ) -> None:
     """Go back to an earlier tuning. Every server follows within `classifier.learning.poll_s`."""
-    from proxy.learning.tunings import AS_TRAINED
-
-    now = asyncio.run(_rolled_back(version))
-    typer.echo("no tuning is in use now, as trained" if now == AS_TRAINED else f"tuning {now} is in use now")
-
-
-async def _rolled_back(version: int | None) -> int:
     from classifier.learning.store import LearningStore
     from gateway.commands.audit import audited, operators
-    from proxy.learning.tunings import roll_back
+    from proxy.learning.tunings import AS_TRAINED, roll_back
 
     async with open_engine() as engine, audited(engine, "tuning.rolled_back", operators()) as change:
         store = LearningStore(change.within)
         before = await store.active_version()
         now = await roll_back(store, version)
         change.tell("tuning", str(now), {"in_use": before}, {"in_use": await store.active_version()})
-        return now
+    typer.echo("no tuning is in use now, as trained" if now == AS_TRAINED else f"tuning {now} is in use now")
 
 
-def tunings(as_json: JsonOption = False) -> None:
+async def tunings(as_json: JsonOption = False) -> None:
     """List what was accepted so far, newest first."""
-    from gateway.table import print_table
+    from classifier.learning.store import LearningStore
 
-    found = asyncio.run(_listed())
+    async with open_engine() as engine:
+        found = await LearningStore(engine).tunings()
     if as_json:
         import msgspec
 
@@ -111,13 +106,6 @@ def tunings(as_json: JsonOption = False) -> None:
     else:
         headings = ["version", "when", "in use", "verdicts", "what got better", "groups", "trained model"]
         print_table(headings, [_listed_row(record) for record in found], right=(0, 3, 5))
-
-
-async def _listed() -> "list[TuningRecord]":
-    from classifier.learning.store import LearningStore
-
-    async with open_engine() as engine:
-        return await LearningStore(engine).tunings()
 
 
 def _listed_row(record: "TuningRecord") -> list[str]:
@@ -139,9 +127,7 @@ _VERDICTS = {"better": "better", "worse": "not better, stays", "too-few": "too f
 
 
 def print_report(report: "Report", version: int | None) -> None:
-    """Prints the change by target, measured on requests that the shown fit did not see."""
-    from gateway.table import print_table
-
+    """Print the change by target, measured on requests that the shown fit did not see."""
     typer.echo(
         f"{report.labels} verdicts on {report.requests} requests; "
         f"measured on the {report.held_out} verdicts of the newest requests\n"

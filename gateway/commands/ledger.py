@@ -1,17 +1,16 @@
 """`weighbridge ledger`: whether the books agree, and the roll-ups written anew where they do not."""
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
-import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cost.times import DAY_US, wall_us
-from gateway.commands.shared import fail, open_engine, print_json
+from gateway.commands.shared import JsonOption, fail, open_engine, print_json
+from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
-    from cost.ledger.entries import Entry
     from cost.ledger.postings import Posting
     from cost.ledger.verify import Difference, Verification
 
@@ -28,16 +27,20 @@ _END_OF_TIME_US = 2**62
 
 
 @ledger_app.command("verify")
-def verify(
+async def verify(
     from_day: Annotated[datetime | None, _FROM_OPTION] = None,
     to_day: Annotated[datetime | None, _TO_OPTION] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling.
 
     What waits in this host's journals is not in the ledger yet; it is counted apart.
     """
-    found = asyncio.run(_checked(*_range(from_day, to_day)))
+    from cost.ledger.verify import check
+
+    days = _range(from_day, to_day)
+    async with open_engine() as engine:
+        found = await check(engine, *days, now_us=wall_us())
     waits = _waiting()
     if as_json:
         print_json(_plain(found) | {"waiting": waits})
@@ -49,28 +52,28 @@ def verify(
 
 
 @ledger_app.command("rebuild")
-def rebuild(
+async def rebuild(
     from_day: Annotated[datetime, _FIRST_OPTION],
     to_day: Annotated[datetime, _LAST_OPTION],
 ) -> None:
     """Write the roll-ups of these days anew from the ledger, which is never changed. Gateways keep what they book meanwhile."""
-    from gateway.table import counted
-
-    days = asyncio.run(_rebuilt(*_range(from_day, to_day)))
+    days = await _rebuilt(*_range(from_day, to_day))
     typer.echo(f"the roll-ups of {counted(days, 'day')} were written anew from the ledger")
 
 
 @ledger_app.command("postings")
-def postings(
+async def postings(
     from_day: Annotated[datetime | None, _FROM_OPTION] = None,
     to_day: Annotated[datetime | None, _TO_OPTION] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the corrections and reconciliations that were posted for these days."""
+    from cost.ledger.postings import postings as listed
     from cost.reports.shown import nano_money
-    from gateway.table import print_table
 
-    found = asyncio.run(_listed(*_range(from_day, to_day)))
+    days = _range(from_day, to_day)
+    async with open_engine() as engine:
+        found = await listed(engine, *days)
     if as_json:
         print_json([_plain_posting(each) for each in found])
     elif not found:
@@ -94,23 +97,26 @@ def postings(
 
 
 @ledger_app.command("reverse")
-def reverse(
+async def reverse(
     posting: Annotated[
         str, typer.Argument(help="The id of a correction or reconciliation, as `ledger postings` has it.")
     ],
 ) -> None:
     """Take a correction or a reconciliation back: post the same with every amount negative. Nothing is deleted."""
+    from cost.ledger.postings import reverse as taken_back
     from cost.reports.shown import nano_money
-    from gateway.table import counted
+    from gateway.commands.audit import note, operators
 
-    entries = asyncio.run(_reversed(posting.rstrip("/")))
+    posting_id = posting.rstrip("/")
+    async with open_engine() as engine:
+        entries = await taken_back(engine, posting_id)
+        await note(engine, operators(), "posting.reversed", "posting", posting_id, {"entries": len(entries)})
     cost = nano_money(sum(each.cost_nanousd or 0 for each in entries))
     typer.echo(f"{posting} is taken back: {counted(len(entries), 'entry', 'entries')}, {cost}")
     typer.echo(f"to have it again: weighbridge ledger reverse {posting}/reversal")
 
 
 def _range(from_day: datetime | None, to_day: datetime | None) -> tuple[int, int]:
-
     if from_day is not None and to_day is not None and to_day < from_day:
         fail("--to is before --from", 2)
     end = _END_OF_TIME_US if to_day is None else _us(to_day) + DAY_US
@@ -121,15 +127,8 @@ def _us(day: datetime) -> int:
     return int(day.replace(tzinfo=UTC).timestamp()) * 1_000_000
 
 
-async def _checked(from_us: int, to_us: int) -> "Verification":
-    from cost.ledger.verify import check
-
-    async with open_engine() as engine:
-        return await check(engine, from_us, to_us, now_us=wall_us())
-
-
 def _waiting() -> dict[str, Any] | None:
-    """What this host's journals have and the database does not yet; None without a configuration that says where."""
+    """Count entries that this host's journals have and the database does not yet; None without a configuration that names the folder."""
     from cost.ledger.segments import waiting
     from gateway.commands.shared import read_config
     from gateway.configuration.settings import read_environment
@@ -147,8 +146,6 @@ def _waiting() -> dict[str, Any] | None:
 
 
 def _print_waiting(waits: dict[str, Any] | None) -> None:
-    from gateway.table import counted
-
     if waits is None:
         typer.echo("journals were not counted: WEIGHBRIDGE_CONFIG is not set", err=True)
     elif waits["entries"]:
@@ -161,23 +158,6 @@ def _print_waiting(waits: dict[str, Any] | None) -> None:
         )
         dead = f"; {waits['dead_processes']:,} of them dead" if waits["dead_processes"] else ""
         typer.echo(text + dead, err=True)
-
-
-async def _listed(from_us: int, to_us: int) -> "list[Posting]":
-    from cost.ledger.postings import postings as listed
-
-    async with open_engine() as engine:
-        return await listed(engine, from_us, to_us)
-
-
-async def _reversed(posting_id: str) -> "list[Entry]":
-    from cost.ledger.postings import reverse as taken_back
-    from gateway.commands.audit import note, operators
-
-    async with open_engine() as engine:
-        entries = await taken_back(engine, posting_id)
-        await note(engine, operators(), "posting.reversed", "posting", posting_id, {"entries": len(entries)})
-        return entries
 
 
 def _plain_posting(each: "Posting") -> dict[str, Any]:
@@ -229,7 +209,6 @@ def _plain(found: "Verification") -> dict[str, Any]:
 
 def _print(found: "Verification") -> None:
     from cost.prices import usd
-    from gateway.table import counted, print_table
 
     checked = f"{counted(found.rows, 'entry', 'entries')}, ${usd(found.cost_nanousd):,f}"
     if found.told:

@@ -1,13 +1,14 @@
 """`weighbridge limits`: what organisations, teams, keys and models may use in a minute and at once."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.commands.shared import JsonOption, fail, open_engine, print_json, read_config
+from gateway.table import print_table
+from proxy.admit.limits.limit import Scope
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -21,7 +22,7 @@ limits_app = typer.Typer(
     rich_markup_mode=None,
 )
 ScopeArgument = Annotated[
-    Literal["organisation", "team", "key", "model"],
+    Scope,
     typer.Argument(help="Who is limited; a model: all its callers together."),
 ]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id; of a model, the name that callers send.")]
@@ -40,22 +41,18 @@ _USUAL_POLL_S = 2.0
 
 
 @limits_app.command("list")
-def list_limits(
+async def list_limits(
     organisation: Annotated[
         str | None, typer.Option(help="Only this organisation's, with its teams' and keys'.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what was set. Everybody else has the configuration's limits."""
+    from proxy.admit.limits.store import LimitStore
 
-    async def read() -> "list[Rule]":
-        from proxy.admit.limits.store import LimitStore
-
-        async with open_engine() as engine:
-            store = LimitStore(engine)
-            return await (store.all() if organisation is None else store.of_organisation(organisation))
-
-    found = asyncio.run(read())
+    async with open_engine() as engine:
+        store = LimitStore(engine)
+        found = await (store.all() if organisation is None else store.of_organisation(organisation))
     if as_json:
         print_json([_plain(each) for each in found])
     elif found:
@@ -65,7 +62,7 @@ def list_limits(
 
 
 @limits_app.command("set")
-def set_limit(
+async def set_limit(
     scope: ScopeArgument,
     scope_id: IdArgument,
     *,
@@ -101,12 +98,8 @@ def set_limit(
     place = _place(scope, scope_id, model)
     section = _section_for(place)
     poll_s = _USUAL_POLL_S if section is None else section.poll_s
-
-    async def write() -> "Rule":
-        async with open_engine() as engine:
-            return await _changed(engine, place, changes)
-
-    made = asyncio.run(write())
+    async with open_engine() as engine:
+        made = await _changed(engine, place, changes)
     if as_json:
         print_json(_plain(made))
     else:
@@ -120,20 +113,17 @@ def set_limit(
 
 
 @limits_app.command("remove")
-def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption = None) -> None:
+async def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption = None) -> None:
     """Take the configuration's limits again. Every process follows within `limits.poll_s`."""
     place = _place(scope, scope_id, model)
-
-    async def remove() -> "Rule":
-        async with open_engine() as engine:
-            return await _changed(engine, place, None)
-
-    typer.echo(f"removed what was set for {place}: {_described(asyncio.run(remove()))}")
+    async with open_engine() as engine:
+        rule = await _changed(engine, place, None)
+    typer.echo(f"removed what was set for {place}: {_described(rule)}")
 
 
 async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, int | None] | None") -> "Rule":
-    """Writes the change with its audit entry; without changes the rule is removed."""
-    from dashboards.limits.change import audit_record
+    """Write the change with its audit entry; without changes the rule is removed."""
+    from api.limits.change import audit_record
     from gateway.commands.audit import audited
     from proxy.admit.limits.store import LimitStore
 
@@ -151,7 +141,7 @@ async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, in
 
 
 async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
-    """Returns the team and the organisation that the limit concerns; a model's limit is the operators'."""
+    """Return the team and the organisation that the limit concerns; a model's limit is the operators'."""
     from accounts.store import AccountStore
     from gateway.commands.audit import operators
 
@@ -168,7 +158,7 @@ async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
     return team_id, teams.get(team_id, "")
 
 
-def _place(scope: Literal["organisation", "team", "key", "model"], scope_id: str, model: str | None) -> "Place":
+def _place(scope: Scope, scope_id: str, model: str | None) -> "Place":
     from proxy.admit.limits.rules import ANY_ID, Place
 
     if scope == "model":
@@ -181,7 +171,6 @@ def _place(scope: Literal["organisation", "team", "key", "model"], scope_id: str
 
 
 def _number(name: str, text: str) -> int | None:
-
     if text.strip().lower() == "none":
         return None
     try:
@@ -192,7 +181,7 @@ def _number(name: str, text: str) -> int | None:
 
 
 def _section_for(place: "Place") -> "LimitsSection | None":
-    """Returns the configured limits where a configuration is at hand, to reject a misspelt model, which would limit
+    """Return the configured limits where a configuration is at hand, to reject a misspelt model, which would limit
     nobody.
     """
     from gateway.configuration.settings import AUTO, read_environment
@@ -207,7 +196,7 @@ def _section_for(place: "Place") -> "LimitsSection | None":
 
 
 def _warn_of_idle_bursts(rule: "Rule", section: "LimitsSection") -> None:
-    """Warns of a burst without a rate: it is stored, but has no effect yet."""
+    """Warn of a burst without a rate: it is stored, but has no effect yet."""
     from proxy.admit.limits.rules import over
 
     limits = over(rule.limits, section.default_of(rule.place))
@@ -256,8 +245,6 @@ def _as_cell(value: int | None, of: str) -> str:
 
 
 def _print(found: "Sequence[Rule]") -> None:
-    from gateway.table import print_table
-
     plain = [_plain(each) for each in found]
     rows = [
         [

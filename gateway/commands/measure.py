@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.commands.shared import USAGE, ConfigOption, JsonOption, fail, open_engine, print_json, read_config
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,11 +26,11 @@ _FEWEST_FOR_RATE: Final = 3
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to the group `classifier`."""
+    """Add the command to the group `classifier`."""
     app.command("measure")(measure)
 
 
-def measure(  # noqa: PLR0917 - a command's options
+async def measure(  # noqa: PLR0917 - a command's options
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A model_id of the configuration.")],
     questions: Annotated[int, typer.Option(help="How many questions to ask; 100 to 200 place a model.")] = 200,
     budget: Annotated[float, typer.Option(help="The most that it may cost, in US dollars.")] = 1.0,
@@ -59,7 +60,7 @@ def measure(  # noqa: PLR0917 - a command's options
         at_once=at_once,
         max_tokens=max_tokens,
     )
-    found = asyncio.run(_measured(settings.accounts.operator, order, anew=anew, show=show, stop=stop, accept=accept))
+    found = await _measured(settings.accounts.operator, order, anew=anew, show=show, stop=stop, accept=accept)
     _tell(found, plot, as_json=as_json)
 
 
@@ -102,7 +103,7 @@ async def _accepted(engine: "AsyncEngine", operator: str, found: "Measurement") 
 async def _run(
     engine: "AsyncEngine", store: "MeasurementStore", operator: str, order: "Order", *, anew: bool
 ) -> "Measurement":
-    """Orders it, or joins the one that runs, and tells how far it is until it ends."""
+    """Order it, or join the one that runs, and tell how far it is until it ends."""
     from dashboards.operations.measurement_change import order_measurement
     from gateway.commands.audit import console, log_of
 
@@ -222,7 +223,6 @@ def _print(found: "Measurement", result: "Result | None") -> None:
 
 def _print_scores(result: "Result") -> None:
     from cost.prices import usd
-    from gateway.table import print_table
 
     typer.echo(
         f"{result.target_id}: {result.right} of {result.scored} right, {result.unparsed} not in the asked form, "
@@ -258,8 +258,6 @@ def _print_speed(result: "Result") -> None:
 
 
 def _print_shown(result: "Result") -> None:
-    from gateway.table import print_table
-
     typer.echo("\nanswers without the asked form, which count as wrong:")
     rows = [[each.question_id, each.expected[:40], " ".join(each.said.split())[:80]] for each in result.shown]
     print_table(["question", "right is", "it said"], rows)

@@ -1,18 +1,15 @@
 """`weighbridge models add|list|canary|promote|rollback`: versions of our own models, and rollouts of new ones."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print_json, read_config
+from gateway.table import print_table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.configuration.settings import GatewayConfig
     from selfhosted.rollouts.versions import ModelVersion, Rollout
 
 models_app = typer.Typer(
@@ -24,7 +21,7 @@ _FOLLOWS = "every process follows within 2 s"
 
 
 @models_app.command("add")
-def add(
+async def add(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Its model_id; of an adapter, the adapter's target.")],
     version: Annotated[str, typer.Argument(metavar="VERSION", help="The version's name; it never changes.")],
     *,
@@ -45,6 +42,8 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Register a version of a model or of a LoRA adapter. Nothing is sent there yet."""
+    from api.fleet.rollouts import add_version, check_registrable
+    from gateway.commands.audit import console, log_of
     from selfhosted.rollouts.versions import ModelVersion
 
     made = ModelVersion(
@@ -61,30 +60,23 @@ def add(
         base=base,
         note=note,
     )
-    made = asyncio.run(_added(config, made))
+    settings = read_config(config)
+    check_registrable(settings.selfhosted.pools, made)
+    async with open_engine() as engine:
+        made = await add_version(log_of(engine), console(settings.accounts.operator), made)
     if as_json:
         print_json(_plain(made))
     else:
         typer.echo(f"{made.model} has the version {made.version}")
 
 
-async def _added(config: "Path | None", version: "ModelVersion") -> "ModelVersion":
-    from dashboards.fleet.rollouts import add_version, check_registrable
-    from gateway.commands.audit import console, log_of
-
-    settings = read_config(config)
-    check_registrable(settings.selfhosted.pools, version)
-    async with open_engine() as engine:
-        return await add_version(log_of(engine), console(settings.accounts.operator), version)
-
-
 @models_app.command("list")
-def list_models(
+async def list_models(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Only this one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List versions, the newest first, with what each gets now."""
-    versions, rollouts = asyncio.run(_listed(model))
+    versions, rollouts = await _listed(model)
     by_model = {each.model: each for each in rollouts}
     if as_json:
         print_json(
@@ -106,7 +98,7 @@ async def _listed(model: str | None) -> "tuple[tuple[ModelVersion, ...], tuple[R
 
 
 @models_app.command("canary")
-def canary(
+async def canary(
     model: ModelArgument,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A version that was added.")],
     *,
@@ -133,30 +125,24 @@ def canary(
     as_json: JsonOption = False,
 ) -> None:
     """Give a version a share of conversations, or the one on trial another share. Its replicas must run already."""
+    from api.fleet.rollouts import pool_of_model, start_canary
+    from gateway.commands.audit import console, log_of
     from selfhosted.rollouts.versions import Rule, share_of
 
     share_ppm = share_of(percent)
     rule = Rule(errors=errors, ttft_worse=ttft_worse / 100 if ttft_worse else None, promote_after=promote_after)
-    after = asyncio.run(_canary(read_config(config), model, version, share_ppm, rule, reason))
-    _tell(after, as_json, f"{model}: {percent:g} % of conversations go to {version}; {_FOLLOWS}")
-
-
-async def _canary(
-    settings: "GatewayConfig", model: str, version: str, share_ppm: int, rule: Any, reason: str
-) -> "Rollout":
-    from dashboards.fleet.rollouts import pool_of_model, start_canary
-    from gateway.commands.audit import console, log_of
-
+    settings = read_config(config)
     pool = pool_of_model(settings.selfhosted.pools, model)
     async with open_engine() as engine:
         actor = console(settings.accounts.operator)
-        return await start_canary(
+        after = await start_canary(
             log_of(engine), actor, model, pool, version, share_ppm=share_ppm, rule=rule, reason=reason
         )
+    _tell(after, as_json, f"{model}: {percent:g} % of conversations go to {version}; {_FOLLOWS}")
 
 
 @models_app.command("promote")
-def promote_version(
+async def promote_version(
     model: ModelArgument,
     version: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="Which one; otherwise the version on trial.")
@@ -167,35 +153,29 @@ def promote_version(
     as_json: JsonOption = False,
 ) -> None:
     """Give a version all conversations."""
-    after = asyncio.run(_promoted(read_config(config), model, version, reason))
-    _tell(after, as_json, f"{model}: all conversations go to {after.stable}; {_FOLLOWS}")
-
-
-async def _promoted(settings: "GatewayConfig", model: str, version: str | None, reason: str) -> "Rollout":
-    from dashboards.fleet.rollouts import pool_of_model, promote
+    from api.fleet.rollouts import pool_of_model, promote
     from gateway.commands.audit import console, log_of
 
+    settings = read_config(config)
     pool = pool_of_model(settings.selfhosted.pools, model)
     async with open_engine() as engine:
         actor = console(settings.accounts.operator)
-        return await promote(log_of(engine), actor, model, pool, version, reason=reason)
+        after = await promote(log_of(engine), actor, model, pool, version, reason=reason)
+    _tell(after, as_json, f"{model}: all conversations go to {after.stable}; {_FOLLOWS}")
 
 
 @models_app.command("rollback")
-def rollback(
+async def rollback(
     model: ModelArgument, *, reason: ReasonOption = "", config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Take all conversations from the version on trial."""
-    after = asyncio.run(_rolled_back(read_config(config), model, reason))
-    _tell(after, as_json, f"{model}: no conversations go to {after.candidate} any more; {_FOLLOWS}")
-
-
-async def _rolled_back(settings: "GatewayConfig", model: str, reason: str) -> "Rollout":
-    from dashboards.fleet.rollouts import roll_back
+    from api.fleet.rollouts import roll_back
     from gateway.commands.audit import console, log_of
 
+    settings = read_config(config)
     async with open_engine() as engine:
-        return await roll_back(log_of(engine), console(settings.accounts.operator), model, reason=reason)
+        after = await roll_back(log_of(engine), console(settings.accounts.operator), model, reason=reason)
+    _tell(after, as_json, f"{model}: no conversations go to {after.candidate} any more; {_FOLLOWS}")
 
 
 def _tell(after: "Rollout", as_json: bool, told: str) -> None:
@@ -206,21 +186,20 @@ def _tell(after: "Rollout", as_json: bool, told: str) -> None:
 
 
 def _plain(version: "ModelVersion") -> dict[str, Any]:
-    from dashboards.fleet.rollouts import version_as_json
+    from api.fleet.rollouts import version_as_json
 
     return version_as_json(version)
 
 
 def _told(rollout: "Rollout") -> dict[str, Any]:
-    from dashboards.fleet.rollouts import rollout_as_json
+    from api.fleet.rollouts import rollout_as_json
 
     return rollout_as_json(rollout)
 
 
 def _print(versions: "Sequence[ModelVersion]", rollouts: "dict[str, Rollout]") -> None:
+    from api.fleet.rollouts import gets
     from cost.times import iso
-    from dashboards.fleet.rollouts import gets
-    from gateway.table import print_table
 
     rows = [
         [

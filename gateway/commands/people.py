@@ -1,18 +1,17 @@
 """`weighbridge people`: who may sign in to the dashboards. The first administrator is let in here."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from accounts.access import NamedRole, OrganisationRole, TeamRole
 from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print_json, print_rows, read_config
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from accounts.access import OrganisationRole, TeamRole
     from accounts.keys import Pepper
     from accounts.people.links import OneTimeLinks
     from accounts.people.person import Person
@@ -39,19 +38,19 @@ class _Settings(NamedTuple):
 
 
 @people_app.command("invite")
-def invite(
+async def invite(
     email: EmailArgument,
     *,
     organisation: Annotated[str, typer.Option(help="The organisation they belong to.")] = "default",
     role: Annotated[
-        Literal["none", "admin", "finance", "operator"] | None,
+        Literal["none", NamedRole] | None,
         typer.Option(
             help="admin sees and changes everything of the organisation; finance reads it all; operator runs the gateway; "
-            "none: only what their teams let them. none for somebody new; somebody known keeps theirs."
+            "none: only what their teams let them. none for somebody new; somebody known keeps theirs.",
         ),
     ] = None,
     team: Annotated[str | None, typer.Option(help="A team of the organisation they belong to.")] = None,
-    team_role: Annotated[Literal["member", "admin"], typer.Option(help="What they are in the team.")] = "member",
+    team_role: Annotated[TeamRole, typer.Option(help="What they are in the team.")] = "member",
     name: Annotated[str | None, typer.Option(help="Their name; otherwise the beginning of the address.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -59,7 +58,7 @@ def invite(
     """Let somebody in: prints a one-time link with which they choose a password. Also for the first administrator."""
     settings = _settings(config)
     chosen: OrganisationRole | None = "" if role == "none" else role
-    person, link = asyncio.run(_invite(settings, organisation, email, chosen, team, team_role, name))
+    person, link = await _invite(settings, organisation, email, chosen, team, team_role, name)
     if as_json:
         print_json({**_plain(person), "link": link, "link_expires_s": settings.section.link_s})
     else:
@@ -67,16 +66,12 @@ def invite(
 
 
 @people_app.command("link")
-def link(email: EmailArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """A new one-time link for somebody who lost the first one, or forgot their password. Earlier links end."""
+async def link(email: EmailArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Make a new one-time link for somebody who lost the first one, or forgot their password. Earlier links end."""
     settings = _settings(config)
-
-    async def make() -> "tuple[Person, str]":
-        async with open_engine() as engine:
-            person = await _known(engine, email)
-            return person, await _link(engine, settings, person)
-
-    person, made = asyncio.run(make())
+    async with open_engine() as engine:
+        person = await _known(engine, email)
+        made = await _link(engine, settings, person)
     if as_json:
         print_json({**_plain(person), "link": made, "link_expires_s": settings.section.link_s})
     else:
@@ -84,22 +79,18 @@ def link(email: EmailArgument, config: ConfigOption = None, as_json: JsonOption 
 
 
 @people_app.command("list")
-def list_people(
+async def list_people(
     organisation: Annotated[str | None, typer.Option(help="Only this organisation's.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List people with their roles and teams."""
+    from accounts.people.people import PeopleStore
 
-    async def read() -> list[dict[str, Any]]:
-        from accounts.people.people import PeopleStore
-
-        async with open_engine() as engine:
-            store = PeopleStore(engine)
-            found = await (store.all() if organisation is None else store.of_organisation(organisation))
-            teams = await store.teams_of(person.person_id for person in found)
-        return [{**_plain(person), "teams": teams[person.person_id]} for person in found]
-
-    rows = asyncio.run(read())
+    async with open_engine() as engine:
+        store = PeopleStore(engine)
+        found = await (store.all() if organisation is None else store.of_organisation(organisation))
+        teams = await store.teams_of(person.person_id for person in found)
+    rows = [{**_plain(person), "teams": teams[person.person_id]} for person in found]
     if not as_json:
         for row in rows:
             row["teams"] = ", ".join(f"{team} ({role})" for team, role in row["teams"].items()) or "-"
@@ -112,81 +103,68 @@ def list_people(
 
 
 @people_app.command("disable")
-def disable(email: EmailArgument) -> None:
+async def disable(email: EmailArgument) -> None:
     """Let somebody in no more. Their sessions and open links end at once."""
+    from api.people.change import disable_person
+    from gateway.commands.audit import console, log_of
 
-    async def change() -> "Person":
-        from dashboards.people.change import disable_person
-        from gateway.commands.audit import console, log_of
-
-        async with open_engine() as engine:
-            person = await _known(engine, email)
-            owner = person.organisation_id
-            return await disable_person(log_of(engine), console(owner), owner, person.email)
-
-    typer.echo(f"disabled {asyncio.run(change()).email}: their sessions and links have ended")
+    async with open_engine() as engine:
+        person = await _known(engine, email)
+        owner = person.organisation_id
+        person = await disable_person(log_of(engine), console(owner), owner, person.email)
+    typer.echo(f"disabled {person.email}: their sessions and links have ended")
 
 
 @people_app.command("enable")
-def enable(email: EmailArgument) -> None:
+async def enable(email: EmailArgument) -> None:
     """Let somebody in again."""
+    from api.people.change import enable_person
+    from gateway.commands.audit import console, log_of
 
-    async def change() -> "Person":
-        from dashboards.people.change import enable_person
-        from gateway.commands.audit import console, log_of
-
-        async with open_engine() as engine:
-            person = await _known(engine, email)
-            owner = person.organisation_id
-            return await enable_person(log_of(engine), console(owner), owner, person.email)
-
-    typer.echo(f"enabled {asyncio.run(change()).email}")
+    async with open_engine() as engine:
+        person = await _known(engine, email)
+        owner = person.organisation_id
+        person = await enable_person(log_of(engine), console(owner), owner, person.email)
+    typer.echo(f"enabled {person.email}")
 
 
 @people_app.command("sign-out")
-def sign_out(email: EmailArgument, config: ConfigOption = None) -> None:
+async def sign_out(email: EmailArgument, config: ConfigOption = None) -> None:
     """End all sessions of somebody; they can sign in again."""
+    from accounts.people.sessions import Sessions
+    from cost.times import wall_us
+    from gateway.commands.audit import audited
+
     settings = _settings(config)
 
-    async def end() -> "tuple[Person, int]":
-        from accounts.people.sessions import Sessions
-        from cost.times import wall_us
-        from gateway.commands.audit import audited
-
-        async with open_engine() as engine:
-            person = await _known(engine, email)
-            action = "person.signed_out_everywhere"
-            async with audited(engine, action, person.organisation_id) as change:
-                sessions = Sessions(change.within, settings.section, settings.peppers, now_us=wall_us)
-                ended = await sessions.close_all(person.person_id)
-                change.tell("person", person.person_id, {"sessions": ended}, {"sessions": 0})
-            return person, ended
-
-    person, ended = asyncio.run(end())
+    async with open_engine() as engine:
+        person = await _known(engine, email)
+        action = "person.signed_out_everywhere"
+        async with audited(engine, action, person.organisation_id) as change:
+            sessions = Sessions(change.within, settings.section, settings.peppers, now_us=wall_us)
+            ended = await sessions.close_all(person.person_id)
+            change.tell("person", person.person_id, {"sessions": ended}, {"sessions": 0})
     typer.echo(f"{person.email}: {ended} {'session' if ended == 1 else 'sessions'} ended")
 
 
 @people_app.command("unlock")
-def unlock(email: EmailArgument, config: ConfigOption = None) -> None:
+async def unlock(email: EmailArgument, config: ConfigOption = None) -> None:
     """Forget somebody's failed sign-ins, so that they need not wait. The password stays."""
+    from accounts.people.passwords import Passwords
+    from accounts.people.sign_in import SignIn
+    from cost.times import wall_us
+    from gateway.commands.audit import note
+
     settings = _settings(config)
 
-    async def forget() -> "Person":
-        from accounts.people.passwords import Passwords
-        from accounts.people.sign_in import SignIn
-        from cost.times import wall_us
-        from gateway.commands.audit import note
-
-        async with open_engine() as engine:
-            person = await _known(engine, email)
-            passwords = Passwords(min_chars=settings.section.password_min_chars)
-            door = SignIn(engine, settings.section, settings.peppers, passwords, now_us=wall_us)
-            await door.unlock(person.email)
-            after = {"email": person.email}
-            await note(engine, person.organisation_id, "person.unlocked", "person", person.person_id, after)
-            return person
-
-    typer.echo(f"{asyncio.run(forget()).email} can try again at once")
+    async with open_engine() as engine:
+        person = await _known(engine, email)
+        passwords = Passwords(min_chars=settings.section.password_min_chars)
+        door = SignIn(engine, settings.section, settings.peppers, passwords, now_us=wall_us)
+        await door.unlock(person.email)
+        after = {"email": person.email}
+        await note(engine, person.organisation_id, "person.unlocked", "person", person.person_id, after)
+    typer.echo(f"{person.email} can try again at once")
 
 
 async def _invite(
@@ -202,8 +180,8 @@ async def _invite(
 
     from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
-    from dashboards.people.change import put_person
-    from dashboards.people.members_change import put_member
+    from api.people.change import put_person
+    from api.people.members_change import put_member
     from gateway.commands.audit import console, log_of
 
     async with open_engine() as engine:
@@ -227,7 +205,7 @@ async def _invite(
 
 async def _link(engine: "AsyncEngine", settings: _Settings, person: "Person") -> str:
     from accounts.people.links import link_url
-    from dashboards.people.change import make_link
+    from api.people.change import make_link
     from gateway.commands.audit import console, log_of
 
     owner = person.organisation_id

@@ -1,18 +1,18 @@
 """`weighbridge policy`: what a minimum quality saves and what it costs in quality, before anybody applies it."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.commands.shared import fail, open_engine, print_json
+from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from accounts.store import TeamRecord
+    from api.policy.traffic import AutoTraffic
     from classifier.learning.requests import OwnRequests
     from classifier.prediction import Classifier
-    from dashboards.policy.traffic import AutoTraffic
     from gateway.configuration.settings import GatewayConfig
     from proxy.plan.quality_tolerance import Tolerances
 
@@ -23,11 +23,11 @@ policy_app = typer.Typer(
 
 @policy_app.callback()
 def _group() -> None:
-    """Keeps `preview` a command of its own: a group of one would become that one."""
+    """Keep `preview` a command of its own: a group of one would become that one."""
 
 
 @policy_app.command("preview")
-def preview(
+async def preview(
     team: Annotated[
         str | None, typer.Option(help="For this team: its models, its minimum, its own requests and its bill.")
     ] = None,
@@ -35,17 +35,13 @@ def preview(
         list[str] | None,
         typer.Option(metavar="SHARE", help="A minimum quality such as 0.95; may be given several times."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what minimum qualities would save. Nothing is applied."""
-    import asyncio
-
-    from dashboards.policy.preview import floors_from, preview_as_json
+    from api.policy.preview import floors_from, preview_as_json
     from gateway.configuration.settings import load, read_environment
-    from gateway.explain import classifier_of
+    from gateway.wiring.catalog import classifier_of
     from proxy.plan.quality_tolerance import FLOORS
 
     try:
@@ -53,7 +49,7 @@ def preview(
     except ValueError as error:
         fail(f"--floor: {error}", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    record, own, tolerances, traffic = asyncio.run(_load_tolerances(settings, classifier_of(settings), team))
+    record, own, tolerances, traffic = await _load_tolerances(settings, classifier_of(settings), team)
     allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
     current = None if record is None else record.settings.quality_floor
     found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team, traffic)
@@ -66,16 +62,16 @@ def preview(
 async def _load_tolerances(
     settings: "GatewayConfig", classifier: "Classifier", team_id: str | None
 ) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances, AutoTraffic | None]":
-    """Collects the team, its own requests, the tolerances with the active tuning, as a gateway has them, and what the
+    """Collect the team, its own requests, the tolerances with the active tuning, as a gateway has them, and what the
     team asked of `auto` lately.
     """
     from accounts.store import AccountStore
+    from api.policy.traffic import auto_traffic
     from classifier.learning.requests import own_requests
     from classifier.learning.store import LearningStore
     from cost.reports.scope import ReadScope
     from cost.times import wall_us
-    from dashboards.policy.traffic import auto_traffic
-    from gateway.explain import catalog_of
+    from gateway.wiring.catalog import catalog_of
     from gateway.wiring.policy import build_policy, informed
     from proxy.learning.tunings import TuningWatch
     from proxy.plan.quality_tolerance import Tolerances
@@ -94,8 +90,6 @@ async def _load_tolerances(
 
 
 def _print(found: dict[str, Any]) -> None:
-    from gateway.table import print_table
-
     if found["offers"]:
         reference = " or ".join(found["reference"])
         whole = found["reference_usd_per_1000_requests"]

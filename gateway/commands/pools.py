@@ -1,7 +1,6 @@
 """`weighbridge pools show|hours|true-up`: what our own GPUs cost, and whom."""
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -12,12 +11,13 @@ import typer
 
 from cost.times import wall_us
 from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
+    from api.claims import Claims
     from cost.config import CostSection
+    from cost.fleet.cost_adjustment import Posting
     from cost.fleet.pool_config import PoolSection
-    from cost.fleet.true_up import Posting
-    from dashboards.savings import Claims
 
 pools_app = typer.Typer(
     help="Our own GPUs: the hours they were up, and their bill.", no_args_is_help=True, rich_markup_mode=None
@@ -28,14 +28,14 @@ _PLACES = Decimal("0.01")
 
 
 @pools_app.command("show")
-def show(
+async def show(
     days: Annotated[int, typer.Option(min=1, max=92, help="UTC days until today.")] = 7,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show each pool, and the bill of its last days beside what is booked."""
     section = _section(config)
-    found = asyncio.run(_pool_rows(section, days))
+    found = await _pool_rows(section, days)
     if as_json:
         print_json(found)
     elif not found:
@@ -45,8 +45,8 @@ def show(
 
 
 async def _pool_rows(section: "CostSection", days: int) -> list[dict[str, Any]]:
+    from api.claims import Claims
     from cost.times import DAY_US
-    from dashboards.savings import Claims
 
     now = wall_us()
     today = now - now % DAY_US
@@ -86,7 +86,7 @@ def _told_pool(pool: "PoolSection") -> dict[str, Any]:
 
 
 async def _day(claims: "Claims", pool: "PoolSection", record: Any, day_us: int, now_us: int) -> dict[str, Any]:
-    from cost.fleet.true_up import pending
+    from cost.fleet.cost_adjustment import pending
     from cost.prices import usd
     from cost.times import day_of
 
@@ -106,7 +106,6 @@ async def _day(claims: "Claims", pool: "PoolSection", record: Any, day_us: int, 
 
 def _print_pools(found: list[dict[str, Any]]) -> None:
     from cost.reports.shown import money
-    from gateway.table import print_table
 
     for pool in found:
         typer.echo(
@@ -136,7 +135,7 @@ def _print_pools(found: list[dict[str, Any]]) -> None:
 
 
 @pools_app.command("hours")
-def hours(
+async def hours(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, as in cost.pools.")],
     start: Annotated[datetime, typer.Option("--from", formats=_HOURS, help="The first hour, UTC.")],
     end: Annotated[datetime, typer.Option("--to", formats=_HOURS, help="The hour after the last one, UTC.")],
@@ -144,8 +143,18 @@ def hours(
     config: ConfigOption = None,
 ) -> None:
     """Enter how many replicas were up in some hours. It counts before what was recorded and configured."""
+    from cost.fleet.hours import HoursStore
+    from cost.fleet.pool_config import pool_named
+    from cost.times import iso
+    from gateway.commands.audit import note
+
     section = _section(config)
-    count = asyncio.run(_entered(section, _operator(config), pool, _us(start), _us(end), replicas))
+    start_us, end_us = _us(start), _us(end)
+    pool_named(section.pools, pool)
+    async with open_engine() as engine:
+        count = await HoursStore(engine).enter(pool, start_us, end_us, replicas)
+        told = {"from": iso(start_us), "to": iso(end_us), "replicas": replicas, "hours": count}
+        await note(engine, _operator(config), "pool.hours_entered", "pool", pool, told)
     typer.echo(f"{pool}: {replicas} replicas up in {count} hours; days that are posted already are corrected by")
     typer.echo(f"  weighbridge pools true-up {pool} --day DAY")
 
@@ -156,22 +165,8 @@ def _operator(config: Path | None) -> str:
     return operators(config)
 
 
-async def _entered(section: "CostSection", owner: str, name: str, start_us: int, end_us: int, replicas: int) -> int:
-    from cost.fleet.hours import HoursStore
-    from cost.fleet.pool_config import pool_named
-    from cost.times import iso
-    from gateway.commands.audit import note
-
-    pool_named(section.pools, name)
-    async with open_engine() as engine:
-        count = await HoursStore(engine).enter(name, start_us, end_us, replicas)
-        told = {"from": iso(start_us), "to": iso(end_us), "replicas": replicas, "hours": count}
-        await note(engine, owner, "pool.hours_entered", "pool", name, told)
-        return count
-
-
 @pools_app.command("true-up")
-def true_up(
+async def true_up(
     pool: Annotated[str | None, typer.Argument(metavar="POOL", help="A pool's name; otherwise all of them.")] = None,
     day: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The UTC day; otherwise yesterday.")
@@ -186,7 +181,7 @@ def true_up(
     section = _section(config)
     chosen = (datetime.now(UTC) - timedelta(days=1)).date() if day is None else day.date()
     names = [each.name for each in section.pools] if pool is None else [pool]
-    postings = asyncio.run(_posted(section, _operator(config), names, chosen, rebill=rebill))
+    postings = await _posted(section, _operator(config), names, chosen, rebill=rebill)
     if as_json:
         print_json([_as_json(posting) for posting in postings])
     elif not postings:
@@ -198,7 +193,7 @@ def true_up(
 async def _posted(
     section: "CostSection", owner: str, names: Sequence[str], day: date, *, rebill: bool
 ) -> "list[Posting]":
-    from dashboards.savings import Claims
+    from api.claims import Claims
     from gateway.commands.audit import note
 
     async with open_engine() as engine:
@@ -230,7 +225,6 @@ def _as_json(posting: "Posting") -> dict[str, Any]:
 
 def _print_postings(postings: "list[Posting]") -> None:
     from cost.reports.shown import money
-    from gateway.table import print_table
 
     rows = []
     for each in map(_as_json, postings):

@@ -1,14 +1,14 @@
 """`weighbridge prices`: what targets cost and why, prices that operators enter, and what was booked at a wrong one."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
-from datetime import date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cost.times import wall_us
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json, read_config
+from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
     from cost.price_book.book import PriceBook
@@ -55,7 +55,7 @@ _METER_HEADINGS = tuple(meter.replace("_", " ") for meter in _METERS)
 
 
 @prices_app.command("list")
-def list_prices(
+async def list_prices(
     at: Annotated[
         datetime | None, typer.Option("--at", formats=_DAY, metavar="DAY", help="As of this day's beginning, UTC.")
     ] = None,
@@ -66,11 +66,11 @@ def list_prices(
     as_json: JsonOption = False,
 ) -> None:
     """List what each target costs, since when, and who said so."""
+    from api.prices.listing import entry_told, prices_as_json
     from cost.times import start_of
-    from dashboards.prices.listing import entry_told, prices_as_json
 
     settings = read_config(config)
-    book = asyncio.run(_book(settings))
+    book = await _book(settings)
     at_us = wall_us() if at is None else start_of(at.date())
     listed = []
     for model in settings.providers.models:
@@ -87,16 +87,13 @@ def list_prices(
 
 
 @prices_app.command("history")
-def price_history(target: TargetArgument, as_json: JsonOption = False) -> None:
+async def price_history(target: TargetArgument, as_json: JsonOption = False) -> None:
     """List every version that a target's rows may say they were booked at, the newest first."""
-    from cost.price_book.store import KnownPrice, PriceStore
-    from dashboards.prices.listing import day_of, figures_told
-    from gateway.table import print_table
+    from api.prices.listing import day_of, figures_told
+    from cost.price_book.store import PriceStore
 
-    async def read() -> list[KnownPrice]:
-        async with open_engine() as engine:
-            return await PriceStore(engine).known(target)
-
+    async with open_engine() as engine:
+        known = await PriceStore(engine).known(target)
     listed = [
         {
             "version": each.price.version,
@@ -107,7 +104,7 @@ def price_history(target: TargetArgument, as_json: JsonOption = False) -> None:
             "note": each.note,
             **figures_told(each.price),
         }
-        for each in asyncio.run(read())
+        for each in known
     ]
     if as_json:
         print_json(listed)
@@ -124,7 +121,7 @@ def price_history(target: TargetArgument, as_json: JsonOption = False) -> None:
 
 
 @prices_app.command("set")
-def set_price(
+async def set_price(
     target: TargetArgument,
     *,
     input_usd: InputOption = None,
@@ -148,8 +145,8 @@ def set_price(
     as_json: JsonOption = False,
 ) -> None:
     """Enter a price. It comes before the configured ones; every server follows within seconds."""
-    from dashboards.prices import change as changes
-    from dashboards.prices.listing import entry_told
+    from api.prices import change as changes
+    from api.prices.listing import entry_told
     from gateway.commands.audit import console, log_of, operators
 
     _known(read_config(config), target)
@@ -169,16 +166,10 @@ def set_price(
             "note": note or None,
         },
     )
-    price, effective_us = given.entered(_today())
-
-    async def add() -> dict[str, Any]:
-        async with open_engine() as engine:
-            actor = console(operators(config))
-            return entry_told(
-                await changes.set_price(log_of(engine), actor, target, price, effective_us, note=given.note)
-            )
-
-    kept = asyncio.run(add())
+    price, effective_us = given.entered(datetime.now(UTC).date())
+    async with open_engine() as engine:
+        actor = console(operators(config))
+        kept = entry_told(await changes.set_price(log_of(engine), actor, target, price, effective_us, note=given.note))
     if as_json:
         print_json({"target": target, **kept})
     else:
@@ -186,24 +177,21 @@ def set_price(
 
 
 @prices_app.command("withdraw")
-def withdraw_price(
+async def withdraw_price(
     target: TargetArgument,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="From `prices list --all`.")],
 ) -> None:
     """Take an entered price back: what lies beneath it counts again. What was booked at it stays."""
-    from dashboards.prices import change as changes
+    from api.prices import change as changes
     from gateway.commands.audit import console, log_of, operators
 
-    async def withdraw() -> None:
-        async with open_engine() as engine:
-            await changes.withdraw_price(log_of(engine), console(operators()), target, version)
-
-    asyncio.run(withdraw())
+    async with open_engine() as engine:
+        await changes.withdraw_price(log_of(engine), console(operators()), target, version)
     typer.echo(f"{target}: {version} is withdrawn")
 
 
 @prices_app.command("correct")
-def correct_price(
+async def correct_price(
     target: TargetArgument,
     *,
     version: Annotated[
@@ -248,25 +236,19 @@ def correct_price(
     wrong = "" if version == "unpriced" else version
     price = given.price().named(name or f"corrected-{version}")
 
-    async def correct() -> "tuple[Correction, int | None]":
-        async with open_engine() as engine:
-            found = await find_correction(engine, target, wrong, price, first_day.date(), last_day.date())
-            if not post:
-                return found, None
+    posted: int | None = None
+    async with open_engine() as engine:
+        found = await find_correction(engine, target, wrong, price, first_day.date(), last_day.date())
+        if post:
             posted, kept = await post_correction(LedgerStore(engine), PriceStore(engine), found)
-            if posted:
-                summary = {"entries": posted, "as_version": kept, "difference_nanousd": found.total_nanousd}
-                await note(
-                    engine,
-                    operators(),
-                    "posting.posted",
-                    "posting",
-                    found.posting_id,
-                    {"target": target, **summary},
-                )
-            return found, posted
-
-    found, posted = asyncio.run(correct())
+        if posted:
+            summary = {
+                "target": target,
+                "entries": posted,
+                "as_version": kept,
+                "difference_nanousd": found.total_nanousd,
+            }
+            await note(engine, operators(), "posting.posted", "posting", found.posting_id, summary)
     if as_json:
         print_json(_correction_told(found, posted))
     else:
@@ -274,7 +256,7 @@ def correct_price(
 
 
 async def _book(settings: "GatewayConfig") -> "PriceBook":
-    """Builds the price book as a gateway has it."""
+    """Build the price book as a gateway has it."""
     from cost.price_book.book import price_book
     from cost.price_book.store import PriceStore
     from providers.catalog import configured_prices
@@ -294,7 +276,7 @@ def _known(settings: "GatewayConfig", target: str) -> None:
 
 
 def _entered(figures: str | None, options: dict[str, Any]) -> "EnteredPrices":
-    from dashboards.prices.listing import BadPrice, checked_prices, parse_prices
+    from api.prices.listing import BadPrice, checked_prices, parse_prices
 
     given = {field: value for field, value in options.items() if value is not None}
     try:
@@ -307,15 +289,7 @@ def _entered(figures: str | None, options: dict[str, Any]) -> "EnteredPrices":
         fail(f"the price is not valid: {error}", 2)
 
 
-def _today() -> date:
-    from datetime import UTC
-
-    return datetime.now(UTC).date()
-
-
 def _print_prices(listed: list[dict[str, Any]], *, everything: bool) -> None:
-    from gateway.table import print_table
-
     headings = ["target", "version", "source", "from", *_METER_HEADINGS, "further"]
     rows = []
     for each in listed:
@@ -333,12 +307,12 @@ def _print_prices(listed: list[dict[str, Any]], *, everything: bool) -> None:
 
 
 def _figures(each: dict[str, Any]) -> list[str]:
-    """Formats a row's figures by column, blank where it has none."""
+    """Format a row's figures by column, blank where it has none."""
     return [*(each["usd_per_million_tokens"][meter] for meter in _METERS), _further(each)]
 
 
 def _further(each: dict[str, Any]) -> str:
-    """Summarises in a few words what a row has no column for."""
+    """Summarise in a few words what a row has no column for."""
     figures, found = each["usd_per_million_tokens"], []
     if figures["cache_write_1h"] != figures["cache_write"]:
         found.append(f"1 h cache {figures['cache_write_1h']}")
@@ -357,8 +331,9 @@ def _pair(figures: dict[str, Any]) -> str:
 
 
 def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
-    from cost.prices import METERS, usd
-    from dashboards.prices.listing import day_of, exact
+    from api.prices.listing import day_of, exact
+    from cost.meters import METER_NAMES
+    from cost.prices import usd
 
     def dollars(amount: int) -> str:
         return exact(usd(amount))
@@ -387,7 +362,7 @@ def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
                 "right_usd": dollars(sum(each.right)),
                 "difference_usd": dollars(sum(each.meters)),
                 "difference_usd_by_meter": {
-                    meter: dollars(amount) for meter, amount in zip(METERS, each.meters, strict=True)
+                    meter: dollars(amount) for meter, amount in zip(METER_NAMES, each.meters, strict=True)
                 },
             }
             for each in found.differences
@@ -396,8 +371,6 @@ def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
 
 
 def _print_correction(found: "Correction", posted: int | None) -> None:
-    from gateway.table import counted, print_table
-
     correction = _correction_told(found, posted)
     if correction["groups"]:
         names = ("day", "team_id", "key_id", "tier", "tag", "rows", "booked_usd", "right_usd", "difference_usd")

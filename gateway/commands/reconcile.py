@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cost.times import wall_us
-from gateway.commands.shared import USAGE, fail, open_engine, print_json
+from gateway.commands.shared import USAGE, ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from cost.reconcile.matching import Matching, Reconciliation
-    from cost.reconcile.report import Tolerance
+    from cost.reconcile.reconciliation_report import Tolerance
     from cost.reconcile.statement import Statement
 
 _DAY = ["%Y-%m-%d"]
 _DIFFERS = 1
 
 
-def reconcile(
+async def reconcile(
     *,
     provider: Annotated[Literal["openai", "anthropic"], typer.Argument(help="Whose exports they are.")],
     files: Annotated[
@@ -59,18 +60,14 @@ def reconcile(
         bool,
         typer.Option("--unmatched", help="With --post: although some lines are only theirs, and others only ours."),
     ] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare a provider's own figures with ours by day, model and key. Exit status 1: they differ; 2: no telling."""
-    import asyncio
-
     from cost.reconcile.anthropic import read_anthropic
     from cost.reconcile.matching import Matching
     from cost.reconcile.openai import read_openai
-    from cost.reconcile.report import tolerance_of
+    from cost.reconcile.reconciliation_report import tolerance_of
     from cost.reconcile.statement import BadExport
 
     try:
@@ -89,7 +86,7 @@ def reconcile(
         statement = (read_openai if provider == "openai" else read_anthropic)(_contents(files))
         days = (None if first is None else first.date(), None if last is None else last.date())
         work = _reconciled(statement, matching, providers, organisation, days, allowed, post=post, unmatched=unmatched)
-        reconciliation, posted = asyncio.run(work)
+        reconciliation, posted = await work
     except BadExport as error:
         fail(str(error), USAGE)
     if as_json:
@@ -120,7 +117,7 @@ async def _reconciled(
     unmatched: bool,
 ) -> "tuple[Reconciliation, _Posted | None]":
     from cost.ledger.store import LedgerStore
-    from cost.reconcile.books import booked, is_posted, posting_alone
+    from cost.reconcile.ledger_side import booked, is_posted, posting_alone
     from cost.reconcile.matching import compare, days_between
     from cost.reconcile.posting import entries_of, postable, posting_id
     from cost.times import iso
@@ -176,7 +173,7 @@ async def _keep(
     *,
     posted: bool = False,
 ) -> None:
-    """Keeps which days were compared, for the close of their month."""
+    """Keep which days were compared, for the close of their month."""
     from cost.reconcile.coverage import keep_compared, outcomes
 
     now_us = _now_us()
@@ -187,14 +184,13 @@ async def _keep(
 
 
 def _is_split(found: "Reconciliation") -> bool:
-    """Returns True when some lines are only theirs and others only ours: mostly one thing under two names, whose cost
+    """Return True when some lines are only theirs and others only ours: mostly one thing under two names, whose cost
     would leave its teams.
     """
     return {"theirs", "ours"} <= {line.only for line in found.lines}
 
 
 def _now_us() -> int:
-
     return wall_us()
 
 
@@ -214,7 +210,7 @@ def _contents(files: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 
 def _upstream_models(config: Path | None, providers: set[str]) -> dict[str, tuple[str, ...]]:
-    """Maps the provider's targets to the names that the provider may know them by."""
+    """Map the provider's targets to the names that the provider may know them by."""
     from dashboards.finance.comparison import upstream_models
     from gateway.configuration.settings import load, read_environment
 
@@ -231,14 +227,14 @@ def _pairs(given: Sequence[str] | None, option: str) -> tuple[tuple[str, str], .
 
 
 def _status(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> int:
-    from cost.reconcile.report import differing
+    from cost.reconcile.reconciliation_report import differing
 
     closed = posted is not None and posted.closed
     return 0 if closed or not differing(reconciliation, tolerance) else _DIFFERS
 
 
 def _as_json(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> dict[str, Any]:
-    from cost.reconcile.report import reconciliation_as_json
+    from cost.reconcile.reconciliation_report import reconciliation_as_json
 
     plain = reconciliation_as_json(reconciliation, tolerance)
     if posted is not None:
@@ -247,8 +243,7 @@ def _as_json(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _
 
 
 def _print(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> None:
-    from cost.reconcile.report import HEADINGS, RIGHT, differing, table_rows
-    from gateway.table import counted, print_table
+    from cost.reconcile.reconciliation_report import HEADINGS, RIGHT, differing, table_rows
 
     print_table(HEADINGS, table_rows(reconciliation), right=RIGHT, shrink=1)
     typer.echo("")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.commands.shared import USAGE, ConfigOption, fail, open_engine, print_json
+from gateway.commands.shared import USAGE, ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +24,11 @@ _HEADINGS = ("", "requests", "input tokens", "output tokens", "cost", "baseline"
 
 @report_app.callback()
 def _group() -> None:
-    """Keeps `daily` a command of its own: a group of one would become that one."""
+    """Keep `daily` a command of its own: a group of one would become that one."""
 
 
 @report_app.command("daily")
-def daily(
+async def daily(
     *,
     day: Annotated[
         datetime | None, typer.Option("--date", formats=["%Y-%m-%d"], help="The day (UTC); yesterday if left out.")
@@ -44,10 +45,9 @@ def daily(
         str, typer.Option("--format", help="What to write: html, csv, or both with a comma.")
     ] = "html,csv",
     config: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Report one UTC day: requests, tokens, cost, baseline and saving, divided and compared."""
-    import asyncio
     from datetime import UTC, timedelta
 
     from dashboards.finance.daily_reports import write
@@ -64,7 +64,7 @@ def daily(
     # A report needs no configuration; with one it tells of our own GPUs too.
     known = config is not None or environment.config is not None
     pools = load(config, environment, secrets_from=None).cost.pools if known else ()
-    reports = asyncio.run(_read(organisation, team, wanted, pools, all_teams=all_teams))
+    reports = await _read(organisation, team, wanted, pools, all_teams=all_teams)
     if out is not None:
         for subject, report in reports:
             for path in write(out, subject, report, chosen, now):
@@ -110,7 +110,6 @@ def _formats(text: str) -> "list[Format] | None":
 def _print(report: "DailyReport") -> None:
     from cost.reports.daily import WEEK, change
     from cost.reports.shown import nano_money, percent
-    from gateway.table import print_table
 
     typer.echo(f"{report.title}, {report.day} (UTC)")
     rows = [["total", *_figures(report.total)], ["month to date", *_figures(report.month)]]

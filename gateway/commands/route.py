@@ -4,19 +4,21 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, fail, print_json, read_config
+from gateway.table import print_table
+from providers.target import Tier
 
 if TYPE_CHECKING:
-    from gateway.explain import Explanation
+    from gateway.commands.explain import Explanation
 
 
 def route(
     prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")] = "",
-    tier: Annotated[Literal["interactive", "batch"], typer.Option(help="What kind of request it is.")] = "interactive",
+    tier: Annotated[Tier, typer.Option(help="What kind of request it is.")] = "interactive",
     request: Annotated[
         Path | None,
         typer.Option(help="A file with a request's body, or its messages, as JSON: conversations and tool loops."),
@@ -25,7 +27,7 @@ def route(
     as_json: JsonOption = False,
 ) -> None:
     """Explain where a prompt would go, without calling anything."""
-    from gateway.explain import explain
+    from gateway.commands.explain import explain
     from proxy.errors import BadRequest
 
     if bool(prompt) == (request is not None):
@@ -47,7 +49,7 @@ def route(
 
 
 def _body(path: Path) -> bytes:
-    """The body of a request to `auto` from a file."""
+    """Return the body of a request to `auto` from a file."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -57,9 +59,8 @@ def _body(path: Path) -> bytes:
 
 
 def _print_explanation(told: "Explanation") -> None:
-    from classifier.asking import PLACES
+    from classifier.asking.location import PLACES
     from dashboards.ui.words import MARGIN_WORDS
-    from gateway.table import print_table
     from proxy.plan.evidence import EVIDENCE_WORDS, evidence_notes
 
     typer.echo(f"taken for the ask, {PLACES[told.ask_place]}: {told.ask}")
@@ -104,9 +105,7 @@ def _print_explanation(told: "Explanation") -> None:
 
 
 def _print_outlooks(told: "Explanation") -> None:
-    """Prints the predicted outcome of each measured target."""
-    from gateway.table import print_table
-
+    """Print the predicted outcome of each measured target."""
     if told.reference_adequate is None:
         why = (
             "nothing was compared"

@@ -1,10 +1,8 @@
 """`weighbridge savings`: what was saved, against whom, and whether it is what was promised."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,12 +10,13 @@ import typer
 from cost.reports.shown import money, percent
 from cost.times import wall_us
 from gateway.commands.savings_simulate import simulate
-from gateway.commands.shared import fail, open_engine, print_json
+from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
+from gateway.table import print_table
 
 if TYPE_CHECKING:
-    from cost.claim.reading import ClaimBooks
     from cost.config import CostSection
     from cost.reports.scope import ReadScope
+    from cost.savings.savings_reader import ClaimBooks
     from gateway.configuration.settings import GatewayConfig
 
 _DAYS = 30
@@ -33,7 +32,7 @@ savings_app = typer.Typer(
 
 
 @savings_app.callback()
-def savings(  # noqa: PLR0917 - options, which typer passes by name
+async def savings(  # noqa: PLR0917 - options, which typer passes by name
     context: typer.Context,
     start: Annotated[
         datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; otherwise the last 30.")
@@ -50,10 +49,8 @@ def savings(  # noqa: PLR0917 - options, which typer passes by name
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless the target is met.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a row a day as CSV.")] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell what was saved, against three comparisons, and the verdict on the target."""
     from gateway.configuration.settings import load, read_environment
@@ -66,7 +63,7 @@ def savings(  # noqa: PLR0917 - options, which typer passes by name
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     last = (today if end is None else end.replace(tzinfo=UTC)) + timedelta(days=1)
     first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
-    scope, books, found = asyncio.run(_claimed(settings, organisation, team, _us(first), _us(last)))
+    scope, books, found = await _claimed(settings, organisation, team, _us(first), _us(last))
     if as_csv:
         _print_daily(settings.cost, scope, books)
     elif as_json:
@@ -80,10 +77,10 @@ def savings(  # noqa: PLR0917 - options, which typer passes by name
 async def _claimed(
     settings: "GatewayConfig", organisation: str | None, team: str | None, start_us: int, end_us: int
 ) -> "tuple[ReadScope, ClaimBooks, dict[str, Any]]":
+    from api.claims import Claims
     from classifier.learning.store import LearningStore
-    from dashboards.savings import Claims
     from gateway.commands.scopes import scope_of
-    from gateway.explain import catalog_of, classifier_of
+    from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy, choice_evidence, informed
     from proxy.learning.tunings import TuningWatch
 
@@ -108,8 +105,8 @@ savings_app.command("simulate")(simulate)
 
 
 def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:
-    from cost.claim.report import DAILY_COLUMNS, daily
     from cost.reports.cells import csv_line
+    from cost.savings.savings_report import DAILY_COLUMNS, daily
 
     rate = section.gateway_usd_per_hour if scope.team_id is None else Decimal(0)
     typer.echo(csv_line(DAILY_COLUMNS), nl=False)
@@ -122,9 +119,7 @@ def _us(moment: datetime) -> int:
 
 
 def print_claim(found: dict[str, Any]) -> None:
-    """Prints the savings claim for people; `not met` stands where `met` would."""
-    from gateway.table import print_table
-
+    """Print the savings claim for people; `not met` stands where `met` would."""
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
     typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
     print_table(
@@ -199,8 +194,6 @@ def _print_certainty(found: dict[str, Any]) -> None:
 
 
 def _print_fleet(found: dict[str, Any], fleet: dict[str, Any]) -> None:
-    from gateway.table import print_table
-
     today = fleet["utilisation_today"]
     typer.echo(
         f"\n{'pool ' + fleet['pool'] if fleet['pool'] else 'all pools'}: bill {money(fleet['bill_usd'])} for "

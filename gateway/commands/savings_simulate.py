@@ -2,8 +2,6 @@
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 import sys
-from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +11,17 @@ from gateway.commands.shared import ConfigOption, fail, print_json
 
 if TYPE_CHECKING:
     from cost.fleet.pool_config import PoolSection
-    from gateway.commands.savings_demand import PlannedWorkload, Workload
-    from gateway.commands.savings_lateness import Engines
     from gateway.configuration.settings import GatewayConfig
+    from planner.savings.bills import FleetBill
+    from planner.savings.lateness import LatenessModel
+    from planner.savings.lateness_simulation import Engines
+    from planner.savings.workload import PlannedWorkload, Workload
+    from planner.simulate.machines import Machine
+    from planner.simulate.traces import Trace
     from providers.catalog import Catalog
     from selfhosted.config import PoolConfig, ScaleConfig
-    from selfhosted.offline.savings.bills import FleetBill
-    from selfhosted.offline.savings.lateness import LatenessModel
-    from selfhosted.offline.savings.windows import Share
-    from selfhosted.offline.simulate.machines import Machine
-    from selfhosted.offline.simulate.traces import Trace
 
 _SHOWN_FIXED = 12
-_PLACES = Decimal("0.0001")
 
 
 def simulate(
@@ -57,10 +53,11 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what a trace would have cost: at the baseline model, elsewhere with routing, and on fleets of our own."""
-    from gateway.commands.savings_demand import repeated, workload_of
-    from gateway.commands.savings_lateness import most_for, with_lateness
     from gateway.configuration.settings import load, read_environment
-    from selfhosted.offline.simulate.traces import read_trace
+    from planner.savings import savings_report
+    from planner.savings.lateness_simulation import most_for, with_lateness
+    from planner.savings.workload import repeated, workload_of
+    from planner.simulate.traces import read_trace
 
     settings = load(config, read_environment(), secrets_from=None)
     chosen, scale = _pool(settings, pool)
@@ -69,7 +66,7 @@ def simulate(
     planned = _planned(settings, chosen, workload)
     machine = _machine(settings, chosen, model, gpu) if lateness and len(planned.demand) else None
     bills = _bills(settings, planned, chosen, scale)
-    told = _as_json(settings, chosen, scale, trace, workload, planned)
+    told = savings_report.demand_as_json(settings.cost, chosen, scale, trace, workload, planned)
     if machine is not None:
         found, engines = _lateness_model(
             settings,
@@ -83,15 +80,15 @@ def simulate(
             seed=seed,
         )
         bills = with_lateness(bills, found, _progress)
-        told["lateness"] = _lateness_as_json(found, engines, bills, seed)
+        told["lateness"] = savings_report.lateness_as_json(found, engines, bills, seed)
     _progress_done()
-    told |= _bills_as_json(settings, chosen, planned, bills)
+    told |= savings_report.bills_as_json(settings.cost, chosen, planned, bills)
     if as_json:
         print_json(told)
     else:
         _print(told)
     if plot is not None:
-        from selfhosted.offline.savings.plots import draw
+        from planner.savings.plots import draw
 
         drawn = draw(plot, bills, planned.routed_nanousd, title=f"{trace.name}, pool {chosen.name}")
         typer.echo(f"drawn: {drawn}", err=True)
@@ -118,9 +115,9 @@ def _watched(settings: "GatewayConfig", pool: "PoolSection") -> "PoolConfig | No
 
 
 def _catalog(settings: "GatewayConfig") -> "Catalog":
-    from gateway.commands.savings_demand import with_capabilities
-    from gateway.explain import catalog_of, classifier_of
+    from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy
+    from planner.savings.workload import with_capabilities
 
     return with_capabilities(
         catalog_of(settings), classifier_of(settings), build_policy(settings.policy, settings.cost)
@@ -133,8 +130,8 @@ def _first_token_s(settings: "GatewayConfig") -> float:
 
 
 def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload") -> "PlannedWorkload":
-    from gateway.commands.savings_demand import planned
     from gateway.wiring.policy import build_policy
+    from planner.savings.workload import planned
 
     return planned(
         workload,
@@ -148,16 +145,16 @@ def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload
 def _bills(
     settings: "GatewayConfig", planned: "PlannedWorkload", pool: "PoolSection", scale: "ScaleConfig"
 ) -> "list[FleetBill]":
+    from planner.savings.bills import fleet_bills
+    from planner.savings.fluid import Steps
     from proxy.plan.marginal_cost import SPREAD
-    from selfhosted.offline.savings.bills import fleet_bills
-    from selfhosted.offline.savings.fluid import Steps
 
     wait_s, spread = _first_token_s(settings), SPREAD if pool.price == "margin" else 0.0
     return list(fleet_bills(Steps(planned.demand), pool, scale, wait_s=wait_s, spread=spread, progress=_progress))
 
 
 def _machine(settings: "GatewayConfig", pool: "PoolSection", model: str | None, gpu: str) -> "Machine":
-    from gateway.commands.savings_lateness import machine_for
+    from planner.savings.lateness_simulation import machine_for
 
     return machine_for(pool, _watched(settings, pool), model, gpu)
 
@@ -174,8 +171,8 @@ def _lateness_model(
     most: int,
     seed: int,
 ) -> "tuple[LatenessModel, Engines]":
-    from gateway.commands.savings_lateness import lateness_model
     from gateway.wiring.policy import build_policy
+    from planner.savings.lateness_simulation import lateness_model
 
     return lateness_model(
         trace,
@@ -201,138 +198,6 @@ def _progress(name: str, part: float) -> None:
 def _progress_done() -> None:
     if sys.stderr.isatty():
         typer.echo("\r" + " " * 56 + "\r", nl=False, err=True)
-
-
-def _as_json(
-    settings: "GatewayConfig",
-    pool: "PoolSection",
-    scale: "ScaleConfig",
-    trace: Path,
-    workload: "Workload",
-    planned: "PlannedWorkload",
-) -> dict[str, Any]:
-    from cost.fleet.bill import rate_of
-    from cost.times import HOUR_US
-
-    demand = planned.demand
-    return {
-        "trace": trace.name,
-        "requests": len(workload.at_s),
-        "duration_s": round(workload.duration_s, 3),
-        "input_tokens": int(workload.input_tokens.sum()),
-        "cached_input_tokens": int(workload.cached_tokens.sum()),
-        "output_tokens": int(workload.output_tokens.sum()),
-        "refused": planned.refused,
-        "pool": pool.name,
-        "pool_requests": len(demand),
-        "pool_requests_bound": int(demand.bound.sum()),
-        "usd_per_replica_hour": _usd(int(rate_of(pool) * HOUR_US)),
-        "cold_start_s": scale.cold_start_s,
-        "min_replicas": scale.min_replicas,
-        "max_replicas": scale.max_replicas,
-        "aim_s": scale.ttft_target_s,
-        "reference_target": settings.cost.reference_target,
-        "savings_target": settings.cost.savings_target,
-        "lateness": None,
-    }
-
-
-def _bills_as_json(
-    settings: "GatewayConfig", pool: "PoolSection", planned: "PlannedWorkload", bills: "Sequence[FleetBill]"
-) -> dict[str, Any]:
-    from selfhosted.offline.savings.bills import best_fixed, economic, needed_utilisation
-
-    target = settings.cost.savings_target
-    work_s = float(planned.demand.work_s.sum())
-    needed = needed_utilisation(pool, work_s, planned.pool_baseline_nanousd, target)
-    best, chosen = best_fixed(bills), economic(bills)
-    return {
-        "bills": [
-            _elsewhere("everything at the baseline model", planned.baseline_nanousd, planned, target, settings),
-            _elsewhere("commercial only, with routing", planned.routed_nanousd, planned, target, settings),
-            *(_row(each, planned, target, settings) for each in bills),
-        ],
-        "best_fixed": None if best is None else best.fixed,
-        "economic_to_best_fixed": None if best is None else _share(chosen.nanousd, best.nanousd),
-        "utilisation": _rounded(chosen.utilisation),
-        "needed_utilisation": None if needed is None else _rounded(float(needed)),
-    }
-
-
-def _lateness_as_json(
-    model: "LatenessModel", engines: "Engines", bills: "Sequence[FleetBill]", seed: int
-) -> dict[str, Any]:
-    from selfhosted.offline.savings.bills import best_fixed, economic
-    from selfhosted.offline.savings.windows import LEAD_S
-
-    sample, machine = model.sample, engines.machine
-    best, chosen = best_fixed(bills), economic(bills)
-    later = None
-    if best is not None and best.lateness is not None and chosen.lateness is not None:
-        later = model.later(chosen.lateness, best.lateness)
-    return {
-        "model": machine.model,
-        "gpu": machine.gpu,
-        "gpus_per_replica": machine.gpus,
-        "speed_factor": round(1 / engines.factor, 4),
-        "whole_trace": sample.length_s is None,
-        "windows": len(sample.runs),
-        "window_s": sample.length_s,
-        "lead_s": 0.0 if sample.length_s is None else LEAD_S,
-        "requests": sample.requests,
-        "seed": seed,
-        "economic_less_best_fixed": _interval(later),
-        "misses_no_more": None if later is None else later.low <= 0,
-    }
-
-
-def _elsewhere(
-    name: str, nanousd: int, planned: "PlannedWorkload", target: Decimal, settings: "GatewayConfig"
-) -> dict[str, Any]:
-    return {
-        "fleet": name,
-        "gpu_usd": _usd(0),
-        "elsewhere_usd": _usd(nanousd),
-        "usd": _usd(nanousd),
-        **_verdict(nanousd, planned, target, settings),
-        "replica_hours": Decimal("0.00"),
-        "utilisation": None,
-        "late": None,
-        "overflow": None,
-        "overflow_billed": None,
-        "allowed": True,
-    }
-
-
-def _row(bill: "FleetBill", planned: "PlannedWorkload", target: Decimal, settings: "GatewayConfig") -> dict[str, Any]:
-    found = bill.lateness
-    return {
-        "fleet": bill.name,
-        "gpu_usd": _usd(bill.gpu_nanousd),
-        "elsewhere_usd": _usd(bill.elsewhere_nanousd),
-        "usd": _usd(bill.nanousd),
-        **_verdict(bill.nanousd, planned, target, settings),
-        "replica_hours": bill.replica_hours,
-        "utilisation": _rounded(bill.utilisation),
-        "late": None if found is None else _interval(found.late),
-        "overflow": None if found is None else _interval(found.overflow),
-        "overflow_billed": _overflow_billed(bill),
-        "allowed": bill.allowed,
-    }
-
-
-def _overflow_billed(bill: "FleetBill") -> Decimal | None:
-    """The part of the pool's requests that the bill has elsewhere."""
-    found = bill.outcome
-    return None if found is None else _share(found.requests_elsewhere, found.requests_here + found.requests_elsewhere)
-
-
-def _verdict(nanousd: int, planned: "PlannedWorkload", target: Decimal, settings: "GatewayConfig") -> dict[str, Any]:
-    if settings.cost.reference_target is None or planned.baseline_nanousd <= 0:
-        return {"savings_share": None, "verdict": "no baseline model"}
-    saved = _share(planned.baseline_nanousd - nanousd, planned.baseline_nanousd)
-    met = planned.baseline_nanousd - nanousd >= target * planned.baseline_nanousd
-    return {"savings_share": saved, "verdict": "met" if met else "not met"}
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -437,28 +302,8 @@ def _print_lateness(told: dict[str, Any], late: dict[str, Any]) -> None:
         )
 
 
-def _interval(found: "Share | None") -> dict[str, float] | None:
-    if found is None:
-        return None
-    return {"share": round(found.share, 6), "low": round(found.low, 6), "high": round(found.high, 6)}
-
-
 def _shown_interval(found: dict[str, float] | None) -> str:
     if found is None:
         return "-"
     half = (found["high"] - found["low"]) / 2
     return f"{found['share']:.2%}" + (f" ±{half:.2%}" if half else "")
-
-
-def _usd(nanousd: int) -> Decimal:
-    from cost.prices import usd
-
-    return usd(nanousd)
-
-
-def _share(part: int, whole: int) -> Decimal:
-    return (Decimal(part) / whole).quantize(_PLACES) if whole else Decimal(0)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

@@ -8,7 +8,7 @@ from cost.reports.scope import ReadScope
 
 
 async def scope_of(engine: AsyncEngine, organisation_id: str | None, team_id: str | None) -> ReadScope:
-    """Resolves the organisation and team: a team's organisation is looked up; without either the default one is taken.
+    """Resolve the organisation and team: a team's organisation is looked up; without either the default one is taken.
     Raises UnknownTeam or UnknownOrganisation.
     """
     accounts = AccountStore(engine)

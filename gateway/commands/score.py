@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from gateway.commands.shared import USAGE, ConfigOption, fail, print_json, read_config
+from gateway.table import print_table
 
 if TYPE_CHECKING:
-    from gateway.configuration.settings import GatewayConfig
-    from gateway.scoring import Score
+    from gateway.commands.scoring import Score
 
 _WIDEST_BAR = 40
 _SHOWN_ERRORS = 10
@@ -32,9 +32,10 @@ def score(
     """
     if as_json and as_csv:
         fail("--json or --csv, not both", USAGE)
-    from gateway.scoring import scored
+    from gateway.commands.scoring import scored
 
-    settings = _config_if_any(config)
+    # Scores need no target: without a configuration nothing is chosen.
+    settings = read_config(config) if config is not None or os.environ.get("WEIGHBRIDGE_CONFIG") else None
     if str(file) == "-":
         found = list(scored(sys.stdin.buffer, settings))
     else:
@@ -55,11 +56,6 @@ def score(
         fail(f"weighbridge: {len(wrong)} of {len(found)} lines could not be scored{told}{more}")
 
 
-def _config_if_any(config: Path | None) -> "GatewayConfig | None":
-    """The configuration; None when none was named, as scores need no target."""
-    return read_config(config) if config is not None or os.environ.get("WEIGHBRIDGE_CONFIG") else None
-
-
 def _opened(file: Path) -> BinaryIO:
     try:
         return file.open("rb")
@@ -78,8 +74,7 @@ def _print_csv(found: "list[Score]") -> None:
 
 
 def _print_for_people(found: "list[Score]") -> None:
-    from gateway.scoring import BINS, TIER_NAMES, histogram
-    from gateway.table import print_table
+    from gateway.commands.scoring import BINS, TIER_NAMES, histogram
 
     good = [each for each in found if each.complexity is not None]
     if not found:

@@ -1,6 +1,7 @@
 """Shared helpers of commands: loading configuration and database, printing, and failing."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
+import asyncio
 import functools
 import inspect
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
+
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -27,14 +30,27 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def take_config_everywhere(app: typer.Typer) -> None:
-    """Gives `--config` to every command that has none, so that nobody has to remember which commands read a file."""
+def prepare(app: typer.Typer) -> None:
+    """Let commands be coroutines, and give `--config` to every command that has none: nobody has to remember which read a file."""
     for command in app.registered_commands:
         if command.callback is not None:
-            command.callback = _taking_config(command.callback)
+            command.callback = _taking_config(_awaited(command.callback))
+    if app.registered_callback is not None and app.registered_callback.callback is not None:
+        app.registered_callback.callback = _awaited(app.registered_callback.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            take_config_everywhere(group.typer_instance)
+            prepare(group.typer_instance)
+
+
+def _awaited(run: Callable[..., Any]) -> Callable[..., Any]:
+    if not inspect.iscoroutinefunction(run):
+        return run
+
+    @functools.wraps(run)
+    def command(*arguments: Any, **options: Any) -> None:
+        asyncio.run(run(*arguments, **options))
+
+    return command
 
 
 def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +79,7 @@ def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
-    """Returns the environment overlaid with the command line, the configuration, and its path."""
+    """Return the environment overlaid with the command line, the configuration, and its path."""
     from gateway.configuration.settings import load, read_environment
 
     given = {name: value for name, value in overrides.items() if value is not None}
@@ -74,7 +90,7 @@ def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Enviro
 
 
 def read_config(config: Path | None) -> "GatewayConfig":
-    """Loads the configuration without resolving providers' secrets, which this command does not use."""
+    """Load the configuration without resolving providers' secrets, which this command does not use."""
     from gateway.configuration.settings import load, read_environment
 
     return load(config, read_environment(), secrets_from=None)
@@ -105,7 +121,7 @@ async def open_engine() -> "AsyncIterator[AsyncEngine]":
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """Converts a record to plain JSON values."""
+    """Convert a record to plain JSON values."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(record)
@@ -116,7 +132,7 @@ def plain(record: Any) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """Prints JSON; money held as Decimal is written as the exact number."""
+    """Print JSON; money held as Decimal is written as the exact number."""
     import msgspec
 
     typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(value), indent=2).decode())
@@ -128,8 +144,6 @@ def print_rows(rows: list[dict[str, Any]], columns: dict[str, str], *, as_json: 
     elif not rows:
         typer.echo(empty, err=True)
     else:
-        from gateway.table import print_table
-
         print_table(list(columns.values()), [[cell(name, row[name]) for name in columns] for row in rows])
 
 

@@ -1,11 +1,11 @@
 """`weighbridge teams`: teams, which costs are booked to, and what each of them chose."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from accounts.caller import Escalation, Learning
 from gateway.commands.shared import (
     USAGE,
     JsonOption,
@@ -25,7 +25,7 @@ teams_app = typer.Typer(help="Teams, which costs are booked to.", no_args_is_hel
 
 
 @teams_app.command("create")
-def create_team(
+async def create_team(
     team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="Such as team_payments.")],
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
     organisation: Annotated[str, typer.Option(help="The organisation it belongs to.")] = "default",
@@ -35,19 +35,16 @@ def create_team(
     as_json: JsonOption = False,
 ) -> None:
     """Create a team."""
+    from accounts.store import AccountStore
+    from gateway.commands.audit import audited
+
     allowed = [model.strip() for model in models.split(",") if model.strip()] if models is not None else None
 
-    async def create() -> dict[str, Any]:
-        from accounts.store import AccountStore
-        from gateway.commands.audit import audited
-
-        async with open_engine() as engine, audited(engine, "team.set", organisation, team_id=team_id) as change:
-            store = AccountStore(change.within)
-            team = await store.create_team(team_id, name, organisation_id=organisation, allowed_models=allowed)
-            change.tell("team", team_id, None, _team_state(team))
-            return plain(team)
-
-    made = asyncio.run(create())
+    async with open_engine() as engine, audited(engine, "team.set", organisation, team_id=team_id) as change:
+        store = AccountStore(change.within)
+        team = await store.create_team(team_id, name, organisation_id=organisation, allowed_models=allowed)
+        change.tell("team", team_id, None, _team_state(team))
+        made = plain(team)
     if as_json:
         print_json(made)
     else:
@@ -55,13 +52,8 @@ def create_team(
 
 
 @teams_app.command("list")
-def list_teams(as_json: JsonOption = False) -> None:
+async def list_teams(as_json: JsonOption = False) -> None:
     """List the teams."""
-
-    async def read() -> list[dict[str, Any]]:
-        async with open_accounts() as store:
-            return [plain(team) for team in await store.list_teams()]
-
     columns = {"team_id": "team", "name": "name", "organisation_id": "organisation", "allowed_models": "models"}
     columns |= {
         "quality_floor": "minimum",
@@ -70,11 +62,13 @@ def list_teams(as_json: JsonOption = False) -> None:
         "shadow_share": "shadow",
     }
     columns |= {"weight": "weight", "spill_over": "overflow", "continue_streams": "continue"}
-    print_rows(asyncio.run(read()), {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
+    async with open_accounts() as store:
+        rows = [plain(team) for team in await store.list_teams()]
+    print_rows(rows, {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
 
 
 @teams_app.command("set")
-def set_team(
+async def set_team(
     team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team to change.")],
     *,
     quality_floor: Annotated[
@@ -85,14 +79,14 @@ def set_team(
         ),
     ] = None,
     escalation: Annotated[
-        Literal["off", "whole", "all", "agreement", "agreement-all"] | None,
+        Escalation | None,
         typer.Option(
             help="Ask a better model after a weak answer: never, for whole replies, or for streams too; `agreement` also asks two "
             "cheap models before a dear one, where their answers can be compared."
         ),
     ] = None,
     learning: Annotated[
-        Literal["off", "numbers", "prompts"] | None,
+        Learning | None,
         typer.Option(
             help="What may be kept to learn from: nothing, numbers, or the prompts too. Less deletes the rest."
         ),
@@ -129,30 +123,24 @@ def set_team(
         changes["quality_floor"] = _floor(quality_floor)
     if not changes:
         fail("nothing to change: give at least one option, see --help", USAGE)
+    async with open_engine() as engine:
+        from accounts.store import AccountStore
+        from classifier.learning.store import LearningStore
+        from gateway.commands.audit import audited
 
-    async def change() -> dict[str, Any]:
-        async with open_engine() as engine:
-            from accounts.store import AccountStore
-            from classifier.learning.store import LearningStore
-            from gateway.commands.audit import audited
-
-            action = "team.policy_changed" if set(changes) - {"weight"} else "team.set"
-            async with audited(engine, action, team_id=team_id, reason=reason) as change:
-                store = AccountStore(change.within)
-                before = await store.get_team(team_id)
-                team = await store.update_team(team_id, **changes)
-                change.tell(
-                    "team", team_id, _team_state(before), _team_state(team), organisation_id=team.organisation_id
-                )
-            kept = LearningStore(engine)
-            # At once, and on every call: a deletion that was interrupted is finished by asking again.
-            if learning == "off":
-                await kept.forget_team(team_id)
-            elif learning == "numbers":
-                await kept.forget_prompts(team_id)
-            return plain(team)
-
-    changed = asyncio.run(change())
+        action = "team.policy_changed" if set(changes) - {"weight"} else "team.set"
+        async with audited(engine, action, team_id=team_id, reason=reason) as change:
+            store = AccountStore(change.within)
+            before = await store.get_team(team_id)
+            team = await store.update_team(team_id, **changes)
+            change.tell("team", team_id, _team_state(before), _team_state(team), organisation_id=team.organisation_id)
+        kept = LearningStore(engine)
+        # At once, and on every call: a deletion that was interrupted is finished by asking again.
+        if learning == "off":
+            await kept.forget_team(team_id)
+        elif learning == "numbers":
+            await kept.forget_prompts(team_id)
+        changed = plain(team)
     if as_json:
         print_json(changed)
     else:
@@ -170,8 +158,8 @@ def _floor(text: str) -> float | None:
 
 
 def _team_state(team: "TeamRecord") -> dict[str, Any]:
-    """A team with its policy, as the audit log stores it."""
-    from dashboards.policy.change import policy_of
-    from dashboards.teams.change import audit_record
+    """Return a team with its policy, as the audit log stores it."""
+    from api.policy.change import policy_of
+    from api.teams.change import audit_record
 
     return audit_record(team) | policy_of(team)

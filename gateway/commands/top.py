@@ -30,7 +30,7 @@ _STYLES: Final = {
 }  # fmt: skip
 
 
-def top(
+async def top(
     url: Annotated[str, typer.Option(metavar="URL", help="A running gateway.")] = "http://127.0.0.1:8080",
     key_file: Annotated[
         Path | None,
@@ -40,22 +40,20 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once, print, and end: for scripts and reports.")] = False,
 ) -> None:
     """Show what is down, slow, saturated or failing: models, pools, queues, and what they stand on. Ctrl-C ends it."""
-    from gateway.commands.asking import key_of
+    from gateway.commands.asking import asked, key_of
 
     if key_file is None:
         fail("--key-file is needed: a file with an admin key of the operator's organisation", 2)
     key = key_of(key_file)
-    asyncio.run(_once(url, key) if once or not sys.stdout.isatty() else _live(url, key, every))
-
-
-async def _once(url: str, key: str) -> None:
-    from gateway.commands.asking import asked
-
-    _console().print(screen(await asked(url, PATH, key), url))
+    if once or not sys.stdout.isatty():
+        _console().print(screen(await asked(url, PATH, key), url))
+    else:
+        await _live(url, key, every)
 
 
 async def _live(url: str, key: str, every_s: float) -> None:
-    """Refreshes the screen; while the gateway does not answer, the last state stays and is marked as such."""
+    """Refresh the screen; while the gateway does not answer, the last state stays and is marked as such."""
+    from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
@@ -69,13 +67,12 @@ async def _live(url: str, key: str, every_s: float) -> None:
                 told = await asked_again(url, PATH, key)
                 live.update(screen(told, url), refresh=True)
             except NotAnswered as error:
-                live.update(
-                    _below(Text(f"{error}; what follows is old", style="bold red"), screen(told, url)), refresh=True
-                )
+                old = Text(f"{error}; what follows is old", style="bold red")
+                live.update(Group(old, screen(told, url)), refresh=True)
 
 
 def screen(told: Mapping[str, Any], url: str) -> "RenderableType":
-    """Renders the whole screen, the gravest first. Pure; names are never interpreted as markup."""
+    """Render the whole screen, the gravest first. Pure; names are never interpreted as markup."""
     from rich.console import Group
 
     parts: list[RenderableType] = [_head(told, url), *_incidents(told["incidents"]), _targets(told["targets"])]
@@ -138,7 +135,7 @@ def _incidents(incidents: Sequence[Mapping[str, Any]]) -> Iterable["RenderableTy
 
 
 def _hit(incident: Mapping[str, Any]) -> str:
-    """How many requests and teams it hit, and how many more lines it stands for."""
+    """Format the requests and teams that it hit, and the number of further lines that it stands for."""
     parts = [
         f"{incident[name]:,} {name if incident[name] != 1 else name[:-1]}"
         for name in ("requests", "teams")
@@ -160,7 +157,7 @@ def _targets(targets: Sequence[Mapping[str, Any]]) -> "RenderableType":
         table.add_row(
             _word(target["target_id"]),
             _state(target["state"]),
-            _state(_worst(states), _breakers(states)),
+            _state(next((state for state in _OUT_OF_USE if state in states), "closed"), _breakers(states)),
             f"{recent['attempts']:,}",
             _share(recent["failed_share"]),
             _seconds(recent["ttft_p50_s"]),
@@ -258,12 +255,6 @@ def _console() -> Any:
     return Console(markup=False, highlight=False, emoji=False)
 
 
-def _below(first: "RenderableType", rest: "RenderableType") -> "RenderableType":
-    from rich.console import Group
-
-    return Group(first, rest)
-
-
 def _word(text: str) -> Any:
     """Plain text of a name, which may look like markup or contain control characters that a terminal would obey."""
     from rich.text import Text
@@ -275,10 +266,6 @@ def _state(state: str, text: str = "") -> Any:
     from rich.text import Text
 
     return Text(text or state, style=_STYLES.get(state, ""))
-
-
-def _worst(states: Sequence[str]) -> str:
-    return next((state for state in _OUT_OF_USE if state in states), "closed")
 
 
 def _breakers(states: Sequence[str]) -> str:

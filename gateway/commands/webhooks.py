@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json, read_config
+from gateway.table import print_table
 
 if TYPE_CHECKING:
     from gateway.configuration.settings import GatewayConfig
@@ -14,13 +15,9 @@ webhooks_app = typer.Typer(help="Receivers of warnings and reports.", no_args_is
 
 
 @webhooks_app.command("list")
-def list_webhooks(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+async def list_webhooks(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List the configured destinations and what became of their messages."""
-    import asyncio
-
-    from gateway.table import print_table
-
-    found = asyncio.run(_states(read_config(config)))
+    found = await _states(read_config(config))
     if as_json:
         print_json(found)
     elif not found:
@@ -43,19 +40,28 @@ def list_webhooks(config: ConfigOption = None, as_json: JsonOption = False) -> N
 
 
 @webhooks_app.command("test")
-def send_test(
+async def send_test(
     name: Annotated[str, typer.Argument(help="The destination's name in the configuration.")],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send one message now. A destination that had said it is gone is used again when it takes this one."""
-    import asyncio
+    from contextlib import aclosing
+    from uuid import uuid4
+
+    from api.webhooks.outbox import Outbox
+    from api.webhooks.sender import Sender, destinations_of
+    from gateway.configuration.settings import resolve_secret
 
     settings = read_config(config)
     if name not in settings.webhooks.names():
         known = ", ".join(settings.webhooks.names()) or "none are configured"
         fail(f"there is no destination {name[:64]!r}; there are: {known}", 2)
-    status = asyncio.run(_send_now(settings, name))
+
+    chosen = [each for each in settings.webhooks.destinations if each.name == name]
+    destinations = destinations_of(chosen, resolve_secret, settings.webhooks.mail)
+    async with open_engine() as engine, aclosing(Sender(Outbox(engine), destinations)) as sender:
+        status = await sender.test(name, f"test/{uuid4().hex}")
     taken = 200 <= status < 300  # noqa: PLR2004 - what Standard Webhooks calls success
     if as_json:
         print_json({"name": name, "delivered": taken, "status": status or None})
@@ -70,7 +76,7 @@ async def _states(settings: "GatewayConfig") -> list[dict[str, Any]]:
 
     import msgspec
 
-    from dashboards.webhooks.outbox import Outbox
+    from api.webhooks.outbox import Outbox
 
     async with open_engine() as engine:
         outbox = Outbox(engine)
@@ -80,17 +86,3 @@ async def _states(settings: "GatewayConfig") -> list[dict[str, Any]]:
             | msgspec.structs.asdict(await outbox.state(each.name))
             for each in settings.webhooks.destinations
         ]
-
-
-async def _send_now(settings: "GatewayConfig", name: str) -> int:
-    from contextlib import aclosing
-    from uuid import uuid4
-
-    from dashboards.webhooks.outbox import Outbox
-    from dashboards.webhooks.sender import Sender, destinations_of
-    from gateway.configuration.settings import resolve_secret
-
-    chosen = [each for each in settings.webhooks.destinations if each.name == name]
-    destinations = destinations_of(chosen, resolve_secret, settings.webhooks.mail)
-    async with open_engine() as engine, aclosing(Sender(Outbox(engine), destinations)) as sender:
-        return await sender.test(name, f"test/{uuid4().hex}")

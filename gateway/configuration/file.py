@@ -59,7 +59,7 @@ class Document(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """Builds a problem at `path`, with the line of the nearest enclosing value that has one."""
+        """Build a problem at `path`, with the line of the nearest enclosing value that has one."""
         around = path
         while around and around not in self.lines:
             around = around[:-1]
@@ -67,7 +67,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def spell(path: KeyPath) -> str:
-    """Formats a path as people write it: `providers.models[2].tiers`."""
+    """Format a path as people write it: `providers.models[2].tiers`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -75,7 +75,7 @@ def spell(path: KeyPath) -> str:
 
 
 def read_document(path: Path) -> Document:
-    """Reads and parses a file. Raises ConfigError when it is unreadable or not valid YAML at all."""
+    """Read and parse a file. Raises ConfigError when it is unreadable or not valid YAML at all."""
     file = str(path)
     try:
         with path.open("rb") as opened:
@@ -95,7 +95,7 @@ def read_document(path: Path) -> Document:
 
 
 def parse_document(text: str, file: str) -> Document:
-    """Parses the text of `file`. Raises ConfigError when it is not valid YAML at all."""
+    """Parse the text of `file`. Raises ConfigError when it is not valid YAML at all."""
     try:
         _check_form(text, file)
         root = yaml.compose(text, Loader=_LOADER)
@@ -117,7 +117,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def _check_form(text: str, file: str) -> None:
-    """Scans the flat event stream first, so that nothing deep, endless or tagged is ever built. Raises ConfigError."""
+    """Scan the flat event stream first, so that nothing deep, endless or tagged is ever built. Raises ConfigError."""
     depth = documents = aliases = 0
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
         refusal = None
@@ -144,7 +144,7 @@ def _check_form(text: str, file: str) -> None:
 
 
 class _Walk:
-    """Converts the node graph to values. Aliased nodes are converted, and counted, at each use."""
+    """The conversion of a node graph to values. Aliased nodes are converted, and counted, at each use."""
 
     def __init__(self, file: str) -> None:
         self.lines: dict[KeyPath, int] = {}

@@ -22,7 +22,7 @@ class ShippedRows:
 
 
 def ability_problems(providers: ProvidersSection, classifier: ClassifierSection, document: Document) -> list[Problem]:
-    """Returns a problem, with its line, for each `ability` that names nothing, with the nearest names."""
+    """Return a problem, with its line, for each `ability` that names nothing, with the nearest names."""
     named = [
         (index, model.ability)
         for index, model in enumerate(providers.models)

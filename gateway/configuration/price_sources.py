@@ -11,7 +11,7 @@ from providers.config import ProvidersSection
 
 
 def price_problems(section: ProvidersSection, document: Document) -> list[Problem]:
-    """Returns a problem, with its line, for each name without a price. The table is read only when one is needed."""
+    """Return a problem, with its line, for each name without a price. The table is read only when one is needed."""
     table = functools.cache(read_table)
     problems = []
     for path, target_id, item in _from_litellm(section):

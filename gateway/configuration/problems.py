@@ -8,7 +8,7 @@ when it could be a secret.
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -36,7 +36,7 @@ _WORDS = {
 
 
 def check(model: type[Model], document: Document) -> tuple[Model | None, list[Problem]]:
-    """Validates the document as `model`. Returns the model, None when it is invalid, and all problems."""
+    """Validate the document as `model`. Return the model, None when it is invalid, and all problems."""
     problems = list(document.problems)
     try:
         valid = model.model_validate(document.values)
@@ -56,7 +56,7 @@ def _problems(model: type[BaseModel], document: Document, error: ValidationError
 
 
 def _data_path(values: Value, detail: ErrorDetails) -> KeyPath:
-    """Returns the path in the file. Pydantic's location also names branches of unions, which no file has."""
+    """Return the path in the file. Pydantic's location also names branches of unions, which no file has."""
     path: list[str | int] = []
     current: Value = values
     for part in detail["loc"]:
@@ -78,7 +78,7 @@ def _step_into(values: Value, part: str | int) -> tuple[Value] | None:
 
 
 def _is_shadow(path: KeyPath, details: list[ErrorDetails], found: Mapping[KeyPath, object]) -> bool:
-    """Returns True for an error of a union's other branch: it concerns the whole, while the branch that was meant has
+    """Return True for an error of a union's other branch: it concerns the whole, while the branch that was meant has
     errors deeper inside.
     """
     deeper = any(len(other) > len(path) and other[: len(path)] == path for other in found)
@@ -117,7 +117,7 @@ def _one(model: type[BaseModel], values: Value, path: KeyPath, detail: ErrorDeta
 
 
 def _own_words(path: KeyPath, detail: ErrorDetails) -> str:
-    """Returns a section's own error message, or a neutral one when it repeats what may be a secret."""
+    """Return a section's own error message, or a neutral one when it repeats what may be a secret."""
     message = str(detail.get("ctx", {}).get("error", "")) or "is not allowed"
     given = detail["input"]
     if isinstance(given, str) and given and given in message and not may_be_shown(path, given):
@@ -141,7 +141,7 @@ _THROUGH_LITELLM = frozenset(
         "watsonx",
     }
 )
-"""What people write as a kind for providers that are reached through litellm."""
+"""Words that people write as a kind for providers that are reached through litellm."""
 
 
 def _choice(path: KeyPath, given: Any, allowed: list[str]) -> str:
@@ -158,7 +158,7 @@ def _allowed_values(expected: str) -> list[str]:
 
 
 def may_be_shown(path: KeyPath, given: str) -> bool:
-    """Returns True when a value may appear in a message: one plain word that neither is named nor looks like a secret."""
+    """Return True when a value may appear in a message: one plain word that neither is named nor looks like a secret."""
     named = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in path[-1:])
     return bool(_WORD.match(given)) and not named and not _SECRET_VALUE.match(given)
 
@@ -169,32 +169,27 @@ def _unknown_key(model: type[BaseModel], values: Value, path: KeyPath) -> str:
     elsewhere = _sections_of(model, key) if len(path) == 1 else []
     if 0 < len(elsewhere) <= _MAX_SECTIONS:
         return f"is not a section; did you mean {' or '.join(f'`{section}.{key}`' for section in elsewhere)}?"
-    moved = [now for found in _models_at(model, values, path[:-1]) for was, now in _moved(found) if was == key]
+    moved = [
+        now
+        for found in _models_at(model, values, path[:-1])
+        for was, now in getattr(found, "moved_keys", {}).items()
+        if was == key
+    ]
     if moved:
         return f"is not a known key any more; write `{'.'.join((*map(str, path[:-1]), moved[0]))}`"
     guess = closest(key, allowed)
     hint = f"; did you mean `{guess}`?" if guess else "."
-    return f"is not a known key{hint}" + _listed(allowed)
-
-
-def _moved(model: type[BaseModel]) -> Iterable[tuple[str, str]]:
-    """Returns (old, new) names of keys that have moved."""
-    moved: Mapping[str, str] = getattr(model, "moved_keys", {})
-    return moved.items()
+    return f"is not a known key{hint}" + (f" Allowed here: {', '.join(allowed[:_MAX_LISTED])}" if allowed else "")
 
 
 def _also_allowed(model: type[BaseModel], values: Value, path: KeyPath) -> str:
-    """Suggests the key that was probably written in place of a missing one; empty when there is none."""
+    """Suggest the key that was probably written in place of a missing one; empty when there is none."""
     parent = _value_at(values, path[:-1])
     allowed = _keys_at(model, values, path[:-1])
     if isinstance(parent, dict) and any(key not in allowed for key in parent):
         guess = closest(str(path[-1]), [key for key in parent if key not in allowed])
         return f"; is it the one written `{guess}`?" if guess else ""
     return ""
-
-
-def _listed(allowed: Sequence[str]) -> str:
-    return f" Allowed here: {', '.join(allowed[:_MAX_LISTED])}" if allowed else ""
 
 
 def _value_at(values: Value, path: KeyPath) -> Value:
@@ -208,7 +203,7 @@ def _value_at(values: Value, path: KeyPath) -> Value:
 
 
 def _sections_of(model: type[BaseModel], key: str) -> list[str]:
-    """Returns the sections that have a key of this name."""
+    """Return the sections that have a key of this name."""
     return [
         name
         for name, field in model.model_fields.items()
@@ -217,12 +212,12 @@ def _sections_of(model: type[BaseModel], key: str) -> list[str]:
 
 
 def _keys_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[str]:
-    """Returns the names that a mapping at `path` may have."""
+    """Return the names that a mapping at `path` may have."""
     return list(dict.fromkeys(name for found in _models_at(model, values, path) for name in field_names(found)))
 
 
 def _models_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[type[BaseModel]]:
-    """Returns the models that a mapping at `path` may follow."""
+    """Return the models that a mapping at `path` may follow."""
     candidates: list[Any] = [model]
     current = values
     for part in path:
@@ -237,12 +232,12 @@ def _models_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[typ
 
 
 def field_names(model: type[BaseModel]) -> dict[str, Any]:
-    """Returns a model's keys as a file writes them, with their annotations."""
+    """Return a model's keys as a file writes them, with their annotations."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
 def _step(annotation: Any, part: str | int) -> list[Any]:
-    """Returns the annotations one step inside of `annotation`."""
+    """Return the annotations one step inside of `annotation`."""
     inside: list[Any] = []
     for branch in branches(annotation):
         if isinstance(branch, type) and typing.get_origin(branch) is None and issubclass(branch, BaseModel):
@@ -255,7 +250,7 @@ def _step(annotation: Any, part: str | int) -> list[Any]:
 
 
 def branches(annotation: Any) -> list[Any]:
-    """Returns an annotation's alternatives, without their metadata."""
+    """Return an annotation's alternatives, without their metadata."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return branches(typing.get_args(annotation)[0])
@@ -265,7 +260,7 @@ def branches(annotation: Any) -> list[Any]:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the models among an annotation's alternatives."""
+    """Return the models among an annotation's alternatives."""
     return [
         branch
         for branch in branches(annotation)

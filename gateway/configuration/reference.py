@@ -16,15 +16,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.configuration.problems import branches, models_in
-from gateway.configuration.settings import Environment, GatewayConfig
+from gateway.configuration.settings import Environment, GatewayConfig, variables_of
 from settings.types import is_reloadable
 
 _NAMES: dict[Any, str] = {
     str: "text",
-    int: "whole number",
+    int: "integer",
     float: "number",
-    bool: "true or false",
-    Decimal: "US dollars",
+    bool: "boolean",
+    Decimal: "dollars",
     type(None): "nothing",
 }
 _LISTS = (list, tuple, set, frozenset)
@@ -42,7 +42,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "", *, reloadable: bool = False) -> Iterator[Key]:
-    """Yields every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
+    """Yield every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
     for name, field in model.model_fields.items():
         path, at_once = prefix + name, reloadable or is_reloadable(field)
         inner = list(_models(field.annotation))
@@ -59,7 +59,7 @@ def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "", *, reloadable
 
 
 def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """Yields the models inside an annotation, each with the suffix of its path.
+    """Yield the models inside an annotation, each with the suffix of its path.
 
     What may stand alone or in a list is told once, as it stands alone.
     """
@@ -77,7 +77,7 @@ def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _unit(field: FieldInfo) -> str:
-    """The unit of a field's numbers where it declares one; else empty."""
+    """Return the unit of a field's numbers where it declares one; else empty."""
     extra = field.json_schema_extra
     return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
@@ -94,7 +94,7 @@ def _one_type(branch: Any) -> str:
     if origin in _LISTS:
         return f"list of {_type(arguments[0])}"
     if origin is dict:
-        return f"mapping of {_type(arguments[0])} to {_type(arguments[1])}"
+        return f"map to {_type(arguments[1])}"
     if isinstance(branch, type) and issubclass(branch, enum.Enum):
         return ", ".join(f"`{member.value}`" for member in branch)
     return _NAMES.get(branch, str(getattr(branch, "__name__", branch)).lower())
@@ -114,17 +114,33 @@ def _default(field: FieldInfo) -> str:
 
 
 def tables() -> str:
-    """Renders the page's tables: one for each section, and one for the environment."""
+    """Render the page's tables: one for each section and each group of keys in it, and one for the environment."""
     parts = []
     for name, field in GatewayConfig.model_fields.items():
         section, suffix = next(iter(_models(field.annotation)))
-        rows = [
-            f"| `{key.path}` | {key.type} | {key.default} | {'at once' if key.reloadable else 'restart'} | {key.meaning} |"
-            for key in keys(section, f"{name}{suffix}.", reloadable=is_reloadable(field))
-        ]
-        parts.append("\n".join([f"### {name}", "", field.description or "", "", *_HEAD, *rows]))
+        parts.append(f"### {name}\n\n{field.description or ''}")
+        groups: dict[str, list[str]] = {}
+        for path, rows in _groups(section, f"{name}{suffix}", reloadable=is_reloadable(field)):
+            # Groups with the same keys, such as the limits of teams and of keys, share a table.
+            groups.setdefault("\n".join(rows), []).append(f"`{path}`")
+        earlier: list[tuple[str, list[str]]] = []
+        for table, paths in groups.items():
+            # A section's own keys stand under its heading.
+            heading = [] if paths == [f"`{name}`"] else [f"#### {', '.join(paths)}", ""]
+            rows = table.split("\n")
+            like, known = max(
+                ((path, [row for row in rows if row in others]) for path, others in earlier),
+                key=lambda found: len(found[1]),
+                default=("", []),
+            )
+            if len(known) >= _WORTH_A_REFERENCE:
+                names = ", ".join(row.split(" ", 2)[1] for row in known)
+                heading += [f"As in {like}: {names}.", ""]
+                rows = [row for row in rows if row not in known]
+            parts.append("\n".join([*heading, *((*_HEAD, *rows) if rows else ())]).rstrip())
+            earlier.append((paths[0], table.split("\n")))
     variables = [
-        f"| `{_variable(name, field)}` | {_default(field)} | {field.description} |"
+        f"| `{variables_of(name)[0]}` | {_default(field)} | {field.description} |"
         for name, field in Environment.model_fields.items()
     ]
     head = ["| variable | default | meaning |", "|---|---|---|"]
@@ -132,12 +148,37 @@ def tables() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_HEAD = ("| key | type | default | changes | meaning |", "|---|---|---|---|---|")
+def _groups(model: type[BaseModel], path: str, *, reloadable: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield the path and the rows of each group of keys, outer groups first."""
+    waiting = [(model, path, reloadable)]
+    while waiting:
+        model, path, reloadable = waiting.pop(0)
+        rows = []
+        for name, field in model.model_fields.items():
+            at_once = reloadable or is_reloadable(field)
+            inner = list(_models(field.annotation))
+            if not inner:
+                rows.append(f"| `{name}`{'' if at_once else '†'} | {_value(field)} | {field.description} |")
+            waiting.extend((found, f"{path}.{name}{suffix}", at_once) for found, suffix in inner)
+        if rows:
+            yield path, rows
 
 
-def _variable(name: str, field: FieldInfo) -> str:
-    alias = field.validation_alias
-    return str(getattr(alias, "choices", [f"WEIGHBRIDGE_{name.upper()}"])[0])
+def _value(field: FieldInfo) -> str:
+    """The default where it tells the type too; otherwise the type, and whether the key is required."""
+    default = _default(field)
+    kind = _unit(field) or _type(field.annotation)
+    if default == "-":
+        return kind
+    if default == "required":
+        return f"{kind}; required"
+    return default if kind in _PLAIN else f"{kind}; {default}"
+
+
+_PLAIN: frozenset[str] = frozenset({"text", "integer", "number", "boolean", "path"})
+_WORTH_A_REFERENCE = 4
+"""Keys that another group of the section tells already, from which on it is referred to."""
+_HEAD = ("| key | value | meaning |", "|---|---|---|")
 
 
 if __name__ == "__main__":

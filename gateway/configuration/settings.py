@@ -16,13 +16,13 @@ import msgspec
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from accounts.config import AccountsSection, PepperSection
+from accounts.config import AccountsSection
 from accounts.keys import MIN_PEPPER_BYTES, Pepper
 from accounts.people.sign_in_config import SignInSection
 from accounts.pepper_file import pepper_id, read_or_make_pepper
+from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from cost.config import CostSection
-from dashboards.webhooks.webhooks_config import WebhooksSection
 from gateway.configuration.file import ConfigError, Document, KeyPath, Problem, Value, read_document
 from gateway.configuration.known_abilities import ability_problems
 from gateway.configuration.price_sources import price_problems
@@ -50,9 +50,6 @@ _NO_PEPPER = (
 )
 AUTO = "auto"
 PREFIX = "WEIGHBRIDGE_"
-_FOREIGN_VARIABLES = {"DATABASE_URL", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "HTTPS_PROXY", "NO_PROXY"}
-_OTHERS = ("otlp_endpoint", "https_proxy", "no_proxy")
-"""Settings that are read by the names that everybody has for them alone."""
 _NO_CONFIG = (
     "no configuration: pass --config FILE or set WEIGHBRIDGE_CONFIG "
     "(config/minimal.yaml is the smallest that works, config/gateway.yaml shows everything)"
@@ -67,7 +64,7 @@ class TlsSection(Section):
 
 
 class ServerConfig(Section):
-    """Settings of the HTTP server."""
+    """The settings of the HTTP server."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="The address to listen on; `0.0.0.0` for all.")
     port: int = Field(default=8080, ge=0, le=65_535, description="The port to listen on; 0 lets the system choose.")
@@ -79,22 +76,20 @@ class ServerConfig(Section):
         default=32_000_000,
         ge=1_000,
         le=1_000_000_000,
-        description="A larger file, such as a recording to be written down, is refused with 413. It waits on disk (`TMPDIR`) "
-        "rather than in memory.",
+        description="A larger file is refused with 413. Uploads wait on disk (`TMPDIR`).",
     )
     max_bodies_bytes: int = Field(
         default=256_000_000,
         ge=1_000,
         le=64_000_000_000,
-        description="The bytes of request bodies that one worker holds at once; what exceeds them gets 503.",
+        description="Bytes of request bodies that one worker holds at once; more gets 503.",
     )
     max_replies_bytes: int = Field(
         default=256_000_000,
         ge=1_000_000,
         le=64_000_000_000,
-        description="The bytes of answers that one process holds at once: whole ones until their callers have them, and of streams "
-        "an event that has not ended. One answer may have half of it; what exceeds that gets 503. Of each answer the first 64 KiB "
-        "are free.",
+        description="Bytes of answers that one process holds at once; more gets 503. One answer may have half "
+        "of it; the first 64 KiB of each are not counted.",
     )
     tls: TlsSection | None = Field(
         default=None,
@@ -103,8 +98,7 @@ class ServerConfig(Section):
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
         default_factory=list,
         max_length=100,
-        description="Origins whose pages may call the API from a browser, such as `https://app.example`; `*` for all. None "
-        "may otherwise.",
+        description="Origins whose pages may call the API from a browser; `*` for all.",
     )
     body_timeout_s: Reloadable[float] = Field(
         default=30.0, gt=0, le=600, description="A body that takes longer to arrive is refused with 408."
@@ -122,14 +116,13 @@ class ServerConfig(Section):
         default=0.25,
         ge=0,
         le=60,
-        description="When a worker's event loop is late by more than this for about a second, or new connections wait "
-        "for half a second to be accepted (seen on Linux), it has more work than a core does: it then refuses some requests with 503 "
-        "so that the others stay quick. 0 turns this off.",
+        description="An event loop later than this for about a second, or connections unaccepted for half a "
+        "second (Linux), means overload: some requests get 503. 0 turns it off.",
     )
 
 
 class TelemetryConfig(Section):
-    """Settings of logs and traces."""
+    """The settings of logs and traces."""
 
     otlp_endpoint: str | None = Field(
         default=None,
@@ -138,19 +131,19 @@ class TelemetryConfig(Section):
     )
     metrics_token: SecretRef | None = Field(
         default=None,
-        description="Where the bearer token of /metrics is found: env:NAME. Without one nobody reads it, unless "
-        "`metrics_local` says otherwise.",
+        description="Where /metrics' bearer token is found: env:NAME. Without one it is closed, unless "
+        "`metrics_local`.",
     )
     metrics_local: Reloadable[bool] = Field(
         default=False,
-        description="Opens /metrics, while there is no `metrics_token`, to processes of this machine. A relay on this machine "
-        "that adds no forwarding header then opens it to everybody whom it serves.",
+        description="Opens /metrics without `metrics_token` to this machine's processes, also to a local proxy "
+        "that adds no forwarding header.",
     )
     metrics_listen: str | None = Field(
         default=None,
         pattern=r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]+):[0-9]{1,5}$",
-        description="Where /metrics, and nothing else, is served once more: `127.0.0.1:9464`, or `[::]:9464`. Whoever reaches this "
-        "address reads it, without `metrics_local`; with `metrics_token`, by the token. Read at the start.",
+        description="A second address that serves /metrics only, such as `127.0.0.1:9464`: open to whoever "
+        "reaches it, unless `metrics_token` is set.",
     )
     log_success_share: float = Field(
         default=0.01, ge=0, le=1, description="The share of successful requests that is logged. Failures all are."
@@ -167,19 +160,15 @@ class GatewayConfig(Section):
         default=LimitsSection(),
         description="What each organisation, team, key and model may use in a minute and at once.",
     )
-    redis: RedisSection = Field(
-        default=RedisSection(), description="The Redis that all processes share, where there is one."
-    )
+    redis: RedisSection = Field(default=RedisSection(), description="The Redis that all processes share.")
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
     sign_in: SignInSection = Field(default=SignInSection(), description="How people sign in to the pages.")
     classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are classified.")
     cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
-    selfhosted: SelfhostedSection = Field(
-        default=SelfhostedSection(), description="Our own engines: pools of replicas that come and go."
-    )
+    selfhosted: SelfhostedSection = Field(default=SelfhostedSection(), description="Own engines: pools of replicas.")
     queues: Reloadable[QueuesSection] = Field(
         default_factory=dict,
-        description="Lines before our own targets, so that they are never given more than they carry.",
+        description="Queues before own targets.",
     )
     deadlines: Reloadable[DeadlinesSection] = Field(
         default=DeadlinesSection(), description="How late an answer may be, where the caller does not say."
@@ -228,42 +217,49 @@ class Environment(BaseSettings):
     https_proxy: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("HTTPS_PROXY"),
-        description="A forward proxy that models at https addresses are called through: http://[USER:PASSWORD@]HOST[:PORT]. "
-        "What is called at http addresses, such as engines of your own, is called past it.",
+        description="A forward proxy for models at https addresses: http://[USER:PASSWORD@]HOST[:PORT].",
     )
     no_proxy: str = Field(
         default="",
         validation_alias=AliasChoices("NO_PROXY"),
-        description="What is called past the proxy, with commas between: names (their subdomains too), addresses, networks, "
-        "each perhaps with a port; `*` for everything.",
+        description="What is called past the proxy: names (with subdomains), addresses and networks, with commas; `*` for all.",
     )
 
     def forward_proxy(self) -> ForwardProxy | None:
-        """Returns the way out to upstreams, or None. Raises AddressInvalid."""
+        """Return the way out to upstreams, or None. Raises AddressInvalid."""
         if self.https_proxy is None:
             return None
         return forward_proxy_of(self.https_proxy.get_secret_value(), self.no_proxy)
 
     def database(self) -> str:
-        """Returns the database's address. It may hold a password: never show it."""
+        """Return the database's address. It may hold a password: never show it."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
 
     def redis(self, section: RedisSection) -> str | None:
-        """Returns the shared Redis's address, or None. It may hold a password: never show it."""
+        """Return the shared Redis's address, or None. It may hold a password: never show it."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
         return None if section.url is None else resolve_secret(section.url)
 
     def server_overrides(self) -> dict[str, Any]:
-        """The keys of the `server` section that the environment overrides."""
+        """Return the keys of the `server` section that the environment overrides."""
         given = {"host": self.host, "port": self.port, "workers": self.workers}
         return {name: value for name, value in given.items() if value is not None}
 
     def variables(self) -> dict[str, str]:
-        """Returns the settings as environment variables, for a child process that must see what this one was given."""
+        """Return the settings as environment variables, for a child process that must see what this one was given."""
         return {f"{PREFIX}{name.upper()}": str(value) for name, value in self.server_overrides().items()}
+
+
+def variables_of(name: str) -> tuple[str, ...]:
+    """Return the variables that set a field of Environment, the one that comes first at the front."""
+    alias = Environment.model_fields[name].validation_alias
+    return tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (PREFIX + name.upper(),)
+
+
+_VARIABLES = {variable for name in Environment.model_fields for variable in variables_of(name)}
 
 
 class Reloaded(msgspec.Struct, frozen=True):
@@ -278,8 +274,8 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 def read_environment() -> Environment:
-    """Reads the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
-    allowed = [f"{PREFIX}{name.upper()}" for name in Environment.model_fields if name not in _OTHERS]
+    """Read the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
+    allowed = [each for name in Environment.model_fields for each in variables_of(name) if each.startswith(PREFIX)]
     problems = [
         Problem("environment", 0, name, _unknown_variable(name, allowed))
         for name in sorted(os.environ)
@@ -324,7 +320,7 @@ def _is_database(address: str) -> bool:
 
 def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]).upper()
-    return name if name in _FOREIGN_VARIABLES or name.startswith(PREFIX) else PREFIX + name
+    return name if name in _VARIABLES or name.startswith(PREFIX) else PREFIX + name
 
 
 def _unknown_variable(name: str, allowed: list[str]) -> str:
@@ -336,7 +332,7 @@ def _unknown_variable(name: str, allowed: list[str]) -> str:
 def load(
     path: Path | None, environment: Environment, *, secrets_from: Mapping[str, str] | None = os.environ
 ) -> GatewayConfig:
-    """Loads the configuration, overlaid with the environment. Raises ConfigError with all problems.
+    """Load the configuration, overlaid with the environment. Raises ConfigError with all problems.
 
     `secrets_from` is where references such as `env:NAME` must lead; None leaves them unresolved.
     """
@@ -372,7 +368,7 @@ def load(
 
 
 def without_effect(path: Path) -> list[Problem]:
-    """Returns warnings about accepted keys that no longer have an effect."""
+    """Return warnings about accepted keys that no longer have an effect."""
     document = read_document(path)
     return [
         document.problem((section, key), f"has no effect any more, and can be removed: {why}")
@@ -383,7 +379,7 @@ def without_effect(path: Path) -> list[Problem]:
 
 
 def _effective(document: Document) -> Document:
-    """Returns the document without keys that no longer have an effect."""
+    """Return the document without keys that no longer have an effect."""
     effective = {
         section: {key: value for key, value in _mapping(document.values.get(section)).items() if key not in keys}
         for section, keys in _WITHOUT_EFFECT.items()
@@ -393,7 +389,7 @@ def _effective(document: Document) -> Document:
 
 
 def reload(current: GatewayConfig, path: Path | None, environment: Environment) -> Reloaded:
-    """Reads the file again. An invalid one is rejected as a whole, and the current configuration stays."""
+    """Read the file again. An invalid one is rejected as a whole, and the current configuration stays."""
     try:
         fresh = load(path, environment)
     except ConfigError as refused:
@@ -406,7 +402,7 @@ _Adopting = TypeVar("_Adopting", bound=BaseModel)
 
 
 def _adopted(current: _Adopting, fresh: _Adopting, prefix: str = "") -> tuple[_Adopting, list[str]]:
-    """Returns the section with the reloadable keys of `fresh` and all others of `current`, and the paths of those others
+    """Return the section with the reloadable keys of `fresh` and all others of `current`, and the paths of those others
     that differ.
     """
     adopted: dict[str, Any] = {}
@@ -426,7 +422,7 @@ def _adopted(current: _Adopting, fresh: _Adopting, prefix: str = "") -> tuple[_A
 
 
 def _redis_problems(config: GatewayConfig, document: Document, secrets_from: Mapping[str, str]) -> list[Problem]:
-    """Checks the secret that holds Redis's address, which can be validated only here; it is not repeated."""
+    """Check the secret that holds Redis's address, which can be validated only here; it is not repeated."""
     if config.redis.url is None:
         return []
     try:
@@ -440,7 +436,7 @@ def _redis_problems(config: GatewayConfig, document: Document, secrets_from: Map
 
 
 def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]:
-    """Checks that the reports' webhook is configured: a missing one would be noticed only when a report is needed."""
+    """Check that the reports' webhook is configured: a missing one would be noticed only when a report is needed."""
     wanted = None if config.cost.report is None else config.cost.report.webhook
     if wanted is None or wanted in config.webhooks.names():
         return []
@@ -450,7 +446,7 @@ def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]
 
 
 def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
-    """Checks that a model has either its own addresses or a pool's replicas, and that a queue without a size has a pool
+    """Check that a model has either its own addresses or a pool's replicas, and that a queue without a size has a pool
     to size it.
     """
     served = config.selfhosted.pool_of_target()
@@ -485,7 +481,7 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
 
 
 def shared_gpu_problems(config: GatewayConfig, document: Document) -> list[Problem]:
-    """Checks that who asks for a pool that sleeps can wait for it, and that the GPUs that pools share are paid for once."""
+    """Check that who asks for a pool that sleeps can wait for it, and that the GPUs that pools share are paid for once."""
     problems = []
     pools = {pool.name: pool for pool in config.selfhosted.pools}
     costs = {pool.name: pool for pool in config.cost.pools}
@@ -530,7 +526,7 @@ _DATABASES = {"sqlite", "postgres", "postgresql"}
 
 
 def dangling(document: Document) -> list[Problem]:
-    """Returns problems for references to targets that the catalog does not have.
+    """Return problems for references to targets that the catalog does not have.
 
     It reads the plain values, so that these are reported together with all other problems.
     """
@@ -570,7 +566,7 @@ _NAMED_BY_CALLERS: set[KeyPath] = {("policy", "aliases"), ("policy", "fallbacks"
 
 
 def _stands_for(names: list[str], name: str) -> str | None:
-    """Returns the wildcard that stands for a name, or None."""
+    """Return the wildcard that stands for a name, or None."""
     return next((each for each in names if each.endswith("*") and name.startswith(each[:-1]) and name != each), None)
 
 
@@ -583,7 +579,7 @@ def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
 
 
 def _unknown_limited(document: Document, targets: list[str]) -> Iterator[tuple[KeyPath, str, list[str]]]:
-    """Yields models with limits that no caller can name, with path and known names; each would limit nothing."""
+    """Yield models with limits that no caller can name, with path and known names; each would limit nothing."""
     known = [*targets, *_mapping(_mapping(document.values.get("policy")).get("aliases")), AUTO]
     for name in _mapping(_mapping(document.values.get("limits")).get("models")):
         if name not in known and not _stands_for(targets, name):
@@ -649,12 +645,12 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def resolve_secret(reference: str) -> str:
-    """Resolves a secret reference. Raises LookupError or OSError when the secret is not there."""
+    """Resolve a secret reference. Raises LookupError or OSError when the secret is not there."""
     return secret_reader(os.environ)(reference)
 
 
 def settings_as_shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
-    """The configuration as plain values that are safe to show: a secret appears as its reference and whether it is set."""
+    """Return the configuration as plain values that are safe to show: a secret appears as its reference and whether it is set."""
     if isinstance(value, BaseModel | Mapping):
         return {str(name): settings_as_shown(inner, secrets_from) for name, inner in inside(value)}
     if isinstance(value, list | tuple | set | frozenset):
@@ -668,20 +664,22 @@ def settings_as_shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
 
 
 def tells_other_hosts(config: GatewayConfig, environment: Environment) -> bool:
-    """True where this host tells others through Redis which prompts it sent where."""
+    """Return True where this host tells others through Redis which prompts it sent where."""
     section = config.selfhosted
     return bool(section.pools) and section.tells_other_hosts and environment.redis(config.redis) is not None
 
 
 def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pepper, ...]:
-    """Returns the peppers that keys are hashed with, the current one first.
+    """Return the peppers that keys are hashed with, the current one first.
 
     They come from `accounts.peppers`, else from WEIGHBRIDGE_PEPPER, else from `accounts.pepper_file` when
     the file names one. Without any the gateway does not start: a pepper that nobody chose to keep would
     be lost with its machine, and every key with it.
     """
     if config is not None and config.accounts.peppers:
-        return tuple(_pepper(section) for section in config.accounts.peppers)
+        return tuple(
+            Pepper(id=each.id, secret=_pepper_bytes(resolve_secret(each.secret))) for each in config.accounts.peppers
+        )
     if environment.pepper is not None:
         secret = _pepper_bytes(environment.pepper.get_secret_value())
         return (Pepper(id=pepper_id(secret), secret=secret),)
@@ -696,12 +694,8 @@ def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pep
     raise ConfigError([Problem("", 0, "", _NO_PEPPER + where)])
 
 
-def _pepper(section: PepperSection) -> Pepper:
-    return Pepper(id=section.id, secret=_pepper_bytes(resolve_secret(section.secret)))
-
-
 def _pepper_bytes(text: str) -> bytes:
-    """Decodes a pepper; hexadecimal digits are decoded as such, so that a pepper file's content means the same in a
+    """Decode a pepper; hexadecimal digits are decoded as such, so that a pepper file's content means the same in a
     variable.
     """
     if _HEXADECIMAL.match(text):

@@ -46,7 +46,7 @@ class Child:
         return self._process.poll() is not None
 
     def read_announcement(self) -> dict[str, str]:
-        """Returns the JSON line that a child prints when it is ready. Raises ChildFailed."""
+        """Return the JSON line that a child prints when it is ready. Raises ChildFailed."""
         stdout = self._process.stdout
         assert stdout is not None  # noqa: S101 - it was asked for above
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -64,12 +64,12 @@ class Child:
         return announced
 
     def failure(self, what: str) -> ChildFailed:
-        """Builds an error with the end of the child's log."""
+        """Build an error with the end of the child's log."""
         tail = self._log.read_text(errors="replace").splitlines()[-8:]
         return ChildFailed("\n".join([f"{self.name} {what}", *(f"  {line}" for line in tail)]))
 
     def stop(self) -> None:
-        """Terminates the child, kills it when it does not stop, and kills the rest of its process group."""
+        """Terminate the child, kill it when it does not stop, and kill the rest of its process group."""
         if not self.ended():
             self._process.terminate()
             try:
@@ -86,7 +86,7 @@ class Child:
 
 @contextlib.contextmanager
 def family() -> Iterator[list[Child]]:
-    """Yields a list of children; those added are stopped at the end, last one first, whatever happens."""
+    """Yield a list of children; those added are stopped at the end, last one first, whatever happens."""
     children: list[Child] = []
     try:
         yield children

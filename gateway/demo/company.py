@@ -36,7 +36,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     json_mode: bool = False
 
     def prompts(self) -> list[Prompt]:
-        """Returns one prompt for each varying word."""
+        """Return one prompt for each varying word."""
         return [
             Prompt(text=self.text.format(word), system=self.system, json_mode=self.json_mode) for word in self.words
         ]

@@ -24,11 +24,11 @@ _REPLY_CACHE_MIB = 64
 
 
 class EngineMissing(Exception):
-    """Raised when the engine or its weights are not installed."""
+    """The error of an engine, or of its weights, that are not installed."""
 
 
 def weights_path() -> Path:
-    """Returns the model file in the weights' package. Raises EngineMissing.
+    """Return the model file in the weights' package. Raises EngineMissing.
 
     The package is located and never imported: its module imports an application that is not
     installed, and all that is wanted is the file beside it.
@@ -46,7 +46,7 @@ def weights_path() -> Path:
 
 
 def main(alias: str, port: int) -> None:
-    """Serves until a signal or the parent's end. Logs go to standard error."""
+    """Serve until a signal or the parent's end. Logs go to standard error."""
     if not port:
         exit_with_parent()
     address_to = os.dup(1)

@@ -47,7 +47,7 @@ class FoundedCompany(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Founding:
-    """Performs changes at past times: each step is dated a little later than the one before."""
+    """The companies' beginning: changes at past times, each step dated a little later than the one before."""
 
     def __init__(self, engine: AsyncEngine, pepper: Pepper, *, start_us: int, seed: int) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class Founding:
         return moment(self._now_us)
 
     def at(self, moment_us: int) -> None:
-        """Advances the clock to a later time; it never goes back."""
+        """Advance the clock to a later time; it never goes back."""
         self._now_us = max(self._now_us + 1, moment_us)
 
     def _step(self) -> None:
@@ -87,7 +87,7 @@ class Founding:
         )
 
     async def found(self) -> FoundedCompany:
-        """Creates both companies as they were on the first morning."""
+        """Create both companies as they were on the first morning."""
         await self.accounts().create_organisation(company.ORGANISATION, company.ORGANISATION_NAME)
         await self.accounts().create_organisation(company.NEIGHBOUR, company.NEIGHBOUR_NAME)
         people = {each.email: await self._invite(each) for each in company.PEOPLE}
@@ -167,7 +167,7 @@ class Founding:
     async def budget(
         self, scope: Scope, scope_id: str, period: Period, kind: Kind, usd: Decimal, actor: Actor, *, team_id: str = ""
     ) -> None:
-        """Sets a budget, or changes its limit."""
+        """Set a budget, or change its limit."""
         self._step()
         budget = Budget(
             budget_id=f"{scope_id}-{period}-{kind}",
@@ -197,7 +197,7 @@ class Founding:
             change.tell("budget", budget.budget_id, before, after)
 
     async def _limit(self, founded: FoundedCompany) -> None:
-        """Sets the company's budget, a key's budget, and two rate limits."""
+        """Set the company's budget, a key's budget, and two rate limits."""
         admin = self.acting(founded.people[company.PEOPLE[0].email])
         await self.budget("organisation", company.ORGANISATION, "month", "soft", Decimal(280), admin)
         staging = next(each for each in founded.callers["support"] if each.key_name == "staging")
@@ -213,7 +213,7 @@ class Founding:
                 change.tell("limit", str(place), None, told)
 
     async def go_on(self, founded: FoundedCompany, end_us: int) -> None:
-        """Performs the changes of the month: a price, a quality floor, budgets, keys, and somebody who leaves."""
+        """Perform the changes of the month: a price, a quality floor, budgets, keys, and somebody who leaves."""
         ada, ola = (founded.people[email] for email in ("ada@northwind.example", "ola@northwind.example"))
         tess, dina = (founded.people[email] for email in ("tess@northwind.example", "dina@northwind.example"))
         self.at(end_us - 17 * DAY_US + 9 * HOUR_US)
@@ -241,7 +241,7 @@ class Founding:
             await self.log.note(self.acting(person), "person.signed_in", "person", person.person_id)
 
     async def _price(self, actor: Actor, end_us: int) -> None:
-        """Enters a contract price, effective from the next day."""
+        """Enter a contract price, effective from the next day."""
         effective_us = end_us - 16 * DAY_US
         effective_us -= effective_us % DAY_US
         price = price_from_usd(version="contract-2026", input_usd="0.135", cached_input_usd="0.0675", output_usd="0.54")
@@ -271,7 +271,7 @@ class Founding:
             change.tell("person", person.person_id, {"disabled": False}, {"disabled": True})
 
     async def posted(self, founded: FoundedCompany, posting: str) -> None:
-        """Adds the audit entry of a posted reconciliation."""
+        """Add the audit entry of a posted reconciliation."""
         self._step()
         ada = self.acting(founded.people[company.PEOPLE[0].email])
         await self.log.note(
@@ -279,7 +279,7 @@ class Founding:
         )
 
     async def let_in(self, founded: FoundedCompany, password: str, now_us: Callable[[], int]) -> dict[str, str]:
-        """Sets everybody's password, and returns one-time link tokens by e-mail address for those who are shown one."""
+        """Set everybody's password, and return one-time link tokens by e-mail address for those who are shown one."""
         section = SignInSection()
         passwords = Passwords(min_chars=section.password_min_chars)
         links = OneTimeLinks(self._engine, section, (self._pepper,), passwords, now_us=now_us)
@@ -301,7 +301,7 @@ def _settings(settings: TeamSettings) -> dict[str, Any]:
 
 
 def first_callers(founded: FoundedCompany, teams: Sequence[SampleTeam]) -> dict[str, Sequence[Caller]]:
-    """Weights each team's callers: its first keys call far more often than its last."""
+    """Weight each team's callers: its first keys call far more often than its last."""
     return {
         team.team_id: [
             caller

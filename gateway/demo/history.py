@@ -27,13 +27,13 @@ from accounts.keys import Pepper
 from accounts.pepper_file import read_or_make_pepper
 from classifier.learning.store import ClassifiedRequest, LearningStore, Verdict
 from classifier.prediction import Classifier, Prediction, Prompt
-from cost.claim.holdout import arm_of
-from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
 from cost.ledger.entries import Arm
 from cost.ledger.ledger import MemoryLedger
 from cost.ledger.store import LedgerStore
 from cost.price_book.book import price_book
 from cost.price_book.store import PriceStore
+from cost.savings.holdout import arm_of
 from cost.times import DAY_US, HOUR_US, day_of, moment, wall_us
 from gateway.configuration.settings import GatewayConfig, load, read_environment
 from gateway.database import make_engine, migrate
@@ -42,7 +42,7 @@ from gateway.demo.company import SampleTeam, Work
 from gateway.demo.founding import Founding, first_callers
 from gateway.demo.sample_config import REPLICAS, Addresses, write_sample_config
 from gateway.demo.statement import reconcile_with_statement
-from gateway.explain import catalog_of, classifier_of
+from gateway.wiring.catalog import catalog_of, classifier_of
 from gateway.wiring.policy import build_comparators, build_policy
 from providers.breaker import Breakers
 from providers.catalog import configured_prices, repriced, with_deployments
@@ -160,7 +160,7 @@ class _Clock:
 
 
 def times_of(team: SampleTeam, count: int, start_us: int, end_us: int, rng: random.Random) -> list[int]:
-    """Draws `count` times in microseconds, sorted, denser when the team works."""
+    """Draw `count` times in microseconds, sorted, denser when the team works."""
     hours, week = (_NIGHT_HOURS, _NIGHT_WEEK) if team.night else (_HOURS, _WEEK)
     first_hour = start_us - start_us % HOUR_US
     places = range(first_hour, end_us, HOUR_US)
@@ -179,7 +179,7 @@ def times_of(team: SampleTeam, count: int, start_us: int, end_us: int, rng: rand
 
 
 class _HistoryWriter:
-    """Simulates requests one by one, as the line would have served them."""
+    """A simulation of requests, one by one, as the pipeline would have served them."""
 
     def __init__(self, config: GatewayConfig, callers: Mapping[str, Sequence[Caller]], seed: int) -> None:
         self.clock = _Clock()
@@ -204,11 +204,11 @@ class _HistoryWriter:
         self.revoked_us: Mapping[str, int] = {}
 
     def expect(self, spans: Sequence["_Span"]) -> None:
-        """Sets the incidents to simulate."""
+        """Set the incidents to simulate."""
         self._incidents = tuple(spans)
 
     async def serve(self, asked: _DrawnRequest) -> None:
-        """Classifies, plans, attempts and books one request."""
+        """Classify, plan, attempt and book one request."""
         self.clock.now_us = asked.at_us
         self._follow_prices()
         rng, team = self._rng, asked.team
@@ -239,7 +239,7 @@ class _HistoryWriter:
             self._record_classification(routed, served, prediction, asked.prompt)
 
     def _caller(self, team: SampleTeam) -> Caller:
-        """Draws one of the team's callers; a revoked key falls back to the first."""
+        """Draw one of the team's callers; a revoked key falls back to the first."""
         callers = self._callers[team.team_id]
         caller = self._rng.choice(callers)
         return caller if self.clock.now_us < self.revoked_us.get(caller.key_id, self.clock.now_us + 1) else callers[0]
@@ -271,7 +271,7 @@ class _HistoryWriter:
         )
 
     def _sticky(self, team: SampleTeam, facts: Facts) -> Sticky | None:
-        """Draws whether the request continues a conversation that its last target still has cached."""
+        """Draw whether the request continues a conversation that its last target still has cached."""
         if self._rng.random() >= team.cached_share or facts.input_tokens < CACHE_MIN_TOKENS:
             return None
         return Sticky(company.OWN, round(facts.input_tokens * self._rng.uniform(0.4, 0.92)))
@@ -290,14 +290,14 @@ class _HistoryWriter:
         return route, arm
 
     def _ready(self, target_id: str) -> tuple[Deployment, ...]:
-        """The deployments that take work now; of our own target, the replicas that are up."""
+        """Return the deployments that take work now; of our own target, the replicas that are up."""
         known = self._breakers.available(self._catalog.targets[target_id])
         return known[: replicas_up(self.clock.now_us)] if target_id == company.OWN else known
 
     async def _try_candidates(
         self, routed: RoutedRequest, asked: _DrawnRequest, sticky: Sticky | None
     ) -> Attempt | None:
-        """Tries the candidates in order. Returns the attempt whose answer the caller got, or None."""
+        """Try the candidates in order. Return the attempt whose answer the caller got, or None."""
         number = 0
         for candidate in self._with_spill_over(routed):
             known = self._ready(candidate.target.target_id)
@@ -322,7 +322,7 @@ class _HistoryWriter:
         return None
 
     def _with_spill_over(self, routed: RoutedRequest) -> Sequence[Candidate]:
-        """Returns the candidates; in the busiest hours some requests for our own target spill over to a paid one."""
+        """Return the candidates; in the busiest hours some requests for our own target spill over to a paid one."""
         candidates = routed.plan.candidates
         busy = _HOURS[self.clock.now_us // HOUR_US % 24] >= _SPILLS_FROM and routed.caller.settings.spill_over
         first_own = candidates[0].target.target_id == company.OWN and routed.facts.tier == "interactive"
@@ -331,7 +331,7 @@ class _HistoryWriter:
         return (msgspec.structs.replace(candidates[1], reason="spill-over"), candidates[0], *candidates[2:])
 
     def _simulate_answer(self, attempt: Attempt, asked: _DrawnRequest, sticky: Sticky | None) -> bool:
-        """Simulates an upstream's answer or failure. Settles it unless the answer is to be found weak; returns False on
+        """Simulate an upstream's answer or failure. Settle it unless the answer is to be found weak; return False on
         failure.
         """
         rng, target_id = self._rng, attempt.deployment.target_id
@@ -456,7 +456,7 @@ class _HistoryWriter:
             self.verdicts.append(self._verdict(self.weighings[-1]))
 
     def _verdict(self, about: ClassifiedRequest) -> Verdict:
-        """Draws a person's verdict on an answer."""
+        """Draw a person's verdict on an answer."""
         good = self._rng.random() < _LIKED_SHARE
         return Verdict(
             request_id=about.request_id,
@@ -492,7 +492,7 @@ def _request(facts: Facts, asked: _DrawnRequest, *, streams: bool, tag: str) -> 
 
 
 def _replicas(config: GatewayConfig) -> dict[str, tuple[Deployment, ...]]:
-    """The pool's replicas, named as the fleet names them."""
+    """Return the pool's replicas, named as the fleet names them."""
     return {
         target: tuple(
             Deployment(
@@ -512,7 +512,7 @@ def _replicas(config: GatewayConfig) -> dict[str, tuple[Deployment, ...]]:
 def _draw_requests(
     teams: Sequence[SampleTeam], requests: int, start_us: int, end_us: int, rng: random.Random
 ) -> list[_DrawnRequest]:
-    """Draws all requests of all teams, in order of time."""
+    """Draw all requests of all teams, in order of time."""
     shares = sum(team.share for team in teams)
     found = []
     for team in teams:
@@ -533,7 +533,7 @@ async def write_history(
     seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> History:
-    """Writes the whole history into a database that has the newest schema and is empty."""
+    """Write the whole history into a database that has the newest schema and is empty."""
     start_us = end_us - DAYS * DAY_US
     start_us -= start_us % DAY_US
     founding = Founding(engine, pepper, start_us=start_us - 3 * DAY_US + 8 * HOUR_US, seed=seed)
@@ -575,7 +575,7 @@ def _span(incident: _Incident, end_us: int) -> _Span:
 
 
 async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore, start_us: int, end_us: int) -> None:
-    """Records the hours that replicas were up, as the fleet does, and each night's true-up."""
+    """Record the hours that replicas were up, as the fleet does, and each night's true-up."""
     books = FleetBooks(engine, ledger)
     for pool in config.cost.pools:
         for hour_us in range(start_us, end_us - end_us % HOUR_US, HOUR_US):
@@ -590,7 +590,7 @@ async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore,
 
 
 def replicas_up(at_us: int) -> int:
-    """The number of replicas up: none at night and on weekends, when buying is cheaper; up to three on working days."""
+    """Return the number of replicas up: none at night and on weekends, when buying is cheaper; up to three on working days."""
     busy = _HOURS[at_us // HOUR_US % 24] * _WEEK[moment(at_us).weekday()]
     return sum(busy >= least for least in _REPLICAS_FROM)
 

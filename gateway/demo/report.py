@@ -28,7 +28,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums, either of the rows or of what the gateway's ledger answers."""
+    """The sums, either of the rows or of what the gateway's ledger answers."""
 
     requests: int
     input_tokens: int
@@ -56,11 +56,11 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     differences: int
     unserved: Totals
-    """What is booked beside the rows: attempts whose answer nobody was given."""
+    """Amounts booked beside the rows: attempts whose answer nobody was given."""
 
 
 def totals(rows: Sequence[Row]) -> Totals:
-    """Sums the rows."""
+    """Sum the rows."""
     return Totals(
         requests=len(rows),
         input_tokens=sum(row.input_tokens for row in rows),
@@ -71,7 +71,7 @@ def totals(rows: Sequence[Row]) -> Totals:
 
 
 def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: Stage) -> None:
-    """Prints the table, the totals and the explanations below."""
+    """Print the table, the totals and the explanations below."""
     headings = ["prompt", "complexity", "target", "why", "in", "out", "cost $", f"{stage.dear} $"]
     cells = [
         [
@@ -112,7 +112,7 @@ def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: S
 
 
 def agrees(summed: Totals, booked: Totals, unserved: Totals) -> bool:
-    """True when what is booked is what the replies told, and what nobody was given."""
+    """Return True when what is booked is what the replies told, and what nobody was given."""
     return booked == Totals(
         requests=summed.requests + unserved.requests,
         input_tokens=summed.input_tokens + unserved.input_tokens,
@@ -123,7 +123,7 @@ def agrees(summed: Totals, booked: Totals, unserved: Totals) -> bool:
 
 
 def agreement(summed: Totals, booked: Totals, unserved: Totals) -> str:
-    """The sentence on whether replies and ledger agree."""
+    """Return the sentence on whether replies and ledger agree."""
     if agrees(summed, booked, unserved):
         told = (
             f"GET /v1/usage tells the same to the last nano-dollar: {booked.requests} requests, ${booked.cost_usd:.9f}."
@@ -140,24 +140,24 @@ def agreement(summed: Totals, booked: Totals, unserved: Totals) -> str:
 
 
 def verified(closing: Closing) -> str:
-    """The sentence on whether the ledger agrees with its roll-ups."""
+    """Return the sentence on whether the ledger agrees with its roll-ups."""
     if closing.differences:
         return f"weighbridge ledger verify: {closing.differences} figures are WRONG."
     return f"weighbridge ledger verify: the books agree, {closing.entries} entries summed up anew."
 
 
 def verdict(closing: Closing) -> str:
-    """The sentence with the verdict on the savings target and its reasons."""
+    """Return the sentence with the verdict on the savings target and its reasons."""
     why = f" ({'; '.join(closing.reasons)})" if closing.reasons else ""
     return f"weighbridge savings: the target of {closing.target_share:.0%} is `{closing.verdict}`{why}."
 
 
 def cut(prompt: str) -> str:
-    """Shortens a prompt to one line."""
+    """Shorten a prompt to one line."""
     line = " ".join(prompt.split())
     return line if len(line) <= _PROMPT_CHARS else line[: _PROMPT_CHARS - 1] + "…"
 
 
 def say(text: str) -> None:
-    """Prints a line to standard output, flushed at once."""
+    """Print a line to standard output, flushed at once."""
     print(text, flush=True)  # noqa: T201 - a command's own output

@@ -46,7 +46,7 @@ _OTHERS_VARIABLES = ("DATABASE_URL", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class DemoFailed(Exception):
-    """Raised when the demo cannot go on; the message says why."""
+    """The error of a demo that cannot go on; the message says why."""
 
 
 class _Stage(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class _Stage(msgspec.Struct, frozen=True):
 
 
 def run_demo(json_file: Path | None) -> int:
-    """Sends the prompts and prints the bill. Returns exit status 0 when replies and ledger agree."""
+    """Send the prompts and print the bill. Return exit status 0 when replies and ledger agree."""
     with _set_stage() as scene:
         key = asyncio.run(_create_key(scene))
         base_url = _start_gateway(scene)
@@ -76,7 +76,7 @@ def run_demo(json_file: Path | None) -> int:
 
 
 def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> int:
-    """Serves the demo's gateway until a signal; returns the exit status."""
+    """Serve the demo's gateway until a signal; return the exit status."""
     from gateway.configuration.settings import load, read_environment  # noqa: PLC0415
     from gateway.process.serve import serve  # noqa: PLC0415 - the server's modules are not needed by the demo's own process
 
@@ -97,7 +97,7 @@ def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> in
 
 @contextlib.contextmanager
 def _set_stage() -> Iterator[_Stage]:
-    """Starts the engines and writes the configuration in a temporary folder; on exit everything is removed."""
+    """Start the engines and write the configuration in a temporary folder; on exit everything is removed."""
     weights_path()
     stage, dear = choose_stage(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="weighbridge-demo-"))
@@ -119,7 +119,7 @@ def _set_stage() -> Iterator[_Stage]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raises KeyboardInterrupt on SIGTERM as on Ctrl-C, so that both clean up; a shell's background job ignores Ctrl-C
+    """Raise KeyboardInterrupt on SIGTERM as on Ctrl-C, so that both clean up; a shell's background job ignores Ctrl-C
     otherwise.
     """
 
@@ -135,7 +135,7 @@ def interruptible() -> Iterator[None]:
 
 
 def environ_without_others(folder: Path) -> dict[str, str]:
-    """The environment without settings of another gateway, so that the demo never writes into a real database."""
+    """Return the environment without settings of another gateway, so that the demo never writes into a real database."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -145,7 +145,7 @@ def environ_without_others(folder: Path) -> dict[str, str]:
 
 
 def _start_gateway(scene: _Stage) -> str:
-    """Starts the gateway as a child on an already bound socket, so that no other process can take the port."""
+    """Start the gateway as a child on an already bound socket, so that no other process can take the port."""
     say("starting the gateway …")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = ["-m", "gateway.process.serve", "--fd", str(listener.fileno()), "--config", str(scene.config)]
@@ -192,7 +192,7 @@ async def _create_key(scene: _Stage) -> str:
 
 
 async def _let_in(scene: _Stage, config: "GatewayConfig", environment: "Environment") -> str:
-    """The token of a link with which an administrator of the demo chooses a password."""
+    """Return the token of a link with which an administrator of the demo chooses a password."""
     from accounts.people.links import OneTimeLinks  # noqa: PLC0415 - loading the database layer is slow
     from accounts.people.passwords import Passwords  # noqa: PLC0415
     from accounts.people.people import PeopleStore  # noqa: PLC0415
@@ -227,7 +227,7 @@ def _send_all(base_url: str, key: str) -> list[Row]:
 
 
 def persistently(send: Callable[[], Row], what: str) -> Row:
-    """Sends, and sends again what was late or broke off, and says so. Raises DemoFailed for the third time, and for whatever
+    """Send, and send again what was late or broke off, and say so. Raises DemoFailed for the third time, and for whatever
     would fail again.
     """
     import openai  # noqa: PLC0415 - a second that only the demo pays
@@ -290,7 +290,7 @@ def _row(prompt: DemoPrompt, headers: Any, usage: Any, money: dict[str, str | No
 
 
 def _booked(base_url: str, key: str, first: date, last: date) -> Totals:
-    """The usage that the API reports; a demo over midnight (UTC) spans two days."""
+    """Return the usage that the API reports; a demo over midnight (UTC) spans two days."""
     days = [_usage(base_url, key, day) for day in sorted({first, last})]
     return Totals(
         requests=sum(day["requests"] for day in days),
@@ -338,7 +338,7 @@ async def _closing(scene: _Stage, base_url: str, key: str) -> Closing:
 
 
 async def _unserved(database: "AsyncEngine") -> Totals:
-    """What is booked of attempts whose answer nobody was given, such as one that was late and sent again."""
+    """Sum the attempts whose answer nobody was given, such as one that was late and sent again."""
     from sqlalchemy import select  # noqa: PLC0415 - loading the database layer is slow
     from sqlmodel import col  # noqa: PLC0415
 

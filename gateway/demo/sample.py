@@ -28,7 +28,7 @@ _SIGN_IN: Final = "/dashboard/sign-in"
 
 
 def serve_sample(*, host: str | None, port: int | None, workers: int | None, requests: int | None) -> int:
-    """Serves the sample until a signal, and removes everything that it made. Returns the exit status."""
+    """Serve the sample until a signal, and remove everything that it made. Return the exit status."""
     from gateway.configuration.settings import load, read_environment  # noqa: PLC0415 - slow to load
     from gateway.demo.history import REQUESTS  # noqa: PLC0415
     from gateway.process.serve import serve  # noqa: PLC0415

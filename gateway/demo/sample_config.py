@@ -25,7 +25,7 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_sample_config(folder: Path, addresses: Addresses, first_day: date) -> Path:
-    """Writes `sample.yaml` into the folder, in the format of a hand-written file.
+    """Write `sample.yaml` into the folder, in the format of a hand-written file.
 
     `first_day` is where the history begins: the prices that change within it are dated by it.
     """

@@ -78,7 +78,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, CommercialModel]:
-    """Chooses the expensive target: with a provider's API key in the environment the real one, else a stand-in."""
+    """Choose the expensive target: with a provider's API key in the environment the real one, else a stand-in."""
     if environ.get("OPENAI_API_KEY"):
         dear, real = _GPT_4O, True
     elif environ.get("ANTHROPIC_API_KEY"):
@@ -101,7 +101,7 @@ def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, CommercialModel]:
 
 
 def write_config(folder: Path, dear: CommercialModel, addresses: Mapping[str, str]) -> Path:
-    """Writes the demo's configuration, in the format of a hand-written file."""
+    """Write the demo's configuration, in the format of a hand-written file."""
     models = [
         _model(
             model_id=CHEAP,

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.store import LedgerStore
 from cost.prices import usd
-from cost.reconcile.books import booked, posting_alone
+from cost.reconcile.ledger_side import booked, posting_alone
 from cost.reconcile.matching import Matching, OurRow, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import entries_of, posting_id
@@ -24,7 +24,7 @@ _MORE_PERCENT: Final = {3: 4, 9: 2}
 
 
 async def reconcile_with_statement(engine: AsyncEngine, first: date, last: date, now_us: int) -> str:
-    """Reconciles the ledger with the statement of these days and posts the differences; returns the posting's id."""
+    """Reconcile the ledger with the statement of these days and post the differences; return the posting's id."""
     matching = Matching(upstream_models={REFERENCE: (REFERENCE,), MINI: (MINI,)})
     async with posting_alone(engine) as connection:
         rows = await booked(
@@ -42,7 +42,7 @@ async def reconcile_with_statement(engine: AsyncEngine, first: date, last: date,
 
 
 def _exports(rows: Sequence[OurRow], first_us: int, last_us: int) -> list[tuple[str, bytes]]:
-    """Builds a page of `GET /v1/organization/usage/completions` and one of `/costs`, with one bucket a day."""
+    """Build a page of `GET /v1/organization/usage/completions` and one of `/costs`, with one bucket a day."""
     usage, costs = [], []
     for number, day_us in enumerate(range(first_us, last_us + 1, DAY_US)):
         more = _MORE_PERCENT.get(number, 0)

@@ -20,7 +20,7 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=60)
 
 
 def body_of(team: SampleTeam, rng: random.Random) -> dict[str, object]:
-    """Draws the body of a request as this team sends it."""
+    """Draw the body of a request as this team sends it."""
     prompt = rng.choice(rng.choice(team.work).prompts())
     messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
     messages.append({"role": "user", "content": prompt.text})
@@ -37,7 +37,7 @@ async def _send(session: aiohttp.ClientSession, url: str, key: str, body: dict[s
 
 
 async def send_for_ever(url: str, keys: dict[str, str], rng: random.Random) -> None:
-    """Sends about one request a second, distributed by the teams' shares, with few at once."""
+    """Send about one request a second, distributed by the teams' shares, with few at once."""
     teams = [team for team in company.TEAMS if team.team_id in keys]
     running: set[asyncio.Task[None]] = set()
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:

@@ -1,16 +1,11 @@
 """The control plane's answers to what workers ask of the database."""
 
-from typing import Any
-
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from accounts.store import AccountStore, StoredKey
-from classifier.learning.requests import NewestRow, newest_rows
+from accounts.store import AccountStore
+from classifier.learning.requests import newest_rows
 from classifier.learning.store import LearningStore
-from classifier.tuning import Tuning
-from cost.budgets.budget import BudgetStatus
-from cost.budgets.grants import Grant, GrantStore
-from cost.price_book.book import DatedPrice
+from cost.budgets.grants import GrantStore
 from cost.price_book.store import PriceStore
 from gateway.link.connection import Handlers
 from gateway.link.questions import (
@@ -28,92 +23,35 @@ from gateway.link.questions import (
     RememberPrices,
     ReturnGrants,
 )
-from gateway.spare_time import SpareTime
-from proxy.admit.limits.rules import Rule
-from proxy.admit.limits.store import LimitStore, TableVersion
+from gateway.low_priority_thread import LowPriorityThread
+from proxy.admit.limits.store import LimitStore
 from selfhosted.prefixes.store import PrefixStore
 
 
-def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: SpareTime | None = None) -> None:
-    """Answers every question of `gateway.link.questions` from this database; what is to be learned from is written in spare time."""
-    _answer_prices(handlers, PriceStore(engine))
-    _answer_limits(handlers, LimitStore(engine))
-    _answer_learning(handlers, LearningStore(engine), engine, spare)
-    _answer_accounts(handlers, AccountStore(engine))
-    _answer_budgets(handlers, GrantStore(engine))
-    _answer_habits(handlers, PrefixStore(engine))
-
-
-def _answer_prices(handlers: Handlers, prices: PriceStore) -> None:
-    async def overrides(_from: Any, _asked: ReadOverrides) -> list[DatedPrice]:
-        return await prices.overrides()
-
-    async def remember(_from: Any, asked: RememberPrices) -> list[DatedPrice]:
-        return await prices.remember_all(asked.prices)
-
-    handlers.when_asked(ReadOverrides, overrides)
-    handlers.when_asked(RememberPrices, remember)
-
-
-def _answer_limits(handlers: Handlers, limits: LimitStore) -> None:
-    async def version(_from: Any, _asked: ReadLimitVersion) -> TableVersion:
-        return await limits.mark()
-
-    async def rules(_from: Any, _asked: ReadLimits) -> list[Rule]:
-        return await limits.all()
-
-    handlers.when_asked(ReadLimitVersion, version)
-    handlers.when_asked(ReadLimits, rules)
-
-
-def _answer_learning(handlers: Handlers, learning: LearningStore, engine: AsyncEngine, spare: SpareTime | None) -> None:
+def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: LowPriorityThread | None = None) -> None:
+    """Answer every question of `gateway.link.questions` from this database."""
+    prices, limits, learning = PriceStore(engine), LimitStore(engine), LearningStore(engine)
+    accounts, grants, habits = AccountStore(engine), GrantStore(engine), PrefixStore(engine)
     spared = None if spare is None else LearningStore(spare.engine)
 
-    async def version(_from: Any, _asked: ReadTuningVersion) -> int | None:
-        return await learning.active_version()
-
-    async def tuning(_from: Any, _asked: ReadTuning) -> Tuning | None:
-        return await learning.active_tuning()
-
-    async def keep(_from: Any, asked: KeepToLearnFrom) -> None:
+    async def keep_to_learn(_from: object, asked: KeepToLearnFrom) -> None:
+        # Nobody waits for these rows: they are written in spare time while there is any.
         if spare is not None and spared is not None and spare.has_time:
             await spare.run(lambda: spared.add(asked.requests, asked.verdicts))
         else:
             await learning.add(asked.requests, asked.verdicts)
 
-    async def own(_from: Any, asked: ReadOwnRequests) -> list[NewestRow]:
-        return await newest_rows(engine, asked.team_id, asked.artifact, asked.width)
-
-    handlers.when_asked(ReadTuningVersion, version)
-    handlers.when_asked(ReadTuning, tuning)
-    handlers.when_asked(KeepToLearnFrom, keep)
-    handlers.when_asked(ReadOwnRequests, own)
-
-
-def _answer_accounts(handlers: Handlers, accounts: AccountStore) -> None:
-    async def keys(_from: Any, asked: ReadKeys) -> list[StoredKey | None]:
-        return await accounts.find_keys(asked.digests)
-
-    async def learning(_from: Any, asked: ReadLearningSettings) -> dict[str, str]:
-        return await accounts.learning_of(asked.team_ids)
-
-    handlers.when_asked(ReadKeys, keys)
-    handlers.when_asked(ReadLearningSettings, learning)
-
-
-def _answer_budgets(handlers: Handlers, grants: GrantStore) -> None:
-    async def standings(_from: Any, asked: ReadStandings) -> list[BudgetStatus]:
-        return await grants.standings(asked.at_us)
-
-    async def give_back(_from: Any, asked: ReturnGrants) -> dict[str, Grant]:
-        return await grants.regrant(asked.boot_id, asked.needs, (), asked.at_us)
-
-    handlers.when_asked(ReadStandings, standings)
-    handlers.when_asked(ReturnGrants, give_back)
-
-
-def _answer_habits(handlers: Handlers, habits: PrefixStore) -> None:
-    async def keep(_from: Any, asked: KeepHabits) -> None:
-        await habits.add(asked.deltas)
-
-    handlers.when_asked(KeepHabits, keep)
+    answer = handlers.when_asked
+    answer(ReadOverrides, lambda _from, _asked: prices.overrides())
+    answer(RememberPrices, lambda _from, asked: prices.remember_all(asked.prices))
+    answer(ReadLimitVersion, lambda _from, _asked: limits.mark())
+    answer(ReadLimits, lambda _from, _asked: limits.all())
+    answer(ReadTuningVersion, lambda _from, _asked: learning.active_version())
+    answer(ReadTuning, lambda _from, _asked: learning.active_tuning())
+    answer(KeepToLearnFrom, keep_to_learn)
+    answer(ReadOwnRequests, lambda _from, asked: newest_rows(engine, asked.team_id, asked.artifact, asked.width))
+    answer(ReadKeys, lambda _from, asked: accounts.find_keys(asked.digests))
+    answer(ReadLearningSettings, lambda _from, asked: accounts.learning_of(asked.team_ids))
+    answer(ReadStandings, lambda _from, asked: grants.standings(asked.at_us))
+    answer(ReturnGrants, lambda _from, asked: grants.regrant(asked.boot_id, asked.needs, (), asked.at_us))
+    answer(KeepHabits, lambda _from, asked: habits.add(asked.deltas))

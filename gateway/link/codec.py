@@ -1,4 +1,4 @@
-"""What travels over the link: frames of one message each, and the messages' names.
+"""The format of the link: frames of one message each, and the messages' names.
 
 A frame is its length (four bytes, big-endian) and a MessagePack array `[kind, number, name, body]`. `kind` says whether
 the body is told, asked, the answer to the question of this number, or why there is none; `name` is the message's class.
@@ -47,7 +47,7 @@ _decode: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
 class Frames:
-    """Cuts what a socket gives into frames."""
+    """The frames in what a socket gives, cut out one by one."""
 
     __slots__ = ("_kept",)
 
@@ -55,7 +55,7 @@ class Frames:
         self._kept = bytearray()
 
     def feed(self, data: bytes) -> list[Envelope]:
-        """The messages that `data` completes. Raises FrameTooLarge, and msgspec.DecodeError or UnicodeDecodeError for what is no message."""
+        """Return the messages that `data` completes. Raises FrameTooLarge, and msgspec.DecodeError or UnicodeDecodeError for what is no message."""
         kept = self._kept
         kept += data
         found: list[Envelope] = []
@@ -75,7 +75,7 @@ class Frames:
 
 
 def frame(kind: Kind, number: int, name: str, body: Any) -> bytes:
-    """One frame. Raises FrameTooLarge."""
+    """Return one frame. Raises FrameTooLarge."""
     content = _encode(Envelope(kind, number, name, msgspec.Raw(_encode(body))))
     if len(content) > MAX_FRAME_BYTES:
         raise FrameTooLarge(f"{name} of {len(content)} bytes")
@@ -94,12 +94,12 @@ class Vocabulary:
         }
 
     def message(self, envelope: Envelope) -> msgspec.Struct | None:
-        """What was told or asked; None for a name that is not known. Raises msgspec.DecodeError or UnicodeDecodeError."""
+        """Decode what was told or asked; None for a name that is not known. Raises msgspec.DecodeError or UnicodeDecodeError."""
         decoder = self._decoders.get(envelope.name)
         return None if decoder is None else decoder.decode(envelope.body)
 
     def answer(self, envelope: Envelope) -> Any:
-        """The answer to a question. Raises msgspec.DecodeError, UnicodeDecodeError, and KeyError for a name that is not known."""
+        """Return the answer to a question. Raises msgspec.DecodeError, UnicodeDecodeError, and KeyError for a name that is not known."""
         return self._answers[envelope.name].decode(envelope.body)
 
 

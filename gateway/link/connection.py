@@ -20,7 +20,6 @@ from gateway.link.codec import (
     Vocabulary,
     frame,
 )
-from gateway.link.errors import LinkDown, NotAnswered
 
 _log: Final = logging.getLogger("weighbridge.link")
 
@@ -37,9 +36,19 @@ Answer = TypeVar("Answer")
 Answerer = Callable[["Connection", Any], Awaitable[Any]]
 Told = Callable[["Connection", Any], None]
 
+_Asked = TypeVar("_Asked", bound=Question[Any])
+
+
+class LinkDown(OSError):
+    """The other end is not there, or went before it answered. An OSError, as a database's failures are to the asker."""
+
+
+class NotAnswered(OSError):
+    """The other end could not answer; the message is the kind of its error."""
+
 
 class Handlers:
-    """What an end does with the messages that come, by their classes."""
+    """The reactions of one end to the messages that come, by their classes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -47,11 +56,11 @@ class Handlers:
         self._asked: dict[str, Answerer] = {}
 
     def when_told(self, message: type[msgspec.Struct], told: Told) -> None:
-        """Calls `told` with each message of this class; it must not raise and not wait."""
+        """Call `told` with each message of this class; it must not raise and not wait."""
         self._told[message.__name__] = told
 
-    def when_asked(self, question: type[Question[Any]], answerer: Answerer) -> None:
-        """Answers questions of this class with what `answerer` returns, or with the kind of the error that it raises."""
+    def when_asked(self, question: type[_Asked], answerer: Callable[["Connection", _Asked], Awaitable[Any]]) -> None:
+        """Answer questions of this class with what `answerer` returns, or with the kind of the error that it raises."""
         self._asked[question.__name__] = answerer
 
     def told(self, name: str) -> Told | None:
@@ -76,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._has_room.set()
         self._is_gone = asyncio.Event()
         self.boot_id = ""
-        """Whose connection this is, once it was told."""
+        """The peer's boot id, once it was told."""
 
     # asyncio's callbacks.
 
@@ -122,15 +131,15 @@ class Connection(asyncio.Protocol):
         return self._has_room.is_set()
 
     async def room(self) -> None:
-        """Waits until there is room to send, or the connection is gone."""
+        """Wait until there is room to send, or the connection is gone."""
         await self._has_room.wait()
 
     def tell(self, message: msgspec.Struct) -> bool:
-        """Sends a message; False when the connection is gone."""
+        """Send a message; False when the connection is gone."""
         return self._send(TOLD, 0, type(message).__name__, message)
 
     async def ask(self, question: Question[Answer], timeout_s: float) -> Answer:
-        """The answer to a question. Raises LinkDown, NotAnswered or TimeoutError."""
+        """Return the answer to a question. Raises LinkDown, NotAnswered or TimeoutError."""
         if len(self._asked) >= _MAX_ASKED:
             raise LinkDown("the other plane does not keep up")
         self._next_number += 1
@@ -146,12 +155,12 @@ class Connection(asyncio.Protocol):
             self._asked.pop(number, None)
 
     def close(self) -> None:
-        """Closes it, once what was told has left."""
+        """Close it, once what was told has left."""
         if self._transport is not None:
             self._transport.close()
 
     async def aclose(self) -> None:
-        """Closes it and waits for that; what has not left within a moment is dropped."""
+        """Close it and wait for that; what has not left within a moment is dropped."""
         self.close()
         try:
             async with asyncio.timeout(_CLOSE_S):

@@ -10,8 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway.link.codec import Question, Vocabulary
-from gateway.link.connection import Connection, Handlers
-from gateway.link.errors import LinkDown, NotAnswered
+from gateway.link.connection import Connection, Handlers, LinkDown, NotAnswered
 from gateway.link.link import Hello, Synced
 
 _ANSWER_S: Final = 2.0
@@ -21,7 +20,7 @@ Answer = TypeVar("Answer")
 
 
 class Hub:
-    """Publishes to all workers, and answers them.
+    """The control plane's end of all workers' links: it publishes to them, and answers them.
 
     What is published under a key replaces what was published under it before: a worker that comes, or that did not
     keep up, gets the newest message of each key.
@@ -47,7 +46,7 @@ class Hub:
         return tuple(self._workers)
 
     async def start(self, path: Path) -> None:
-        """Listens at the path, which nobody else may open."""
+        """Listen at the path, which nobody else may open."""
         _remove(path)
         loop = asyncio.get_running_loop()
         before = os.umask(0o177)
@@ -57,7 +56,7 @@ class Hub:
             os.umask(before)
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         if self._server is not None:
             self._server.close()
         for task in tuple(self._catching_up):
@@ -66,7 +65,7 @@ class Hub:
         await asyncio.gather(*self._catching_up, return_exceptions=True)
 
     def publish(self, key: Hashable, message: msgspec.Struct) -> None:
-        """Tells all workers, and those that come later."""
+        """Tell all workers, and those that come later."""
         # Moved to the end: what comes later may build on what came before.
         self._newest.pop(key, None)
         self._newest[key] = message
@@ -74,7 +73,7 @@ class Hub:
             self._tell(connection, key, message)
 
     def tell_others(self, boot_id: str, message: msgspec.Struct) -> None:
-        """Tells all workers but this one what may be left out: whoever does not keep up is not told."""
+        """Tell all workers but this one what may be left out: whoever does not keep up is not told."""
         for other, connection in self._workers.items():
             if other != boot_id and connection.has_room:
                 connection.tell(message)
@@ -83,18 +82,13 @@ class Hub:
         """Workers that come later are not told of this key any more."""
         self._newest.pop(key, None)
 
-    def tell_all(self, message: msgspec.Struct) -> None:
-        """Tells those workers that are there now."""
-        for connection in self._workers.values():
-            connection.tell(message)
-
     def tell(self, boot_id: str, message: msgspec.Struct) -> bool:
-        """Tells one worker; False when it is not there."""
+        """Tell one worker; False when it is not there."""
         connection = self._workers.get(boot_id)
         return connection is not None and connection.tell(message)
 
     async def ask_all(self, question: Question[Answer], timeout_s: float = _ANSWER_S) -> dict[str, Answer]:
-        """The answers of all workers that answer in time, by boot id."""
+        """Return the answers of all workers that answer in time, by boot id."""
 
         async def ask(connection: Connection) -> tuple[str, Answer] | None:
             try:
@@ -123,7 +117,7 @@ class Hub:
             task.add_done_callback(self._catching_up.discard)
 
     async def _catch_up(self, connection: Connection) -> None:
-        """Tells a worker that did not keep up the newest of each key that it missed."""
+        """Tell a worker that did not keep up the newest of each key that it missed."""
         while connection.is_open:
             await connection.room()
             missed = self._behind.get(connection)

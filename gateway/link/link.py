@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from gateway.link.codec import Question, Vocabulary
-from gateway.link.connection import Connection, Handlers
-from gateway.link.errors import LinkDown
+from gateway.link.connection import Connection, Handlers, LinkDown
 
 _log: Final = logging.getLogger("weighbridge.link")
 
@@ -58,27 +57,27 @@ class Link:
         return self._connection is not None and self._connection.is_open and self._connection.has_room
 
     def start(self, hello: Hello) -> None:
-        """Begins to connect; `hello` is the first message of each connection."""
+        """Begin to connect; `hello` is the first message of each connection."""
         self._hello = hello
         self._task = asyncio.create_task(self._stay_connected(), name="link")
 
     async def synced(self, timeout_s: float) -> None:
-        """Waits until everything that was told to others is told to this worker. Raises TimeoutError."""
+        """Wait until everything that was told to others is told to this worker. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             await self._synced.wait()
 
     def tell(self, message: msgspec.Struct) -> bool:
-        """Sends a message; False when the control plane is not there."""
+        """Send a message; False when the control plane is not there."""
         return self._connection is not None and self._connection.tell(message)
 
     async def ask(self, question: Question[Answer], timeout_s: float = _ANSWER_S) -> Answer:
-        """The answer to a question. Raises LinkDown, NotAnswered or TimeoutError."""
+        """Return the answer to a question. Raises LinkDown, NotAnswered or TimeoutError."""
         if self._connection is None:
             raise LinkDown("the control plane is not there")
         return await self._connection.ask(question, timeout_s)
 
     async def aclose(self) -> None:
-        """Closes the connection for good."""
+        """Close the connection for good."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What a worker asks the control plane: reads and writes of the database that no caller waits for."""
+"""Questions of a worker to the control plane: reads and writes of the database that no caller waits for."""
 
 from accounts.store import StoredKey
 from classifier.learning.requests import NewestRow
@@ -14,11 +14,11 @@ from selfhosted.prefixes.tracker import HabitDelta
 
 
 class ReadOverrides(Question[list[DatedPrice]], frozen=True):
-    """Prices that were entered by hand and hold, or will."""
+    """A question for prices that were entered by hand and hold, or will."""
 
 
 class RememberPrices(Question[list[DatedPrice]], frozen=True):
-    """Keeps prices for good, so that rows may be booked at them; answered with them under the names that they got."""
+    """An order to keep prices for good, so that rows may be booked at them; answered with them under the names that they got."""
 
     prices: list[DatedPrice]
 
@@ -40,7 +40,7 @@ class ReadTuning(Question[Tuning | None], frozen=True):
 
 
 class ReadKeys(Question[list[StoredKey | None]], frozen=True):
-    """Keys by their digests, in the same order; None for what is no key."""
+    """A question for keys by their digests, in the same order; None for what is no key."""
 
     digests: list[str]
 
@@ -52,7 +52,7 @@ class ReadStandings(Question[list[BudgetStatus]], frozen=True):
 
 
 class ReturnGrants(Question[dict[str, Grant]], frozen=True):
-    """Gives back a worker's unused grants; answered with those that it has now."""
+    """A return of a worker's unused grants; answered with those that it has now."""
 
     boot_id: str
     needs: dict[str, GrantNeed]
@@ -60,14 +60,14 @@ class ReturnGrants(Question[dict[str, Grant]], frozen=True):
 
 
 class KeepToLearnFrom(Question[None], frozen=True):
-    """Rows of answered requests, and verdicts of answers."""
+    """An order to keep rows of answered requests, and verdicts of answers."""
 
     requests: list[ClassifiedRequest]
     verdicts: list[Verdict]
 
 
 class ReadLearningSettings(Question[dict[str, str]], frozen=True):
-    """What may be kept of these teams' requests, by team id."""
+    """A question for permissions to keep these teams' requests, by team id."""
 
     team_ids: list[str]
 
@@ -81,7 +81,7 @@ class ReadOwnRequests(Question[list[NewestRow]], frozen=True):
 
 
 class KeepHabits(Question[None], frozen=True):
-    """Counts of how prompts begin, to be added up."""
+    """An order to add up counts of how prompts begin."""
 
     deltas: list[HabitDelta]
 

@@ -1,4 +1,4 @@
-"""What a worker reads and writes through the control plane: the stores that its watchers and logs would ask themselves.
+"""The stores of a worker's watchers and logs, read and written through the control plane.
 
 Each raises what a database that does not answer raises (an OSError or TimeoutError), so whoever asks goes on with what
 it knows while the control plane is away.
@@ -15,7 +15,7 @@ from classifier.tuning import Tuning
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.price_book.book import DatedPrice
-from gateway.link.errors import LinkDown
+from gateway.link.connection import LinkDown
 from gateway.link.link import Link
 from gateway.link.questions import (
     KeepHabits,
@@ -41,7 +41,7 @@ _LONG_S: Final = 30.0
 
 
 class RemotePrices:
-    """Prices that were entered by hand."""
+    """The prices that were entered by hand."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -54,7 +54,7 @@ class RemotePrices:
 
 
 class RemoteLimits:
-    """Exceptions from the configured limits."""
+    """The exceptions from the configured limits."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -80,7 +80,7 @@ class RemoteTunings:
 
 
 class RemoteLearning:
-    """Rows to learn from, and what teams allow to be kept."""
+    """The rows to learn from, and what teams allow to be kept."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -99,7 +99,7 @@ class RemoteLearning:
 
 
 class RemoteKeys:
-    """Keys in use, read again many at once; from the database itself while the control plane is away."""
+    """The keys in use, read again many at once; from the database itself while the control plane is away."""
 
     def __init__(self, link: Link, otherwise: FindKeys) -> None:
         self._link = link
@@ -113,7 +113,7 @@ class RemoteKeys:
 
 
 class RemoteGrants:
-    """Grants of budgets. What a caller waits for is asked of the database itself, all else of the control plane."""
+    """The grants of budgets. What a caller waits for is asked of the database itself, all else of the control plane."""
 
     def __init__(self, link: Link, grants: Grants) -> None:
         self._link = link
@@ -140,7 +140,7 @@ class RemoteGrants:
 
 
 class RemoteHabits:
-    """Counts of how prompts begin."""
+    """The counts of how prompts begin."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -1,7 +1,7 @@
-"""What the control plane asks the workers and tells them, beside the fleet's messages, and how a worker answers."""
+"""Questions and messages of the control plane to its workers, beside the fleet's, and a worker's answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.settle.refusals.counting import RefusalsTold
 from proxy.settle.traffic.counting import TrafficTold
-from selfhosted.messages import FROM_PROCESS, TO_FLEET
+from selfhosted.health.host_messages import FROM_PROCESS, TO_FLEET
 
 
 class ReadReport(Question[WorkerReport], frozen=True):
@@ -27,15 +27,15 @@ class PeekLimits(Question[list[Remaining]], frozen=True):
 
 
 class Reprice(Question[None], frozen=True):
-    """Brings prices that were entered into effect."""
+    """An order to bring prices that were entered into effect."""
 
 
 class WriteDown(Question[None], frozen=True):
-    """Brings to where others see it what the worker has counted and what it keeps to learn from."""
+    """An order to bring to where others see it what the worker has counted and what it keeps to learn from."""
 
 
 class CountsTold(msgspec.Struct, frozen=True):
-    """What a worker counted by minute, each since a mark of its own."""
+    """A worker's counts by minute, each since a mark of its own."""
 
     refusals: RefusalsTold
     traffic: TrafficTold
@@ -47,7 +47,7 @@ class CountsTold(msgspec.Struct, frozen=True):
 
 
 class ReadCounts(Question[CountsTold], frozen=True):
-    """What the worker counted since the marks that it told last; `after` has the marks by boot id."""
+    """A question for counts since the marks that were told last; `after` has the marks by boot id."""
 
     after: dict[str, tuple[int, int]]
 
@@ -87,30 +87,23 @@ def answer_of_itself(
     *,
     report: Callable[[], WorkerReport],
     peek: Callable[[tuple[Limit, ...]], Awaitable[tuple[Remaining, ...]]],
-    reprice: Callable[[], Awaitable[object]],
-    write_down: Callable[[], Awaitable[object]],
+    reprice: Callable[[], Awaitable[None]],
+    write_down: Callable[[], Awaitable[None]],
     counts: Callable[[Mapping[str, tuple[int, int]]], CountsTold],
 ) -> None:
-    """Answers the control plane's questions in a worker."""
+    """Answer the control plane's questions in a worker."""
 
-    async def told(_from: Any, _asked: ReadReport) -> WorkerReport:
+    async def told(_from: object, _asked: ReadReport) -> WorkerReport:
         return report()
 
-    async def peeked(_from: Any, asked: PeekLimits) -> list[Remaining]:
+    async def peeked(_from: object, asked: PeekLimits) -> list[Remaining]:
         return list(await peek(tuple(asked.limits)))
 
-    async def written(_from: Any, _asked: WriteDown) -> None:
-        await write_down()
-
-    async def counted(_from: Any, asked: ReadCounts) -> CountsTold:
+    async def counted(_from: object, asked: ReadCounts) -> CountsTold:
         return counts(asked.after)
 
     handlers.when_asked(ReadReport, told)
-    handlers.when_asked(ReadCounts, counted)
     handlers.when_asked(PeekLimits, peeked)
-
-    async def repriced(_from: Any, _asked: Reprice) -> None:
-        await reprice()
-
-    handlers.when_asked(Reprice, repriced)
-    handlers.when_asked(WriteDown, written)
+    handlers.when_asked(ReadCounts, counted)
+    handlers.when_asked(Reprice, lambda _from, _asked: reprice())
+    handlers.when_asked(WriteDown, lambda _from, _asked: write_down())

@@ -1,1 +1,1 @@
-"""Processes of a gateway: one server, or workers under a supervisor."""
+"""Processes of a gateway: the supervisor, the control plane and the workers, each with what it runs."""

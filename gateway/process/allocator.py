@@ -19,7 +19,7 @@ _KEPT_BY_WORKERS: Final = 64 * 1024 * 1024
 
 
 def give_back_freed_memory() -> bool:
-    """Keeps both thresholds where they are at the start of a process. False where the allocator is not glibc's, or takes no such order.
+    """Keep both thresholds where they are at the start of a process. False where the allocator is not glibc's, or takes no such order.
 
     It costs whoever frees and takes large blocks a call of the kernel each time: not for a process that callers wait for.
     """
@@ -27,7 +27,7 @@ def give_back_freed_memory() -> bool:
 
 
 def give_back_large_blocks() -> bool:
-    """Has blocks of a megabyte and more returned as soon as they are free, and nothing else: for a process that callers wait for.
+    """Have blocks of a megabyte and more returned as soon as they are free, and nothing else: for a process that callers wait for.
     False as above.
 
     Left to itself glibc keeps such blocks in its heap from the first one on, where bodies and answers that grow side by side leave

@@ -6,19 +6,19 @@ import signal
 import sys
 from pathlib import Path
 
-from dashboards.web.gateway import Gateway
+from api.web.gateway import Gateway
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import load, read_environment
-from gateway.control_plane import ControlPlane
 from gateway.process.allocator import give_back_freed_memory
+from gateway.process.control_plane import ControlPlane
 from gateway.process.life import Signals, ignore_early_signals, live, tell_ready
 from gateway.process.parent_pipe import follow_parent
-from gateway.runtime_folder import RuntimeFolder
+from gateway.process.runtime_folder import RuntimeFolder
 from gateway.sqlite_driver import count_no_memory
 
 
 def run_control(arguments: list[str]) -> int:
-    """Runs the control plane until a signal, or until the parent is gone. Returns the exit status."""
+    """Run the control plane until a signal, or until the parent is gone. Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gateway.process.control", description="The control plane of `weighbridge serve`."
     )

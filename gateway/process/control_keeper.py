@@ -28,7 +28,7 @@ class ControlKeeper:
         self._is_replaced = False
         self._young_deaths = 0
         self.due_at: float | None = 0.0
-        """When it is to be started; None while it runs or is stopped."""
+        """The time of its next start; None while it runs or is stopped."""
         self.is_stopping = False
         self.gave_up = False
         self.ended_badly = False
@@ -40,7 +40,7 @@ class ControlKeeper:
         return self.is_stopping and self._running is None
 
     def step(self, now: float) -> None:
-        """Notices its end, and starts it when that is due."""
+        """Notice its end, and start it when that is due."""
         running = self._running
         if running is not None:
             running.look()
@@ -52,13 +52,13 @@ class ControlKeeper:
             self._running = self._start(now)
 
     def replace(self) -> None:
-        """Ends the present process; a new one takes its place, and workers wait for it meanwhile."""
+        """End the present process; a new one takes its place, and workers wait for it meanwhile."""
         if self._running is not None and not self.is_stopping:
             self._is_replaced = True
             self.send(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Ends it for good."""
+        """End it for good."""
         self.is_stopping = True
         self.due_at = None
         self.send(signal.SIGTERM)

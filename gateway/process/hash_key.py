@@ -12,7 +12,7 @@ _PURPOSE: Final = b"weighbridge hashes of prompts"
 
 
 def hash_key(config: GatewayConfig, environment: Environment) -> int:
-    """One for all processes of this host; where it tells other hosts, one for all hosts with its pepper."""
+    """Return one for all processes of this host; where it tells other hosts, one for all hosts with its pepper."""
     if not tells_other_hosts(config, environment):
         return secrets.randbelow(_KEYS) + 1
     digest = hmac.digest(peppers(config, environment)[0].secret, _PURPOSE, "sha256")

@@ -33,7 +33,7 @@ def ignore_early_signals() -> None:
 
 
 def tell_ready(ready_fd: int | None) -> None:
-    """Tells the supervisor, through its pipe, that this process serves."""
+    """Tell the supervisor, through its pipe, that this process serves."""
     if ready_fd is not None:
         # A supervisor that is gone is noticed elsewhere.
         with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ def live(
     *,
     reload: Callable[[], None],
 ) -> int:
-    """Opens, serves until a signal, and closes. Returns the exit status.
+    """Open, serve until a signal, and close. Return the exit status.
 
     A stop during the start ends the start. `serve` returns when `Signals.stopped` is set and what ran has ended.
     """
@@ -58,7 +58,7 @@ def live(
 
 
 class Signals:
-    """What a process was told by signals."""
+    """The signals that a process has received."""
 
     def __init__(self, reload: Callable[[], None]) -> None:
         self.stopped = asyncio.Event()
@@ -71,26 +71,23 @@ class Signals:
         self._reload = reload
 
     def listen(self) -> None:
-        """Takes the process's signals from now on."""
+        """Take the process's signals from now on."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._stop)
 
     def listen_for_changes(self) -> None:
-        """Takes reloads and replacements, too; before everything is open there is nothing to change."""
+        """Take reloads and replacements, too; before everything is open there is nothing to change."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        loop.add_signal_handler(signal.SIGUSR2, self._replaced)
+        loop.add_signal_handler(signal.SIGUSR2, lambda: self.when_replaced())  # noqa: PLW0108 - who serves sets it later
 
     def ignore_changes(self) -> None:
-        """The books are still to be closed: a late reload must not end the process before that."""
+        """Ignore reloads from now on: the books are still to be closed, and a late one must not end the process before that."""
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGHUP)
         loop.remove_signal_handler(signal.SIGUSR2)
         ignore_early_signals()
-
-    def _replaced(self) -> None:
-        self.when_replaced()
 
     def _stop(self) -> None:
         if not self.stopped.is_set():
@@ -121,7 +118,7 @@ async def _live(
 
 
 async def _unless(stopped: asyncio.Event, work: Awaitable[Opened]) -> Opened | None:
-    """What comes of the work; None where the stop comes first, which cancels it."""
+    """Return the work's result; None where the stop comes first, which cancels the work."""
     working: asyncio.Future[Opened] = asyncio.ensure_future(work)
     stopping: asyncio.Task[Any] = asyncio.create_task(stopped.wait())
     try:
@@ -137,7 +134,7 @@ async def _unless(stopped: asyncio.Event, work: Awaitable[Opened]) -> Opened | N
 
 
 class Drains(Protocol):
-    """What a worker serves, as far as its end goes."""
+    """A worker's plane, as far as its end goes."""
 
     def begin_drain(self) -> None:
         """Refuse new work."""
@@ -147,7 +144,7 @@ class Drains(Protocol):
 
 
 async def until_stopped(server: HttpServer, plane: Drains, signals: Signals, drain_s: float) -> None:
-    """Serves until a stop or a replacement, and then until requests under way have ended, `drain_s` seconds at most."""
+    """Serve until a stop or a replacement, and then until requests under way have ended, `drain_s` seconds at most."""
     replaced = asyncio.Event()
     signals.when_replaced = replaced.set
     signals.when_forced = server.hurry

@@ -10,16 +10,16 @@ _AGAIN_S = 0.05
 
 
 class PortTaken(Exception):
-    """Raised when the address cannot be listened on; the message says why."""
+    """The error of an address that cannot be listened on; the message says why."""
 
     def __init__(self, message: str, *, in_use: bool = False) -> None:
         super().__init__(message)
         self.in_use = in_use
-        """Whether another server listens there."""
+        """True when another server listens there."""
 
 
 def bind(host: str, port: int, *, patience_s: float = 0.0) -> socket.socket:
-    """Binds a listening socket; port 0 lets the system choose. An address that is in use is tried again for `patience_s`
+    """Bind a listening socket; port 0 lets the system choose. An address that is in use is tried again for `patience_s`
     seconds. Raises PortTaken.
     """
     give_up_at = time.monotonic() + patience_s

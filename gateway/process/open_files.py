@@ -7,7 +7,7 @@ _WANTED: Final = 65_536
 
 
 def allow_many_sockets() -> int:
-    """Raises this process's limit of open files as far as the hard limit allows; returns the limit in force."""
+    """Raise this process's limit of open files as far as the hard limit allows; return the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -14,12 +14,12 @@ _STDIN = 0
 
 
 def follow_parent(parent_gone: Callable[[], None]) -> None:
-    """Calls `parent_gone` once, from a thread of its own, when standard input ends."""
+    """Call `parent_gone` once, from a thread of its own, when standard input ends."""
     threading.Thread(target=_wait_for_end, args=(parent_gone,), name="lifeline", daemon=True).start()
 
 
 def exit_with_parent() -> None:
-    """Ends this process at once, without clean-up, when its parent is gone."""
+    """End this process at once, without clean-up, when its parent is gone."""
     follow_parent(lambda: os._exit(1))
 
 

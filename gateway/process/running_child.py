@@ -9,7 +9,7 @@ import msgspec
 
 
 class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on restarts: the lifetime below which a worker died young, and how often in a row that may happen."""
+    """The limits on restarts: the lifetime below which a worker died young, and how often in a row that may happen."""
 
     young_s: float = 5.0
     max_young_deaths: int = 8
@@ -17,7 +17,7 @@ class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
     max_delay_s: float = 10.0
 
     def delay_s(self, young_deaths: int) -> float | None:
-        """Seconds until a dead process is replaced; None to give up."""
+        """Return seconds until a dead process is replaced; None to give up."""
         if young_deaths >= self.max_young_deaths:
             return None
         if young_deaths == 0:
@@ -37,7 +37,7 @@ class RunningChild:
         os.set_blocking(ready_fd, False)
 
     def look(self) -> None:
-        """Checks whether the process has reported that it serves."""
+        """Check whether the process has reported that it serves."""
         if self._ready_fd is None:
             return
         try:
@@ -61,18 +61,18 @@ class RunningChild:
         self.process.wait()
 
     def ended_well(self) -> bool:
-        """True when it stopped as it was told to."""
+        """Return True when it stopped as it was told to."""
         return self.process.returncode in {0, -signal.SIGTERM}
 
     def close(self) -> None:
-        """Closes the pipes to a process that has ended."""
+        """Close the pipes to a process that has ended."""
         self.forget()
         if self.process.stdin is not None:
             self.process.stdin.close()
 
 
 def spawn(command: Sequence[str], environ: Mapping[str, str], now: float, fds: Sequence[int] = ()) -> RunningChild:
-    """Starts a process with `--ready-fd N`, a pipe that it writes to as soon as it serves, and with a lifeline as its input."""
+    """Start a process with `--ready-fd N`, a pipe that it writes to as soon as it serves, and with a lifeline as its input."""
     ready_fd, told_fd = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - our own command line

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from dashboards.webhooks.sender import destinations_of
+from api.webhooks.sender import destinations_of
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import (
     Environment,
@@ -30,8 +30,8 @@ from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
+from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import Supervisor
-from gateway.runtime_folder import runtime_folder
 from proxy.http.tls import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
@@ -50,7 +50,7 @@ def serve(
     *,
     listening: Callable[[str], None] = lambda url: _log.info("listening on %s", url),
 ) -> int:
-    """Serves until a signal, and returns the exit status: 0 after a clean stop.
+    """Serve until a signal, and return the exit status: 0 after a clean stop.
 
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
     hung process ended it by force. `listening` is called with the address once connections are at least queued.
@@ -139,7 +139,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
 
 
 def run(arguments: list[str]) -> int:
-    """Serves on an inherited socket, until a signal or until the parent is gone. Returns the exit status."""
+    """Serve on an inherited socket, until a signal or until the parent is gone. Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gateway.process.serve", description="`weighbridge serve` on a socket that is bound already."
     )

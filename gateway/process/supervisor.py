@@ -38,7 +38,7 @@ class _Place:
 
 
 class Supervisor:
-    """Runs `count` workers of one command until a signal ends it; SIGUSR2 replaces them one by one.
+    """The parent of `count` workers of one command, until a signal ends it; SIGUSR2 replaces them one by one.
 
     The command must take `--ready-fd N`, a pipe that it writes to as soon as it serves. A worker is asked to go, by
     SIGUSR2, when the one that takes its place serves. So there is at most one more than usual, somebody always
@@ -82,7 +82,7 @@ class Supervisor:
         self._status = 0
 
     def run(self) -> int:
-        """Runs until stopped. Returns the exit status: 0 after a clean stop."""
+        """Run until stopped. Return the exit status: 0 after a clean stop."""
         with self._listening():
             try:
                 while self._step():
@@ -107,7 +107,7 @@ class Supervisor:
         return [running for running in every if running is not None]
 
     def _step(self) -> bool:
-        """Advances replacement, waits for the next signal or deadline, and acts on it. Returns False at the end."""
+        """Advance replacement, wait for the next signal or deadline, and act on it. Return False at the end."""
         now = time.monotonic()
         self._reap_ended(now)
         self._look_after_control(now)
@@ -191,7 +191,7 @@ class Supervisor:
             self._control.replace()
 
     def _replace(self, now: float) -> None:
-        """Takes the next step of a rolling replacement, if one is under way."""
+        """Take the next step of a rolling replacement, if one is under way."""
         if self._leaving is not None:
             self._end_late(self._leaving, now)
         elif self._fresh is not None:

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import load, read_environment
-from gateway.data_plane import DataPlane
 from gateway.process.allocator import give_back_large_blocks
+from gateway.process.data_plane import DataPlane
 from gateway.process.life import Signals, ignore_early_signals, live, tell_ready, until_stopped
 from gateway.process.open_files import allow_many_sockets
 from gateway.process.parent_pipe import follow_parent
-from gateway.public_server import open_server
-from gateway.runtime_folder import RuntimeFolder
+from gateway.process.public_server import open_server
+from gateway.process.runtime_folder import RuntimeFolder
 from proxy.http.server import HttpServer
 
 
 def run_worker(arguments: list[str]) -> int:
-    """Runs one worker until a signal, or until the parent is gone. Returns the exit status."""
+    """Run one worker until a signal, or until the parent is gone. Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gateway.process.worker", description="One worker of `weighbridge serve`."
     )

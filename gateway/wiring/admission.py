@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
-from gateway.sources import Process
 from gateway.wiring.metrics import AllMetrics
+from gateway.wiring.worker_books import ProcessParts
 from proxy.admit.gate import Gate
 from proxy.admit.idempotency.claims import Idempotency
 from proxy.admit.idempotency.store import IdempotencyStore
@@ -27,19 +27,19 @@ _SELDOM_S = 0.25
 
 
 def adopt(gate: Gate, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
-    """Adopts a reloaded configuration. `queues` are the configured queues with their present sizes."""
+    """Adopt a reloaded configuration. `queues` are the configured queues with their present sizes."""
     gate.limit_book.adopt(config.limits, nameable_models(config))
     gate.queues.adopt(queues)
     gate.guard.max_lag_s = config.server.max_lag_s
 
 
 def nameable_models(config: GatewayConfig) -> set[str]:
-    """Returns the names that callers may send as `model`."""
+    """Return the names that callers may send as `model`."""
     return {AUTO, *config.policy.aliases, *(model.model_id for model in config.providers.models)}
 
 
 async def open_gate(
-    process: Process,
+    process: ProcessParts,
     config: GatewayConfig,
     queues_of: Mapping[str, QueueConfig],
     environment: Environment,
@@ -50,7 +50,7 @@ async def open_gate(
     shares: bool,
     shut_s: ShutFor,
 ) -> Gate:
-    """Builds the gate; all of it is usable on return, whether or not Redis answers. One that `shares` lets callers in, and counts
+    """Build the gate; all of it is usable on return, whether or not Redis answers. One that `shares` lets callers in, and counts
     through Redis with those of other processes.
     """
     url = environment.redis(config.redis) if shares else None

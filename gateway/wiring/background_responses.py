@@ -25,7 +25,7 @@ _PURGE_S: Final = 300.0
 def open_background(
     engine: AsyncEngine, responses: StoredResponses, sealing: Sealing, section: Callable[[], ResponsesSection]
 ) -> BackgroundResponses:
-    """What callers need of them, in any process."""
+    """Build the store of background responses, through which any process queues, reads and cancels them."""
     store = BackgroundStore(engine, DatabaseTime(engine), ResponseStore(engine))
     return BackgroundResponses(store, responses, sealing, section, wall_us)
 
@@ -40,7 +40,7 @@ def keep_making(
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
 ) -> Callable[[], None]:
-    """Starts this process's runner; when the stack closes, what it makes is given back. What is returned has it look at once."""
+    """Start this process's runner; when the stack closes, what it makes is given back. What is returned has it look at once."""
     runner = BackgroundRunner(
         background=made,
         responses=responses,

@@ -13,11 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from accounts.keys import Pepper
 from accounts.store import AccountStore
+from api.webhooks.addresses import CallbackAddresses
+from api.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
+from api.webhooks.outbox import Outbox
 from cost.budgets.grants import GrantStore
 from cost.times import wall_us
-from dashboards.webhooks.addresses import CallbackAddresses
-from dashboards.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
-from dashboards.webhooks.outbox import Outbox
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from providers.batch_apis.anthropic import AnthropicBatches
 from providers.batch_apis.batch_api import BatchHttp
@@ -58,7 +58,7 @@ _FOLDER: Final = "files"
 def open_batch_tier(
     engine: AsyncEngine, config: GatewayConfig, data_dir: Path, rules: Callable[[], PipelineConfig]
 ) -> BatchTier | None:
-    """The tier's parts; None where it is turned off. `rules` are those that requests are planned by now. Raises StoreUnusable."""
+    """Return the tier's parts; None where it is turned off. `rules` are those that requests are planned by now. Raises StoreUnusable."""
     section = config.batch
     if not section.enabled:
         return None
@@ -77,7 +77,7 @@ def open_batch_tier(
 
 
 def _blobs(section: BatchSection, data_dir: Path) -> Blobs:
-    """Where files are kept. Raises StoreUnusable without the extra that an object store needs."""
+    """Open the store of files. Raises StoreUnusable without the extra that an object store needs."""
     if section.s3 is None:
         return LocalBlobs(section.folder or data_dir / _FOLDER)
     if importlib.util.find_spec("obstore") is None:
@@ -101,7 +101,7 @@ def keep_batches_going(
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Starts this process's runner; when the stack closes, its lines are given back. Where it is allowed, lines are handed over to
+    """Start this process's runner; when the stack closes, its lines are given back. Where it is allowed, lines are handed over to
     providers' batch APIs, too.
     """
     holder = f"{boot_id[:48]}-{secrets.token_hex(4)}"
@@ -138,7 +138,7 @@ def keep_batches_going(
             deployments=lambda: _with_batch_api(line.config.catalog),
             caller_of=accounts.caller_of,
             body_of=runner.body_of,
-            laxities=lambda: runner.laxities,
+            slacks=lambda: runner.slacks,
             speed=lambda: runner.speed.tokens_per_s,
             money=tier.money,
             holder=holder,
@@ -167,12 +167,12 @@ class LineAnswers:
         self._line = line
 
     async def answer(self, asked: Asked) -> Answered:
-        """Answers one request."""
+        """Answer one request."""
         return await self._line.answer(_WIRES[asked.endpoint], asked)
 
 
 def open_callbacks(engine: AsyncEngine, config: GatewayConfig, peppers: Sequence[Pepper]) -> CallbackDesk | None:
-    """What routes and the sender need of callbacks; None where batches are turned off."""
+    """Build the callbacks' addresses and secrets for routes and the sender; None where batches are turned off."""
     if not config.batch.enabled:
         return None
     return CallbackDesk(
@@ -181,7 +181,7 @@ def open_callbacks(engine: AsyncEngine, config: GatewayConfig, peppers: Sequence
 
 
 def telling(outbox: Outbox) -> Told:
-    """Puts a message into the outbox for whoever gave a batch an address to call."""
+    """Put a message into the outbox for whoever gave a batch an address to call."""
 
     async def tell(connection: AsyncConnection, batch: Batch, event: Event) -> None:
         if batch.callback_url is not None:

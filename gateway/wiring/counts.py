@@ -22,7 +22,7 @@ _log: Final = logging.getLogger("weighbridge.counts")
 
 
 class CountKeeper:
-    """Keeps what this host's workers counted."""
+    """The store of what this host's workers counted."""
 
     def __init__(self, hub: Hub, refusals: RefusalStore, traffic: TrafficStore) -> None:
         self._hub = hub
@@ -37,12 +37,12 @@ class CountKeeper:
         self._marks.pop(boot_id, None)
 
     def _hear(self, _from: Any, told: CountsTold) -> None:
-        """A worker that ends tells its last counts unasked."""
+        """Keep a worker's last counts, which it tells unasked when it ends."""
         if len(self._left) < _MOST_LEFT:
             self._left.append(told)
 
     async def keep(self) -> None:
-        """Asks all workers once. What could not be kept is asked for again, and keeping it twice changes nothing."""
+        """Ask all workers once. What could not be kept is asked for again, and keeping it twice changes nothing."""
         while self._left:
             await self._keep(self._left[0])
             del self._left[0]
@@ -62,7 +62,7 @@ def keep_counts(
     own: Callable[[int], TrafficTold],
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Keeps refusals and traffic while the control plane runs; what was told last is kept when it ends. `own` returns the
+    """Keep refusals and traffic while the control plane runs; what was told last is kept when it ends. `own` returns the
     traffic of the control plane's own line since a mark: batches are answered there.
     """
     own_mark = 0
@@ -90,7 +90,7 @@ def keep_counts(
 
 
 async def _keep_last(keep: Callable[[], Awaitable[None]]) -> None:
-    """Keeps what was told last, if the database takes it: an end must not fail, or wait, for counts."""
+    """Keep what was told last, if the database takes it: an end must not fail, or wait, for counts."""
     try:
         async with asyncio.timeout(_LAST_S):
             await keep()

@@ -13,19 +13,19 @@ from gateway.wiring.metrics import AllMetrics
 from proxy.admit.gate import Gate
 from proxy.dispatch.upstream_fields import cache_salt
 from proxy.shared.background_tasks import background
-from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.policies import policy_of
 from selfhosted.config import PoolConfig
-from selfhosted.fleet import Fleet
+from selfhosted.health.host_messages import ToHost
+from selfhosted.health.judge import PoolJudge
 from selfhosted.kv_events.kv_metrics import KvMetrics
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Tokenize
-from selfhosted.messages import ToHost
-from selfhosted.pool import Pool
-from selfhosted.readers import Readers
-from selfhosted.scale.reports import AtGate
-from selfhosted.watch.judging import PoolJudge
+from selfhosted.lora.adapters import Adapters
+from selfhosted.pools.fleet import Fleet
+from selfhosted.pools.pool import Pool
+from selfhosted.pools.prefill_replicas import Readers
+from selfhosted.scale.process_reports import AtGate
 
 if TYPE_CHECKING:
     from gateway.wiring.engine_client import EngineClient
@@ -43,7 +43,7 @@ async def open_fleet(
     *,
     hears_engines: bool = True,
 ) -> Fleet:
-    """Opens a process's fleet, which knows of no replica yet: who opens it hands on what the prober tells. `changed` is
+    """Open a process's fleet, which knows of no replica yet: who opens it hands on what the prober tells. `changed` is
     called whenever the replicas or their states change. With `hears_engines` it follows the engines' KV events.
     """
     configs = config.selfhosted.pools
@@ -113,7 +113,7 @@ def _kv_events(config: PoolConfig, balancer: Balancer, tokenize: Tokenize, metri
 
 
 def at_gate(pool: PoolConfig, gate: Gate) -> AtGate:
-    """The requests of this process in the queues before the pool."""
+    """Return the requests of this process in the queues before the pool."""
     names = {gate.queues.queue_of(target) for target in pool.served}
     found = [gate.queues.snapshot(name) for name in names if name is not None]
     return AtGate(

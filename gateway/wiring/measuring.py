@@ -27,7 +27,7 @@ def keep_measuring(
     holder: str,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Looks every few seconds for a measurement that nobody works on."""
+    """Look every few seconds for a measurement that nobody works on."""
     measuring = Measuring(
         store=MeasurementStore(engine),
         accounts=accounts,

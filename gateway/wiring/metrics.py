@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
+from api.webhooks.webhook_metrics import WebhookMetrics
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
-from dashboards.webhooks.webhook_metrics import WebhookMetrics
-from gateway.wiring.host_metrics import HostMetrics
+from gateway.wiring.other_hosts import HostMetrics
 from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.admit.limits.limit_metrics import LimitMetrics
 from proxy.admit.overload_metrics import OverloadMetrics
@@ -15,14 +15,14 @@ from proxy.batch.batch_metrics import BatchMetrics
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.settle.observers.metrics import Metrics
 from proxy.shared.redis.redis_metrics import RedisMetrics
-from selfhosted.adapter_metrics import AdapterMetrics
 from selfhosted.discovery.discovery_metrics import DiscoveryMetrics
-from selfhosted.fleet_metrics import FleetMetrics
+from selfhosted.health.health_metrics import WatchMetrics
 from selfhosted.kv_events.kv_metrics import KvMetrics
+from selfhosted.lora.adapter_metrics import AdapterMetrics
+from selfhosted.pools.fleet_metrics import FleetMetrics
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.registry.registry_metrics import RegistryMetrics
 from selfhosted.scale.scale_metrics import ScaleMetrics, TurnMetrics
-from selfhosted.watch.watch_metrics import WatchMetrics
 
 
 class AllMetrics(NamedTuple):
@@ -54,7 +54,7 @@ class AllMetrics(NamedTuple):
 
 
 def all_metrics() -> AllMetrics:
-    """Creates the metrics of one process."""
+    """Create the metrics of one process."""
     requests = Metrics()
     page = requests.registry
     return AllMetrics(

@@ -1,4 +1,4 @@
-"""What gateways of several hosts tell each other of the prompts that they sent to replicas, through Redis.
+"""Messages between gateways of several hosts on the prompts that they sent to replicas, through Redis.
 
 The control plane of each host collects what its processes tell, and hands it on ten times a second. It is hashes and counts,
 sealed under a key made of the pepper, so Redis has nothing that could be compared with a prompt. All of it may be lost: then
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter
 
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, tells_other_hosts
 from proxy.responses.stored.sealing import CannotOpen, Sealing
@@ -48,11 +49,19 @@ _FAULTS: Final[dict[NewsResult, str]] = {
 }
 
 
-class NewsObserver:
-    """Hears what came of other hosts' news; does nothing by itself."""
+class HostMetrics:
+    """The Prometheus counts of other hosts' messages, by the four things that come of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._news = Counter(
+            "weighbridge_hosts_news",
+            "Messages of other hosts on what they sent to replicas: heard; left out for other_pepper, other_hashes, unreadable.",
+            ("result",),
+            registry=registry,
+        )
 
     def count_news(self, result: NewsResult) -> None:
-        """A message of another host's process was heard, or left out for that reason."""
+        self._news.labels(result).inc()
 
 
 class _News(msgspec.Struct, array_like=True):
@@ -61,7 +70,7 @@ class _News(msgspec.Struct, array_like=True):
 
 
 class OtherHosts:
-    """Hands on what this host's processes sent where, and hears of the others."""
+    """The exchange with other hosts of which prompts went to which replica."""
 
     def __init__(
         self,
@@ -70,7 +79,7 @@ class OtherHosts:
         sealing: Sealing,
         hear: Callable[[PromptsSent], None],
         alone: Callable[[], bool] = lambda: False,
-        observer: NewsObserver | None = None,
+        count: Callable[[NewsResult], object] = lambda _result: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`hear` is called with each message of another host's process. `alone` says whether there is no other host."""
@@ -79,18 +88,18 @@ class OtherHosts:
         self._sealing = sealing
         self._hear = hear
         self._alone = alone
-        self._observer = observer or NewsObserver()
+        self._count = count
         self._clock = clock
         self._told_at: dict[NewsResult, float] = {}
         self._waiting: deque[PromptsSent] = deque(maxlen=_MOST_MESSAGES)
         self._seen = ""
 
     def tell(self, message: PromptsSent) -> None:
-        """Takes a message of a process of this host, to hand it on in a moment."""
+        """Take a message of a process of this host, to hand it on in a moment."""
         self._waiting.append(message)
 
     async def exchange(self) -> None:
-        """Hands on what waits, and hears what others did since the last time."""
+        """Hand on what waits, and hear what others did since the last time."""
         if self._alone():
             self._waiting.clear()
             self._seen = ""
@@ -116,7 +125,7 @@ class OtherHosts:
         return msgspec.msgpack.encode(_News(sealing.pepper_id, sealing.seal(*_PLACE, record)))
 
     def _take(self, news: bytes) -> None:
-        """Hears one entry. Anybody who reaches Redis may write there, so whatever is wrong with it costs no other entry."""
+        """Hear one entry. Anybody who reaches Redis may write there, so whatever is wrong with it costs no other entry."""
         try:
             for message in self._opened(news):
                 self._hear(message)
@@ -124,7 +133,7 @@ class OtherHosts:
             self._left_out("unreadable")
 
     def _opened(self, news: bytes) -> list[PromptsSent]:
-        """The messages of another host; none where it has another pepper, or says what cannot be read or compared."""
+        """Return the messages of another host; none where it has another pepper, or says what cannot be read or compared."""
         try:
             found = msgspec.msgpack.decode(news, type=_News)
             record = self._sealing.open(*_PLACE, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
@@ -136,11 +145,11 @@ class OtherHosts:
         if any(message.hashes != HASHES for message in told):
             return self._left_out("other_hashes")
         for _ in told:
-            self._observer.count_news("heard")
+            self._count("heard")
         return told
 
     def _left_out(self, why: NewsResult) -> list[PromptsSent]:
-        self._observer.count_news(why)
+        self._count(why)
         now = self._clock()
         if now - self._told_at.get(why, -_TOLD_EVERY_S) >= _TOLD_EVERY_S:
             self._told_at[why] = now
@@ -153,10 +162,10 @@ async def open_other_hosts(
     environment: Environment,
     boot_id: str,
     hear: Callable[[PromptsSent], None],
-    observer: NewsObserver,
+    metrics: HostMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> OtherHosts | None:
-    """Opens what tells other hosts, until the stack closes; None where nothing is told."""
+    """Open what tells other hosts, until the stack closes; None where nothing is told."""
     url = environment.redis(config.redis)
     if url is None or not tells_other_hosts(config, environment):
         return None
@@ -167,6 +176,6 @@ async def open_other_hosts(
     await link.start()
     sealing = Sealing(peppers(config, environment))
     await sealing.ready()
-    hosts = OtherHosts(boot_id, link, sealing, hear, alone=lambda: link.live <= 1, observer=observer)
+    hosts = OtherHosts(boot_id, link, sealing, hear, alone=lambda: link.live <= 1, count=metrics.count_news)
     background(stack, every(_EVERY_S, hosts.exchange))
     return hosts

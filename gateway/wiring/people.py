@@ -7,13 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.audit.log import AuditLog
 from accounts.keys import Pepper
+from accounts.openid.providers import Providers, open_providers
 from accounts.people.links import OneTimeLinks
 from accounts.people.passwords import Passwords
 from accounts.people.people import PeopleStore
 from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
 from cost.times import wall_us
-from dashboards.openid.providers import Providers, open_providers
 from gateway.configuration.settings import (
     GatewayConfig,
     resolve_secret,
@@ -35,7 +35,7 @@ class PeopleParts(TypedDict):
 def open_people(
     engine: AsyncEngine, config: GatewayConfig, peppers: tuple[Pepper, ...], stack: contextlib.AsyncExitStack
 ) -> PeopleParts:
-    """Who may use the pages, and what is remembered of what they change."""
+    """Open the sign-in to the pages, and the log of changes made there."""
     section = config.sign_in
     providers = open_providers(section, resolve_secret, peppers[0], wall_us)
     stack.push_async_callback(providers.aclose)

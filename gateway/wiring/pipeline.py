@@ -16,23 +16,22 @@ from gateway.configuration.settings import Environment, GatewayConfig, ServerCon
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
-from providers.direct import DirectLimits, DirectUpstream
+from providers.http_client import HttpLimits, HttpUpstream
 from providers.retry_budget import RetryBudget
-from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
-from proxy.dispatch.hedging import FLOOR, Hedging
+from proxy.dispatch.attempt_policy import FIRST_HEDGES
 from proxy.plan.evidence import evidence_notes
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy, evidence_for_auto
 from proxy.settle.observers.telemetry import Tracing, build_tracing
 from proxy.shared.background_tasks import background
-from proxy.shared.target_latency import LatencyTracker
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker
+from testing.scripted.upstream import ScriptedUpstream
 
 _log = logging.getLogger("weighbridge.app")
 _MOST_CONNECTIONS: Final = 2_000_000
@@ -46,7 +45,7 @@ def open_prefix_tracker(
     metrics: PrefixMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> PrefixTracker:
-    """Watches how prompts begin, in one process; the beginnings are kept as hashes keyed by the pepper, never as text."""
+    """Watch how prompts begin, in one process; the beginnings are kept as hashes keyed by the pepper, never as text."""
     key = blake2b(b"prompt habits", key=peppers(config, environment)[0].secret[:64]).digest()
     habits = PrefixTracker(key=key, counted=metrics.count_beginnings)
     keeping = PrefixWriter(habits, sink, lost=lambda lost: metrics.count_beginnings("lost", lost))
@@ -58,7 +57,7 @@ def open_prefix_tracker(
 def open_tracing(
     config: GatewayConfig, environment: Environment, catalog: Callable[[], Catalog], stack: contextlib.AsyncExitStack
 ) -> Tracing:
-    """Traces of one process, where somebody takes them."""
+    """Open the traces of one process, where somebody takes them."""
 
     def deployment(deployment_id: str) -> Deployment | None:
         known = catalog()
@@ -72,18 +71,18 @@ def open_tracing(
 
 
 async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None) -> Upstreams:
-    """One client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
+    """Return one client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The line bounds what is in flight; the pool must never be what a request waits for.
-    limits = DirectLimits(
+    limits = HttpLimits(
         max_connections=_MOST_CONNECTIONS,
         max_connections_per_host=_MOST_CONNECTIONS,
         max_replies_bytes=server.max_replies_bytes,
     )
-    direct = DirectUpstream(limits, proxy)
+    direct = HttpUpstream(limits, proxy)
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
     if catalog.needs_litellm:
-        from providers.litellm_door import LitellmUpstream  # noqa: PLC0415 - only a target behind it needs the door
+        from providers.litellm_client import LitellmUpstream  # noqa: PLC0415 - only a target behind it needs the door
 
         litellm = by_kind["litellm"] = LitellmUpstream()
         # Importing litellm takes seconds: at the start, not in somebody's request.
@@ -92,7 +91,7 @@ async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardP
 
 
 def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
-    """Logs, once a start, what nobody says of a model and is assumed, and that the baseline model has no batch price, so
+    """Log, once a start, what nobody says of a model and is assumed, and that the baseline model has no batch price, so
     batch work is compared with its full price.
     """
     for said in unknown_facts(config.providers, catalog):
@@ -107,7 +106,7 @@ def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
 
 
 def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog: Catalog) -> None:
-    """Logs that the compiled library is damaged, why the plain rule classifies, and which targets the trained classifier does not know."""
+    """Log that the compiled library is damaged, why the plain rule classifies, and which targets the trained classifier does not know."""
     if is_damaged(LIBRARY):
         _log.warning(
             "classifier/%s is not as it was compiled and is not used, so scores take longer; install anew", LIBRARY.name
@@ -125,19 +124,19 @@ def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog
 
 
 def warn_of_evidence(policy: Policy, catalog: Catalog, classifier: Classifier) -> None:
-    """Logs what is not measured of the targets that `auto` may choose, and what mends it."""
+    """Log what is not measured of the targets that `auto` may choose, and what mends it."""
     for note in evidence_notes(evidence_for_auto(policy, catalog), trained=isinstance(classifier, OnnxClassifier)):
         _log.warning("%s", note)
 
 
-def hedging(config: GatewayConfig, latency: LatencyTracker) -> Hedging:
-    """When late attempts are hedged, within a budget of their own."""
+def hedging(config: GatewayConfig) -> RetryBudget:
+    """Return the budget of the second attempts beside late ones."""
     window_s = config.providers.retry.budget_window_s
-    return Hedging(RetryBudget(config.providers.hedging.budget_share, FLOOR, window_s, time.monotonic), latency)
+    return RetryBudget(config.providers.hedging.budget_share, FIRST_HEDGES, window_s, time.monotonic)
 
 
 def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> PipelineConfig:
-    """Everything that a reload swaps whole. Without a classifier no tolerances are known."""
+    """Return everything that a reload swaps whole. Without a classifier no tolerances are known."""
     chosen = informed(build_policy(config.policy, config.cost), catalog, classifier)
     return PipelineConfig(
         catalog=catalog,

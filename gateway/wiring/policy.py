@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cost.claim.comparators import Comparators
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
+from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from proxy.parse.chat_request import AUTO
 from proxy.plan.escalation_rules import EscalationRules
@@ -17,7 +17,7 @@ from proxy.plan.tool_loop import LoopRules
 
 
 def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
-    """Builds the routing policy from both sections."""
+    """Build the routing policy from both sections."""
     return Policy(
         auto_targets=config.auto,
         aliases={name: targets for name, to in config.aliases.items() if (targets := _targets(to))},
@@ -37,13 +37,13 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
 
 
 def informed(policy: Policy, catalog: Catalog, classifier: object) -> Policy:
-    """The policy with what is known of each target, by the classifier in use and its tuning."""
+    """Return the policy with what is known of each target, by the classifier in use and its tuning."""
     evidence = evidence_by_target(catalog.targets.values(), classifier)
     return msgspec.structs.replace(policy, evidence=evidence, grounds=grounds(evidence, policy.reference))
 
 
 def choice_evidence(target_id: str, policy: Policy, catalog: Catalog, classifier: object) -> Evidence:
-    """What a choice of a target rests on, by its id, the baseline model counted in; of one without an entry of its own, too."""
+    """Return the evidence that a choice of a target rests on, the baseline model counted in; also for one without an entry of its own."""
     found = policy.grounds.get(target_id)
     if found is not None:
         return found
@@ -52,7 +52,7 @@ def choice_evidence(target_id: str, policy: Policy, catalog: Catalog, classifier
 
 
 def _targets(behind: str | tuple[str, ...] | AutoAlias) -> tuple[str, ...]:
-    """The targets behind an alias; empty for one by which the gateway chooses."""
+    """Return the targets behind an alias; empty for one by which the gateway chooses."""
     if isinstance(behind, AutoAlias) or behind == AUTO:
         return ()
     return (behind,) if isinstance(behind, str) else behind
@@ -90,7 +90,7 @@ def _own_pool(pool: PoolSection) -> OwnPool:
 
 
 def build_escalation(config: EscalationConfig) -> EscalationRules:
-    """Builds the escalation rules."""
+    """Build the escalation rules."""
     return EscalationRules(
         max_share=config.max_share,
         max_running=config.max_running,
@@ -103,7 +103,7 @@ def build_escalation(config: EscalationConfig) -> EscalationRules:
 
 
 def build_comparators(catalog: Catalog, reference: str | None, hosted: Mapping[str, str]) -> Comparators:
-    """Builds the comparators. `hosted` maps each own target to the paid target that hosts the same weights."""
+    """Build the comparators. `hosted` maps each own target to the paid target that hosts the same weights."""
     known = {name: target.comparator for name, target in catalog.targets.items() if target.comparator is not None}
     return Comparators(
         reference=known.get(reference or ""),

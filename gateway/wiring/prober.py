@@ -16,25 +16,25 @@ from cost.times import HOUR_US
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background
-from selfhosted.adapter_look import AdapterLook
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, sources_of
 from selfhosted.engines.scrape import HttpFetch, engine_session
-from selfhosted.fleet_view import FleetView, WatchedPool
-from selfhosted.hardware import PoolHardware
-from selfhosted.prober import ProbedPool, Prober
-from selfhosted.registry.hours import Hours
+from selfhosted.health.fleet_view import FleetView, WatchedPool
+from selfhosted.health.hardware import PoolHardware
+from selfhosted.health.messages import Publisher
+from selfhosted.health.pool_prober import PoolProber
+from selfhosted.health.prober import ProbedPool, Prober
+from selfhosted.lora.lora_poll import LoraPoll
 from selfhosted.registry.lease import Lease
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.registry_metrics import RegistryMetrics
 from selfhosted.registry.store import RegistryStore
+from selfhosted.registry.uptime import Hours
 from selfhosted.rollouts.versions import Rollout, RolloutTold
-from selfhosted.watch.messages import Publisher
-from selfhosted.watch.watch import PoolWatch
 
 
 class OpenProber(NamedTuple):
-    """What happens once a host. `view` is what the API and pages show of it."""
+    """The prober and its parts, once a host. `view` is what the API and pages show of it."""
 
     prober: Prober
     view: FleetView
@@ -51,7 +51,7 @@ async def open_prober(
     publisher: Publisher,
     stack: contextlib.AsyncExitStack,
 ) -> OpenProber:
-    """Opens discovery, probes and the lease's duties; the members of all pools are published on return."""
+    """Open discovery, probes and the lease's duties; the members of all pools are published on return."""
     configs = config.selfhosted.pools
     store = RegistryStore(engine)
     registry = Registry(store, configs, shared=config.selfhosted.shared_gpus)
@@ -78,7 +78,7 @@ async def open_prober(
 
 
 def adopt_costs(view: FleetView, config: GatewayConfig, metrics: AllMetrics) -> None:
-    """Tells from now on what the pools' hardware costs by this configuration."""
+    """Tell from now on what the pools' hardware costs by this configuration."""
     bills = {each.name: each for each in config.cost.pools}
     for name, watched in view.pools.items():
         watched.hardware = _hardware(watched.config, bills.get(name))
@@ -86,7 +86,7 @@ def adopt_costs(view: FleetView, config: GatewayConfig, metrics: AllMetrics) -> 
 
 
 def _tell_of_rollouts(registry: Registry, pools: Sequence[PoolConfig], publisher: Publisher) -> None:
-    """Tells every process of each pool's rollout, now and whenever one changes."""
+    """Tell every process of each pool's rollout, now and whenever one changes."""
     told: dict[str, Rollout | None] = {}
 
     def tell() -> None:
@@ -102,7 +102,7 @@ def _tell_of_rollouts(registry: Registry, pools: Sequence[PoolConfig], publisher
 
 
 def _tell_of_sleep(registry: Registry, pools: Sequence[PoolConfig], publisher: Publisher) -> None:
-    """Tells every process which of the pools that share GPUs take requests, now and whenever that changes."""
+    """Tell every process which of the pools that share GPUs take requests, now and whenever that changes."""
 
     def tell() -> None:
         for pool in pools:
@@ -119,7 +119,7 @@ def _probed(
 ) -> ProbedPool:
     api_key = None if config.api_key is None else resolve_secret(config.api_key)
     fetch = HttpFetch(session, api_key)
-    watch = PoolWatch(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
+    watch = PoolProber(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
     discovery = Discovery(
         config,
         registry=registry,
@@ -128,12 +128,12 @@ def _probed(
         observer=metrics.discovery,
     )
     watch.adopt(discovery.addresses, complete=discovery.complete)
-    look = AdapterLook(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
+    look = LoraPoll(config, session=session, api_key=api_key, watch=watch) if config.adapters else None
     return ProbedPool(config=config, discovery=discovery, watch=watch, fetch=fetch, look=look)
 
 
 def _hardware(config: PoolConfig, bill: PoolSection | None) -> PoolHardware:
-    """What is known of a pool's hardware: its price from the books, its data sheet from the pool."""
+    """Build a pool's hardware: its price from the books, its data sheet from the pool."""
     sheet = config.hardware
     return PoolHardware(
         gpus=None if bill is None else bill.gpus_per_replica,
@@ -164,7 +164,7 @@ def _lead(
     metrics: RegistryMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> Lease:
-    """Starts the lease, and the duties of the process that holds it: recording replicas' hours."""
+    """Start the lease, and the duties of the process that holds it: recording replicas' hours."""
     lease = Lease(store, registry, boot_id, (*prober.pools, *more))
     stack.push_async_callback(lease.release)
     background(stack, lease.run())

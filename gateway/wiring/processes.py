@@ -16,7 +16,7 @@ _KEY: Final = "processes"
 
 
 async def count_workers(engine: AsyncEngine, hub: Hub, stack: contextlib.AsyncExitStack) -> LiveProcesses:
-    """Shows this host's workers in the database, counts those of all hosts, and tells each worker."""
+    """Show this host's workers in the database, count those of all hosts, and tell each worker."""
     counted = LiveProcesses(engine, lambda: hub.workers)
     changed = asyncio.Event()
     gone: set[str] = set()
@@ -53,7 +53,7 @@ async def count_workers(engine: AsyncEngine, hub: Hub, stack: contextlib.AsyncEx
 
 
 def told_processes(link: Link) -> ToldProcesses:
-    """The count as a worker is told of it."""
+    """Return the count as a worker is told of it."""
     told = ToldProcesses()
 
     def hear(_from: object, message: ProcessesCounted) -> None:

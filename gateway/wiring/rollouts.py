@@ -4,8 +4,8 @@ import contextlib
 from typing import Final
 
 from accounts.audit.log import AuditLog
+from api.fleet.rollout_round import RolloutRound
 from cost.times import wall_us
-from dashboards.fleet.rollout_round import RolloutRound
 from gateway.wiring.prober import OpenProber
 from proxy.shared.background_tasks import background, every
 from selfhosted.rollouts.reading import VersionReader
@@ -14,7 +14,7 @@ EVERY_S: Final = 10.0
 
 
 def keep_rollouts(opened: OpenProber, operator: str, stack: contextlib.AsyncExitStack) -> None:
-    """Judges canaries while the control plane runs; of several hosts, where a pool's lease is held."""
+    """Judge canaries while the control plane runs; of several hosts, where a pool's lease is held."""
     lease = opened.lease
     if lease is None:
         return

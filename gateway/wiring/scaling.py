@@ -22,12 +22,12 @@ from selfhosted.config import PoolConfig, PoolPart, ScaleConfig
 from selfhosted.registry.lease import Lease
 from selfhosted.replica import PoolSnapshot
 from selfhosted.scale.loop import ScaleLoop
+from selfhosted.scale.model_swap_loop import SharedPool, TurnLoop, TurnObserver, Wanted
 from selfhosted.scale.policy import ScalePolicy
-from selfhosted.scale.reports import ProcessReports, ttft_target_s
+from selfhosted.scale.process_reports import ProcessReports, ttft_target_s
 from selfhosted.scale.scale_metrics import ScaleMetrics
 from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
-from selfhosted.scale.turn_loop import SharedPool, TurnLoop, TurnObserver, Wanted
 
 _PRICES_S: Final = 60.0
 _TURNS_S: Final = 1.0
@@ -47,7 +47,7 @@ def keep_scaling(
     turns: TurnObserver,
     stack: contextlib.AsyncExitStack,
 ) -> Callable[[], None]:
-    """Starts the autoscaler loops, and those of pools that share GPUs. Every prober observes; the one that holds a pool's lease
+    """Start the autoscaler loops, and those of pools that share GPUs. Every prober observes; the one that holds a pool's lease
     decides. `config` returns the configuration in effect; `sharers` returns the number of serving processes of all hosts;
     `backlog` knows what batches lack.
 
@@ -94,7 +94,7 @@ def _adopt(loop: ScaleLoop, costs: Callable[[], PolicyFromState]) -> None:
 def _policy_by_costs(
     config: Callable[[], GatewayConfig], pool: str, part: PoolPart, scale: ScaleConfig, prices: "PriceElsewhere"
 ) -> PolicyFromState:
-    """Tells `prices` what the pool costs now, and returns what builds its policy by that."""
+    """Tell `prices` what the pool costs now, and return what builds its policy by that."""
     now = config()
     cost = next((each for each in now.cost.pools if each.name == pool), None)
     # What an hour of those that only read, or only answer, saves is not known apart.
@@ -110,7 +110,7 @@ def _keep_turns(
     metrics: TurnObserver,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Starts the loop of each group of pools that share GPUs. The process that holds a group's lease decides and acts."""
+    """Start the loop of each group of pools that share GPUs. The process that holds a group's lease decides and acts."""
     registry, reports = opened.view.registry, opened.prober.reports
     if opened.lease is None:
         return
@@ -135,7 +135,7 @@ def _keep_turns(
 
 
 class PoolDemand:
-    """Who wants the pools that share GPUs, in all processes."""
+    """The demand for pools that share GPUs, in all processes."""
 
     def __init__(self, pools: Sequence[str], reports: ProcessReports, sharers: Callable[[], int]) -> None:
         self._reports = reports
@@ -158,17 +158,17 @@ class PoolDemand:
 
 
 def others_of(sharers: int, reporting: int) -> float:
-    """Serving processes for each that reports here: those of other hosts are taken to be like these."""
+    """Return the serving processes for each that reports here: those of other hosts are taken to be like these."""
     return max(1.0, sharers / max(1, reporting))
 
 
 def is_economic(scale: ScaleConfig, *, sold: bool) -> bool:
-    """Whether a pool with a price is scaled by what its hours are worth."""
+    """Return whether a pool with a price is scaled by what its hours are worth."""
     return scale.objective == "economic" or (scale.objective is None and sold)
 
 
 def sold_elsewhere(config: GatewayConfig) -> bool:
-    """True when `auto` may choose a model that is not our own, so that a pool's overflow has somewhere to go."""
+    """Return True when `auto` may choose a model that is not our own, so that a pool's overflow has somewhere to go."""
     own = {target for pool in config.cost.pools for target in pool.targets} | set(config.selfhosted.pool_of_target())
     auto = config.policy.auto
     names = [each.model_id for each in config.providers.models if _chats(each)] if auto is None else auto
@@ -176,13 +176,13 @@ def sold_elsewhere(config: GatewayConfig) -> bool:
 
 
 def _chats(model: ModelConfig) -> bool:
-    """False for what embeds, draws or speaks: no overflow goes there."""
+    """Return False for what embeds, draws or speaks: no overflow goes there."""
     capabilities = facts_of(model).capabilities_of(model)
     return not capabilities or capabilities.isdisjoint(NOT_CHAT)
 
 
 class PriceElsewhere:
-    """What the pool's work has cost elsewhere in the last days, by the books."""
+    """The cost of the pool's work elsewhere in the last days, by the books."""
 
     def __init__(
         self, reader: EarningsReader, pool: PoolSection | None = None, now_us: Callable[[], int] = wall_us
@@ -194,7 +194,7 @@ class PriceElsewhere:
         self._usd: float | None = None
 
     async def refresh(self) -> None:
-        """Reads the newest day that has the figure; what was known before counts while there is none."""
+        """Read the newest day that has the figure; what was known before counts while there is none."""
         now, pool = self._now_us(), self.pool
         if pool is None:
             return
@@ -211,7 +211,7 @@ class PriceElsewhere:
 
 
 class PoolSignals:
-    """Reads the signals of one pool, as changes since the last read."""
+    """The signals of one pool, as changes since the last read."""
 
     def __init__(
         self,

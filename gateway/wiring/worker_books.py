@@ -4,25 +4,44 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cost.budgets.books import BudgetedBooks
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.budgets.budget_reservations import Holds
+from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import Grants
-from cost.budgets.holds import Holds
 from cost.config import CostSection
 from cost.ledger.journal import Awaiting, Journal
 from cost.ledger.ledger import Ledger
+from gateway.link.data_sources import DataSources
 from gateway.wiring.metrics import AllMetrics
+from selfhosted.pools.fleet import Fleet
 
 
 class WorkerBooks(NamedTuple):
-    """The books of a process that serves requests. `books` is what attempts book through: the ledger behind the budgets."""
+    """The books of a process that serves requests. `budgeted` is what attempts book through: the ledger behind the budgets."""
 
     ledger: Ledger
     holds: Holds
-    books: BudgetedBooks
+    budgeted: BudgetedBooks
+
+
+class ProcessParts(NamedTuple):
+    """The parts that a process opens before its pipeline."""
+
+    engine: AsyncEngine
+    """The database, for what a caller waits for."""
+    sources: DataSources
+    books: WorkerBooks
+    fleet: Fleet
+
+    @property
+    def boot_id(self) -> str:
+        """Id of the process, as in its entries."""
+        return self.books.ledger.boot_id
 
 
 def open_journal(section: CostSection, awaiting: Awaiting | None = None) -> Journal:
-    """Opens this process's journal. `awaiting` is told of attempts that the database has. Raises LedgerUnavailable."""
+    """Open this process's journal. `awaiting` is told of attempts that the database has. Raises LedgerUnavailable."""
     journal = Journal(
         section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes, awaiting=awaiting
     )
@@ -37,7 +56,7 @@ async def open_worker_books(
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> WorkerBooks:
-    """Opens journal, ledger and budgets; none of them touches a database but through `grants`."""
+    """Open journal, ledger and budgets; none of them touches a database but through `grants`."""
     journal: Journal
     holds = Holds(
         grants,

@@ -39,7 +39,7 @@ class AnthropicBatches:
         self._http = http
 
     async def create(self, deployment: Deployment, name: str, path: str, calls: Sequence[BatchCall]) -> str:  # noqa: ARG002  Batches have no name, and one path.
-        """Sends all calls in one body."""
+        """Send all calls in one body."""
         asked = [{"custom_id": call.custom_id, "params": msgspec.Raw(call.body)} for call in calls]
         made = await self._ask(deployment, "POST", _PATH, body=msgspec.json.encode({"requests": asked}))
         return text_of(made, "id", deployment, _WHOSE)
@@ -60,7 +60,7 @@ class AnthropicBatches:
         return found
 
     async def look(self, deployment: Deployment, batch_id: str) -> HandedBatch:
-        """How it stands; its counts are told once it has ended."""
+        """Ask for the batch's state; its counts are told once it has ended."""
         found = await self._ask(deployment, "GET", f"{_PATH}/{batch_id}")
         if found.get("processing_status") != "ended":
             return HandedBatch(batch_id=batch_id)
@@ -73,20 +73,20 @@ class AnthropicBatches:
         )
 
     async def cancel(self, deployment: Deployment, batch_id: str) -> None:
-        """Begins no more of its requests."""
+        """Begin no more of its requests."""
         with contextlib.suppress(RequestRejected):
             # It may have ended meanwhile.
             await self._ask(deployment, "POST", f"{_PATH}/{batch_id}/cancel")
 
     async def results(self, deployment: Deployment, batch: HandedBatch) -> AsyncIterator[CallOutcome]:
-        """What became of its requests; an answer as a chat completion."""
+        """Yield the outcomes of its requests; an answer as a chat completion."""
         url = _url(deployment, f"{_PATH}/{batch.batch_id}/results")
         async for line in self._http.lines(deployment, url, _headers(deployment)):
             if line.strip():
                 yield _outcome(line, deployment)
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
-        """Deletes it, with what it holds."""
+        """Delete it, with what it holds."""
         with gone_already():
             await self._ask(deployment, "DELETE", f"{_PATH}/{batch.batch_id}")
 

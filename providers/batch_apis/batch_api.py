@@ -1,4 +1,4 @@
-"""What a provider's batch API does for us, and the HTTP that both kinds share."""
+"""The interface to a provider's batch API, and the HTTP that both kinds share."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _MOST_REPLY_BYTES: Final = 4 * 1024 * 1024
 _MOST_LINE_BYTES: Final = 64 * 1024 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 CLOCKS_S: Final = 300.0
-"""How far the provider's clock may be behind ours."""
+"""Seconds by which the provider's clock may be behind ours."""
 MOST_PAGES: Final = 20
 """Pages of a provider's list that are looked through for a batch."""
 
@@ -42,12 +42,12 @@ class HandedBatch(msgspec.Struct, frozen=True, kw_only=True):
     answered: int = 0
     """Calls that it says it has answered well, which it charges for."""
     files: tuple[str, ...] = ()
-    """Where its results are."""
+    """The names of its result files."""
     input_file: str = ""
 
 
 class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one call. `status` is its HTTP status, 0 where it was never made; `body` is there with 200 alone."""
+    """The outcome of one call. `status` is its HTTP status, 0 where it was never made; `body` is there with 200 alone."""
 
     custom_id: str
     status: int
@@ -58,40 +58,40 @@ class BatchApi(Protocol):
     """A provider's batch API. All of it raises an UpstreamError."""
 
     names_batches: bool
-    """Whether a batch carries our name for it, so that it can be told from everybody else's."""
+    """True when a batch carries our name for it, so that it can be told from everybody else's."""
 
     async def create(self, deployment: Deployment, name: str, path: str, calls: Sequence[BatchCall]) -> str:
-        """Hands calls over, and returns the batch's id there. `path` is the API's, such as `chat/completions`.
+        """Hand calls over, and return the batch's id there. `path` is the API's, such as `chat/completions`.
 
         Where it fails, something that was uploaded for it may be left there; `find` removes it.
         """
         ...
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:
-        """Ids of batches that may be the one called `name`, made since then with so many calls; the one alone where batches
+        """Return ids of batches that may be the one called `name`, made since then with so many calls; the one alone where batches
         carry names. What was begun for it and is in no batch is removed.
         """
         ...
 
     async def look(self, deployment: Deployment, batch_id: str) -> HandedBatch:
-        """How it stands."""
+        """Ask for the batch's state."""
         ...
 
     async def cancel(self, deployment: Deployment, batch_id: str) -> None:
-        """Makes no more of its calls. One that has ended stays as it is."""
+        """Make no more of its calls. One that has ended stays as it is."""
         ...
 
     def results(self, deployment: Deployment, batch: HandedBatch) -> AsyncIterator[CallOutcome]:
-        """What became of its calls, in any order; those that were never made may be missing."""
+        """Yield the outcomes of its calls, in any order; those that were never made may be missing."""
         ...
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
-        """Deletes what it left there: prompts and answers. What is gone already is no error."""
+        """Delete what it left there: prompts and answers. What is gone already is no error."""
         ...
 
 
 def text_of(found: Mapping[str, Any], name: str, deployment: Deployment, whose: str) -> str:
-    """A text that a reply has to have. Raises MalformedReply."""
+    """Return a text that a reply has to have. Raises MalformedReply."""
     value = found.get(name)
     if not isinstance(value, str) or not value:
         raise malformed(deployment, whose)
@@ -100,7 +100,7 @@ def text_of(found: Mapping[str, Any], name: str, deployment: Deployment, whose: 
 
 @contextlib.contextmanager
 def gone_already() -> Iterator[None]:
-    """What is to be deleted may be gone: an answer with status 404 is none of its errors."""
+    """Pass over a status 404 while deleting: a thing that is gone already is as wanted."""
     try:
         yield
     except UpstreamError as error:
@@ -109,7 +109,7 @@ def gone_already() -> Iterator[None]:
 
 
 def malformed(deployment: Deployment, whose: str) -> MalformedReply:
-    """The error for a reply in another shape than that provider's."""
+    """Return the error for a reply in another shape than that provider's."""
     return MalformedReply(
         f"The provider's batch API answered with something else than {whose}'s.", deployment_id=deployment.deployment_id
     )
@@ -131,7 +131,7 @@ class BatchHttp:
         body: bytes | aiohttp.FormData | None = None,
         params: Mapping[str, str] | None = None,
     ) -> Any:
-        """The JSON of a reply. Raises an UpstreamError for anything but success."""
+        """Return the JSON of a reply. Raises an UpstreamError for anything but success."""
         async with (
             _Translated(deployment),
             self._session.request(
@@ -148,7 +148,7 @@ class BatchHttp:
             ) from error
 
     async def lines(self, deployment: Deployment, url: str, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The lines of a file, however large it is."""
+        """Yield the lines of a file, however large it is."""
         async with (
             _Translated(deployment),
             self._session.get(url, headers=headers, timeout=_TIMEOUT, allow_redirects=False) as reply,
@@ -175,7 +175,7 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=_TOTAL_S, sock_connect=_CONNECT_S)
 
 
 class _Translated:
-    """Turns what aiohttp raises into an UpstreamError."""
+    """A block whose aiohttp errors become an UpstreamError."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment_id = deployment.deployment_id

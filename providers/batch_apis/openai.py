@@ -44,7 +44,7 @@ class OpenAiBatches:
         self._http = http
 
     async def create(self, deployment: Deployment, name: str, path: str, calls: Sequence[BatchCall]) -> str:
-        """Uploads the calls, and makes a batch of them."""
+        """Upload the calls, and make a batch of them."""
         url = f"/v1/{path}"
         form = aiohttp.FormData()
         form.add_field("purpose", "batch")
@@ -66,7 +66,7 @@ class OpenAiBatches:
         return text_of(made, "id", deployment, _WHOSE)
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:  # noqa: ARG002  Names suffice.
-        """The batch that has our name; without one, its file is deleted."""
+        """Return the batch that has our name; without one, its file is deleted."""
         after: str | None = None
         for _ in range(MOST_PAGES):
             page = await self._ask(deployment, "GET", "batches", params=_page(after))
@@ -81,7 +81,7 @@ class OpenAiBatches:
         return []
 
     async def look(self, deployment: Deployment, batch_id: str) -> HandedBatch:
-        """How it stands; its files are named once it has ended."""
+        """Ask for the batch's state; its files are named once it has ended."""
         found = await self._ask(deployment, "GET", f"batches/{batch_id}")
         counts = found.get("request_counts") or {}
         files = (found.get("output_file_id"), found.get("error_file_id"))
@@ -94,13 +94,13 @@ class OpenAiBatches:
         )
 
     async def cancel(self, deployment: Deployment, batch_id: str) -> None:
-        """Begins no more of its lines."""
+        """Begin no more of its lines."""
         with contextlib.suppress(RequestRejected):
             # It may have ended meanwhile.
             await self._ask(deployment, "POST", f"batches/{batch_id}/cancel")
 
     async def results(self, deployment: Deployment, batch: HandedBatch) -> AsyncIterator[CallOutcome]:
-        """The lines of its output and error files."""
+        """Yield the lines of its output and error files."""
         for file in batch.files:
             url = _url(deployment, f"files/{file}/content")
             async for line in self._http.lines(deployment, url, _headers(deployment)):
@@ -108,7 +108,7 @@ class OpenAiBatches:
                     yield _outcome(line, deployment)
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
-        """Deletes its files."""
+        """Delete its files."""
         for file in (*batch.files, batch.input_file):
             if file:
                 await self._delete(deployment, file)

@@ -22,25 +22,25 @@ _DATA_URL: Final = re.compile(
 )
 _PDF: Final = "application/pdf"
 _BARE_PDF: Final = "JVBERi0"
-"""How the base64 of a PDF begins, where it comes without its type."""
+"""The first characters of a PDF's base64, where it comes without its type."""
 _ODD_IN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _SYSTEM: Final = ("system", "developer")
 _UNPARSED: Final = "unparsed_arguments"
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """What goes into the fields of these names."""
+    """The values of the request's fields of these names."""
 
     system: list[Block]
     messages: list[Message]
 
 
 class NotAMessage(Exception):
-    """Something that Anthropic's messages have no place for; the text says what and where."""
+    """A thing that Anthropic's messages have no place for; the text says what and where."""
 
 
 def claude_conversation(messages: Any, deployment: Deployment, *, system_between: bool) -> Conversation:
-    """The decoded chat messages for a Claude. Raises CannotCarry.
+    """Return the decoded chat messages for a Claude. Raises CannotCarry.
 
     `system_between`: the model takes system messages between turns. Any other one reads them as a reminder in the turn before.
     """
@@ -60,7 +60,7 @@ def claude_conversation(messages: Any, deployment: Deployment, *, system_between
 
 
 def call_id(given: Any) -> str:
-    """A tool call's id in the letters that Anthropic takes: other hosts use more of them."""
+    """Return a tool call's id in the letters that Anthropic takes: other hosts use more of them."""
     return _ODD_IN_ID.sub("_", given if isinstance(given, str) and given else "call")
 
 
@@ -130,7 +130,7 @@ def _text(words: str) -> Block:
 
 
 def _blocks(message: Mapping[str, Any], where: str, makers: "_Makers") -> list[Block]:
-    """A message's content. Texts without a letter are left out, as they would be refused."""
+    """Return a message's content. Texts without a letter are left out, as they would be refused."""
     content = message.get("content")
     if content is None:
         return []
@@ -190,7 +190,7 @@ def _file(part: Block, where: str) -> Block:
 
 
 def _document(part: Block, where: str) -> Block:
-    """A document in Anthropic's own words, which some chat clients send. Files by id lie in an account that all teams share."""
+    """Return a document in Anthropic's own words, which some chat clients send. Files by id lie in an account that all teams share."""
     source = part.get("source")
     if not isinstance(source, dict) or source.get("type") == "file":
         raise NotAMessage(f"Files are not kept here: send `{where}.source` inline.")
@@ -198,7 +198,7 @@ def _document(part: Block, where: str) -> Block:
 
 
 def _source(address: Any, where: str) -> dict[str, str]:
-    """Where a picture or a file comes from: the data, or a public address that the provider itself fetches."""
+    """Return the source of a picture or a file: the data, or a public address that the provider itself fetches."""
     if isinstance(address, str) and address.startswith("https://"):
         return {"type": "url", "url": address}
     found = _DATA_URL.match(address) if isinstance(address, str) else None
@@ -273,7 +273,7 @@ def _use(function: Mapping[str, Any], use_id: str) -> Block:
 
 
 def _input(arguments: Any) -> dict[str, Any]:
-    """The arguments as an object; those of a model that wrote something else, as a text in one."""
+    """Return the arguments as an object; those of a model that wrote something else, as a text in one."""
     if not isinstance(arguments, str) or not arguments.strip():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What Claudes take, by their names. One that is not known is taken for one of the newest; what is no Claude for an older one."""
+"""The abilities of Claudes, by their names. An unknown one is taken for one of the newest; a name of no Claude for an older one."""
 
 import re
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 Thinking = Literal["none", "budget", "adaptive"]
-"""How a model is asked to think: not at all, by a number of tokens, or as much as it finds right at an effort."""
+"""The way to ask a model to think: not at all, by a number of tokens, or as much as it finds right at an effort."""
 
 _NAME: Final = re.compile(r"claude-(?P<line>[a-z]+)-(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2}))?(?!\d)")
 _OLD_NAME: Final = re.compile(r"claude-(?P<major>\d)(?:[-.](?P<minor>\d))?-[a-z]")
@@ -20,22 +20,22 @@ _SYSTEM_SINCE, _UNFORCED_SINCE = (4, 8), (5, 1)
 
 
 class Claude(msgspec.Struct, frozen=True):
-    """What one model takes."""
+    """The fields that one model takes."""
 
     thinking: Thinking
     samples: bool
-    """Whether `temperature`, `top_p` and `top_k` may be set."""
+    """True when `temperature`, `top_p` and `top_k` may be set."""
     efforts: frozenset[str]
     """The words that its `output_config.effort` knows."""
     forced: bool
-    """Whether a tool may be forced."""
+    """True when a tool may be forced."""
     system_between: bool
-    """Whether system messages may stand between turns."""
+    """True when system messages may stand between turns."""
 
 
 @cache
 def claude_named(model: str) -> Claude:
-    """The model of a name at Anthropic, without `anthropic/`."""
+    """Return the model of a name at Anthropic, without `anthropic/`."""
     line, version = _version(model)
     thinking: Thinking = "budget"
     if version < _THINKS_SINCE:

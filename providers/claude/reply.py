@@ -86,9 +86,9 @@ class ClaudeReader:
         self._calls = -1
         """The number of the last call of a caller's tool."""
         self._is_call = False
-        """Whether the open block is that call."""
+        """True while the open block is that call."""
         self._input = ""
-        """What the open call's block said of its arguments before its deltas."""
+        """The arguments that the open call's block had before its deltas."""
         self._thought: list[str] = []
         self.ended = False
 
@@ -142,7 +142,7 @@ class ClaudeReader:
                 self._input = _json(block.input if isinstance(block.input, dict) else {}).decode()
                 payload, chars = self._chunk({"tool_calls": [call]}), len(call["function"]["name"])
             case "redacted_thinking":
-                payload, chars = self._chunk({"thinking_blocks": [_redacted(block)]}), 0
+                payload, chars = self._chunk({"thinking_blocks": [_thought(block)]}), 0
             case _:
                 payload, chars = EMPTY_OBJECT, 0
         # Any block is a beginning of the answer, and of its bill.
@@ -206,12 +206,12 @@ _READERS: Final[Mapping[str, Callable[[ClaudeReader, _StreamEvent, bytes], Event
 
 
 def _nothing(event: _StreamEvent, native: bytes) -> Event:
-    """An event that says nothing in chat."""
+    """Return an event that says nothing in chat."""
     return Event(EMPTY_OBJECT, False, 1, 0, None, False, None, "", event.type, native=native)
 
 
 def chat_of_message(message: bytes, deployment: Deployment) -> bytes:
-    """A whole message as a chat completion. Raises MalformedReply."""
+    """Return a whole message as a chat completion. Raises MalformedReply."""
     return ClaudeReader(deployment).whole(message).payload
 
 
@@ -237,7 +237,7 @@ def _head(message: _Message, kind: str) -> dict[str, Any]:
 
 
 def _finish(reason: Any, sequence: Any) -> dict[str, Any]:
-    """Why it ended; the sequence that was met, as vLLM tells it."""
+    """Return the fields that tell why it ended; the sequence that was met is told as vLLM does."""
     if reason is None:
         return {"finish_reason": None}
     finish: dict[str, Any] = {"finish_reason": _FINISHES.get(str(reason), "stop")}
@@ -245,7 +245,7 @@ def _finish(reason: Any, sequence: Any) -> dict[str, Any]:
 
 
 def _said(blocks: list[_Block], names: Mapping[str, str]) -> dict[str, Any]:
-    """The message. What tools of Anthropic's own wrote has no place in chat."""
+    """Return the message. What tools of Anthropic's own wrote has no place in chat."""
     texts = [block.text for block in blocks if block.type == "text" and isinstance(block.text, str)]
     said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     calls = [block for block in blocks if block.type == "tool_use"]
@@ -256,19 +256,17 @@ def _said(blocks: list[_Block], names: Mapping[str, str]) -> dict[str, Any]:
         ]
     thoughts = [block for block in blocks if block.type in ("thinking", "redacted_thinking")]
     if thoughts:
-        said["thinking_blocks"] = [_redacted(each) if each.type != "thinking" else _thinking(each) for each in thoughts]
+        said["thinking_blocks"] = [_thought(each) for each in thoughts]
         words = "".join(each.thinking for each in thoughts if isinstance(each.thinking, str))
         if words:
             said["reasoning_content"] = words
     return said
 
 
-def _thinking(block: _Block) -> dict[str, Any]:
+def _thought(block: _Block) -> dict[str, Any]:
+    if block.type != "thinking":
+        return {"type": "redacted_thinking", "data": block.data}
     return {"type": "thinking", "thinking": block.thinking or "", "signature": block.signature or ""}
-
-
-def _redacted(block: _Block) -> dict[str, Any]:
-    return {"type": "redacted_thinking", "data": block.data}
 
 
 def _call(block: _Block, names: Mapping[str, str], arguments: str, index: int | None) -> dict[str, Any]:

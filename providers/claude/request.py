@@ -41,7 +41,7 @@ _EFFORTS: Final[Mapping[str, tuple[str, ...]]] = {
     "minimal": ("low",), "low": ("low",), "medium": ("medium",), "high": ("high",), "xhigh": ("xhigh", "high"),
     "max": ("max", "high"),
 }  # fmt: skip
-"""What an effort is called by models that have efforts, the closest first."""
+"""The names of an effort at models that have efforts, the closest first."""
 _SEARCHES: Final[Mapping[str, int]] = {"low": 1, "medium": 5, "high": 10}
 _ODD_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MOST_NAME_CHARS: Final = 128
@@ -61,14 +61,14 @@ class ClaudeBody(msgspec.Struct, frozen=True):
 
 
 def effort_of_budget(tokens: int) -> str:
-    """Returns the effort that so many tokens to think with come to: the highest one that is given no more."""
+    """Return the effort that so many tokens to think with come to: the highest one that is given no more."""
     if tokens <= 0:
         return "none"
     return next((effort for effort in reversed(_EFFORT_OF_BUDGET) if _BUDGETS[effort] <= tokens), "low")
 
 
 def claude_body(call: UpstreamCall) -> ClaudeBody:
-    """The call for a Claude. Raises CannotCarry for what would change what the caller gets."""
+    """Return the call for a Claude. Raises CannotCarry for what would change what the caller gets."""
     claude = claude_named(model_of_dialect(call.deployment))
     written = call.request.in_messages
     if written is not None:
@@ -81,7 +81,7 @@ def claude_body(call: UpstreamCall) -> ClaudeBody:
 
 
 def claude_params(call: UpstreamCall) -> bytes:
-    """The same as one request of a batch, which cannot be streamed. Raises CannotCarry."""
+    """Return the same as one request of a batch, which cannot be streamed. Raises CannotCarry."""
     if call.deployment.options:
         raise _cannot_carry(call.deployment, "What only litellm can call does not go into a batch.", "model")
     fields = msgspec.json.decode(claude_body(call).body, type=dict[str, msgspec.Raw])
@@ -99,7 +99,7 @@ def _encoded(fields: Fields, call: UpstreamCall) -> bytes:
 
 
 def _as_written(written: AsWritten, call: UpstreamCall, claude: Claude) -> ClaudeBody:
-    """The caller's own body. Only what this model refuses, and what another one may have been meant to get, is left out."""
+    """Return the caller's own body. Only what this model refuses, and what another one may have been meant to get, is left out."""
     fields: Fields = {**written.fields, "model": model_of_dialect(call.deployment), "stream": call.request.stream}
     longest = _longest(call)
     if longest is not None:
@@ -118,14 +118,14 @@ def _as_written(written: AsWritten, call: UpstreamCall, claude: Claude) -> Claud
 
 
 def _longest(call: UpstreamCall) -> int | str | None:
-    """The longest answer, where it is the gateway's to say."""
+    """Return the longest answer, where it is the gateway's to say."""
     own = call.engine_fields
     longest: int | str | None = own.get("max_tokens", own.get("max_completion_tokens"))
     return longest
 
 
 def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
-    """Leaves out what the model refuses and what only nudges an answer; says another one's way of thinking in its own."""
+    """Leave out what the model refuses and what only nudges an answer; says another one's way of thinking in its own."""
     for name in _SAMPLING if not claude.samples else ():
         # Newer models take what comes anyway, and nothing else.
         if name in fields and not (name == "temperature" and fields[name] == 1):
@@ -153,7 +153,7 @@ def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
 
 
 def _closest_effort(effort: Any, claude: Claude) -> str | None:
-    """What the model calls an effort like this; None where it has none, or nobody knows the word."""
+    """Return the model's name of an effort like this; None where it has none, or nobody knows the word."""
     return next((each for each in _EFFORTS.get(str(effort), ()) if each in claude.efforts), None)
 
 
@@ -192,7 +192,7 @@ def _translated(call: UpstreamCall, claude: Claude, names: dict[str, str]) -> Fi
 
 
 def _asked(call: UpstreamCall) -> Fields:
-    """The caller's fields, decoded, as far as they ask for something. Raises CannotCarry for those that may not be left out."""
+    """Return the caller's fields, decoded, as far as they ask for something. Raises CannotCarry for those that may not be left out."""
     request, deployment = call.request, call.deployment
     if request.operation != "chat":
         raise _cannot_carry(
@@ -222,7 +222,7 @@ def _asked(call: UpstreamCall) -> Fields:
 
 
 def _stops(given: Any) -> list[str]:
-    """The stop sequences. Anthropic refuses those of blanks alone."""
+    """Return the stop sequences. Anthropic refuses those of blanks alone."""
     stops = [given] if isinstance(given, str) else given
     return [each for each in stops if isinstance(each, str) and each.strip()] if isinstance(stops, list) else []
 
@@ -273,7 +273,7 @@ def _tool(tool: Any, deployment: Deployment, names: dict[str, str]) -> Fields:
 
 
 def _name(given: Any, names: dict[str, str]) -> str:
-    """The tool's name in the letters that Anthropic takes."""
+    """Return the tool's name in the letters that Anthropic takes."""
     name = str(given)
     taken = _ODD_IN_NAME.sub("_", name)[:_MOST_NAME_CHARS]
     if taken != name:
@@ -322,7 +322,7 @@ def _choice(asked: Fields, names: dict[str, str]) -> Fields | None:
 
 
 def _think(fields: Fields, effort: Any, claude: Claude, drops: Callable[[str], None]) -> None:
-    """An effort as this model's own way of thinking, where the caller did not choose one itself."""
+    """Ask for an effort in this model's own way of thinking, where the caller did not choose one itself."""
     if effort is None or effort == "none" or "thinking" in fields:
         return
     if claude.thinking == "adaptive":
@@ -341,7 +341,7 @@ def _think(fields: Fields, effort: Any, claude: Claude, drops: Callable[[str], N
 
 
 def _may_think(fields: Fields) -> bool:
-    """False where Anthropic refuses thinking with a budget: beside a forced tool, and in the middle of a loop of tools whose
+    """Return False where Anthropic refuses thinking with a budget: beside a forced tool, and in the middle of a loop of tools whose
     beginning was not thought about, or whose caller did not send the thoughts back.
     """
     if fields.get("tool_choice", {}).get("type") in ("any", "tool"):
@@ -355,7 +355,7 @@ def _may_think(fields: Fields) -> bool:
 
 
 def _shape(fields: Fields, wanted: Any, drops: Callable[[str], None]) -> None:
-    """An answer by a schema. A mere JSON object cannot be asked for, and its caller's prompt says so anyway."""
+    """Ask for an answer by a schema. A mere JSON object cannot be asked for, and its caller's prompt says so anyway."""
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_schema" and isinstance(wanted.get("json_schema"), dict):
         schema = wanted["json_schema"].get("schema")
@@ -367,7 +367,7 @@ def _shape(fields: Fields, wanted: Any, drops: Callable[[str], None]) -> None:
 
 
 def _cool(fields: Fields, drops: Callable[[str], None]) -> None:
-    """What OpenAI takes of a temperature, and Anthropic does not: more than 1, or another one than 1 beside thinking."""
+    """Drop a temperature that OpenAI takes and Anthropic does not: more than 1, or another one than 1 beside thinking."""
     thinks = fields.get("thinking", {}).get("type") in ("enabled", "adaptive")
     heat = fields.get("temperature")
     if isinstance(heat, int | float) and (heat > 1 or (thinks and heat != 1)):

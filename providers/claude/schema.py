@@ -19,7 +19,7 @@ _LISTS: Final = ("anyOf", "allOf")
 
 
 def answer_schema(schema: Any) -> Any:
-    """The schema without what would be refused, which stands in its description instead."""
+    """Return the schema without what would be refused, which stands in its description instead."""
     if not isinstance(schema, dict):
         return schema
     found = {name: _inner(name, value) for name, value in schema.items() if name not in _BOUNDS and name != "oneOf"}

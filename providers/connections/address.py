@@ -1,4 +1,4 @@
-"""Where a call goes: the origin that connections are kept for, and the path of the request line."""
+"""The address of a call: the origin that connections are kept for, and the path of the request line."""
 
 import re
 import ssl
@@ -17,7 +17,7 @@ class AddressInvalid(ValueError):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Scheme, host and port: connections to one origin are alike."""
+    """The scheme, host and port of a call: connections to one origin are alike."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def address_of(url: str) -> Address:
-    """Takes a URL apart. Raises AddressInvalid."""
+    """Take a URL apart. Raises AddressInvalid."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -27,7 +27,7 @@ _NO_CONTENT: Final = frozenset({204, 304})
 
 
 class Connection(asyncio.Protocol):
-    """Speaks for one call at a time. The pool hands it out and takes it back.
+    """A connection that carries one call at a time. The pool hands it out and takes it back.
 
     One timer a connection looks at the present deadline now and then, so that a read or a call costs none.
     """
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
-        """Forgets the last reply."""
+        """Forget the last reply."""
         self._chunks.clear()
         self._head.clear()
         self._buffered = 0
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be sent: the peer has not closed it and said nothing, as far as the kernel knows by now."""
+        """True when a request may be sent: the peer has not closed it and said nothing, as far as the kernel knows by now."""
         if self._transport is None or self._transport.is_closing() or self._from_peer is None:
             return False
         # What arrived is seen though the loop has not read it yet: a stale connection is not written to, and bytes that
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         return not self._from_peer.poll(0)
 
     def send(self, request: bytes, deadline: float, unsent: int = 0) -> None:
-        """Sends a request, whose reply must end by `deadline` on the loop's clock. So many bytes of it are still to come."""
+        """Send a request, whose reply must end by `deadline` on the loop's clock. So many bytes of it are still to come."""
         assert self._transport is not None  # noqa: S101 - The pool looked.
         self._begin()
         self._error = None
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def rest(self, for_s: float) -> bool:
-        """Keeps the connection for another call, for so many seconds. False where it cannot be kept: the reply did not come
+        """Keep the connection for another call, for so many seconds. False where it cannot be kept: the reply did not come
         whole, or the upstream does not keep it.
         """
         self.busy = False
@@ -147,14 +147,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def cut(self) -> None:
-        """Ends the connection at once, whatever is under way."""
+        """End the connection at once, whatever is under way."""
         if self._transport is not None:
             self._transport.abort()
 
     # The caller's side.
 
     async def send_more(self, data: bytes) -> bool:
-        """Sends a further piece of the request, once there is room for it. False when the reply has begun or the connection
+        """Send a further piece of the request, once there is room for it. False when the reply has begun or the connection
         failed, which reading the reply tells: the rest need not be sent.
         """
         while self._write_paused and not self._has_reply and self._error is None:
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         return True
 
     async def reply_begins(self) -> None:
-        """Waits for the reply's head: its `status`, and its fields. Raises NotHttp, ReplyLost, ReplyTimeout."""
+        """Wait for the reply's head: its `status`, and its fields. Raises NotHttp, ReplyLost, ReplyTimeout."""
         while not self._has_reply:
             if self._error is not None:
                 raise self._error
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
             self._look_at(now + idle_s)
 
     async def read(self) -> bytes:
-        """All that came since the last read, or b"" at the reply's end. Raises ReplyLost, ReplyTimeout, NotHttp."""
+        """Return all that came since the last read, or b"" at the reply's end. Raises ReplyLost, ReplyTimeout, NotHttp."""
         while not self._chunks:
             if self._at_eof:
                 return b""
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
         return self.take()
 
     def take(self) -> bytes:
-        """All that came since the last read, without waiting."""
+        """Return all that came since the last read, without waiting."""
         chunks = self._chunks
         data = chunks[0] if len(chunks) == 1 else self._joined(chunks)
         chunks.clear()
@@ -215,7 +215,7 @@ class Connection(asyncio.Protocol):
         return data
 
     def gather(self) -> None:
-        """Takes nothing more from the socket for a moment, so that what comes meanwhile is one read."""
+        """Take nothing more from the socket for a moment, so that what comes meanwhile is one read."""
         if not self._at_eof and self._transport is not None:
             self._transport.pause_reading()
             self._gathering.add(self._loop, self._go_on)
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def at_eof(self) -> bool:
-        """Whether the whole reply was read."""
+        """True once the whole reply was read."""
         return self._at_eof and not self._chunks
 
     def _change(self) -> asyncio.Future[None]:
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _end(self, error: Exception) -> None:
-        """Fails the reply, and closes the connection at once."""
+        """Fail the reply, and close the connection at once."""
         self._fail(error)
         self.cut()
 
@@ -315,12 +315,12 @@ class Connection(asyncio.Protocol):
     # httptools' side.
 
     def on_message_begin(self) -> None:
-        """A reply, or an interim one before it."""
+        """Begin a reply, or an interim one before it."""
         if self._at_eof:
             raise NotHttp("behind a whole reply comes nothing that was asked for")
 
     def on_headers_complete(self) -> None:
-        """The head is whole; one of an interim reply is forgotten."""
+        """Keep the whole head; forget one of an interim reply."""
         assert self._parser is not None  # noqa: S101
         status = self._parser.get_status_code()
         if status < _FIRST_FINAL:
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
         self._has_reply = self._head_bytes <= MAX_HEAD_BYTES
 
     def on_message_complete(self) -> None:
-        """The whole reply came, unless it was an interim one."""
+        """End the reply, unless it was an interim one."""
         if self._has_reply and not self._at_eof and self._parser is not None:
             self._at_eof = True
             self._head.clear()
@@ -345,13 +345,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_bounded(self) -> bool:
-        """Whether the reply has an end of its own, without that of its connection."""
+        """Return True when the reply has an end of its own, without that of its connection."""
         return b"content-length" in self.fields or b"transfer-encoding" in self.fields or self.status in _NO_CONTENT
 
     # The timer.
 
     def _look_at(self, due_at: float) -> None:
-        """Has the timer look at `due_at`, which is before it would."""
+        """Have the timer look at `due_at`, which is before it would."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due_at

@@ -1,16 +1,16 @@
-"""What can go wrong between a request and the end of its reply, whatever the request was."""
+"""Errors between a request and the end of its reply, whatever the request was."""
 
 
 class ConnectionFailed(Exception):
-    """There is no connection: refused, unresolved, not trusted, or not made in time. Nothing of a request has left."""
+    """A connection that was refused, unresolved, not trusted, or not made in time. Nothing of a request has left."""
 
 
 class ConnectionTimeout(ConnectionFailed):
-    """Connecting, or waiting for one of as many connections as there may be, took too long."""
+    """A wait that was too long: to connect, or for one of as many connections as there may be."""
 
 
 class NotHttp(Exception):
-    """What came is no HTTP reply, or one whose head is too large."""
+    """An answer that is no HTTP reply, or one whose head is too large."""
 
 
 class ReplyUnbounded(NotHttp):

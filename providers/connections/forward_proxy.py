@@ -35,12 +35,12 @@ class ForwardProxy(msgspec.Struct, frozen=True):
         return f"ForwardProxy({self.host!r}, {self.port})"
 
     def serves(self, origin: Origin) -> bool:
-        """True when the origin is called through it. What is called in the clear, such as an engine of one's own, never is."""
+        """Return True when the origin is called through it. What is called in the clear, such as an engine of one's own, never is."""
         return origin.tls and not any(_is_about(each, origin) for each in self.past)
 
 
 def forward_proxy_of(url: str, no_proxy: str = "") -> ForwardProxy:
-    """Parses the values of `HTTPS_PROXY` and `NO_PROXY`. Raises AddressInvalid."""
+    """Parse the values of `HTTPS_PROXY` and `NO_PROXY`. Raises AddressInvalid."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
@@ -57,7 +57,7 @@ def forward_proxy_of(url: str, no_proxy: str = "") -> ForwardProxy:
 
 
 async def tunnel(loop: asyncio.AbstractEventLoop, proxy: ForwardProxy, origin: Origin) -> socket.socket:
-    """Returns a connected socket to the origin, through the proxy. Raises ConnectionFailed or OSError."""
+    """Return a connected socket to the origin, through the proxy. Raises ConnectionFailed or OSError."""
     made = await _connected(loop, proxy)
     try:
         await _establish(loop, made, proxy, origin)
@@ -68,7 +68,7 @@ async def tunnel(loop: asyncio.AbstractEventLoop, proxy: ForwardProxy, origin: O
 
 
 async def _establish(loop: asyncio.AbstractEventLoop, made: socket.socket, proxy: ForwardProxy, origin: Origin) -> None:
-    """Asks for the tunnel, and reads the proxy's answer."""
+    """Ask for the tunnel, and read the proxy's answer."""
     named = f"[{origin.host}]" if ":" in origin.host else origin.host
     fields = f"host: {named}:{origin.port}\r\n"
     if proxy.authorization:
@@ -88,7 +88,7 @@ async def _establish(loop: asyncio.AbstractEventLoop, made: socket.socket, proxy
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, proxy: ForwardProxy) -> socket.socket:
-    """A connection to the proxy, by the first of its addresses that answers."""
+    """Return a connection to the proxy, by the first of its addresses that answers."""
     failure: OSError | None = None
     for family, kind, number, _, address in await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM):
         made = socket.socket(family, kind, number)

@@ -21,7 +21,7 @@ class Gathering:
         self._then: list[Callable[[], None]] = []
 
     def add(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
-        """Has `then` called at the end of the moment that runs, or else of one that begins."""
+        """Have `then` called at the end of the moment that runs, or else of one that begins."""
         if not self._then:
             loop.call_later(self._for_s, self._over)
         self._then.append(then)

@@ -19,7 +19,7 @@ _ENDS_A_LINE: Final = re.compile(r"[\r\n\0]")
 
 
 class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on connections, the seconds for which an idle one is kept, and for which one gathers what it takes next."""
+    """The bounds on connections, the seconds for which an idle one is kept, and for which one gathers what it takes next."""
 
     max_connections: int = 8_192
     max_connections_per_origin: int = 4_096
@@ -51,7 +51,7 @@ class _Kept:
         self.waiting: deque[asyncio.Future[None]] = deque()
 
     def wake(self) -> bool:
-        """Lets the one that has waited longest look again."""
+        """Let the one that has waited longest look again."""
         while self.waiting:
             waiter = self.waiting.popleft()
             if not waiter.done():
@@ -61,7 +61,7 @@ class _Kept:
 
 
 class ConnectionPool:
-    """Hands out connections and takes them back. Belongs to one event loop."""
+    """The connections of one event loop, handed out and taken back."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ConnectionPool:
         reaches: Callable[[bool], None],
         length: int | None = None,
     ) -> Connection:
-        """Sends a POST over a kept or a new connection; `head` are its further fields. Calls `reaches` with False where it has to
+        """Send a POST over a kept or a new connection; `head` are its further fields. Calls `reaches` with False where it has to
         wait for a connection, and with True before a byte leaves. Of a body of `length` bytes `body` is the beginning; the
         connection takes the rest by `send_more`. Whoever gets the connection must give it back by `release`.
 
@@ -120,7 +120,7 @@ class ConnectionPool:
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Takes a connection back: it is kept where its reply was read to the end, else cut. Idempotent."""
+        """Take a connection back: it is kept where its reply was read to the end, else cut. Idempotent."""
         if not connection.busy:
             return
         kept = self._of.get(connection)
@@ -132,7 +132,7 @@ class ConnectionPool:
             kept.wake()
 
     async def aclose(self) -> None:
-        """Cuts all connections."""
+        """Cut all connections."""
         self._closed = True
         for connection in list(self._of):
             connection.cut()
@@ -149,7 +149,7 @@ class ConnectionPool:
         return None
 
     async def _another(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
-        """A connection that became idle meanwhile, or a new one as soon as there is room for it."""
+        """Return a connection that became idle meanwhile, or a new one as soon as there is room for it."""
         while True:
             kept = self._origins.setdefault(origin, _Kept(origin))
             if (idle := self._idle_one(origin)) is not None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from accounts.caller import Caller
-from cost.budgets.holds import BudgetCheck
+from cost.budgets.budget_reservations import BudgetCheck
 from providers.wire import ChatRequest
 from proxy.admit.idempotency.claims import Idempotency, Replay, fingerprint_of
 from proxy.admit.idempotency.recording import Recording, replay
@@ -14,7 +14,8 @@ from proxy.errors import error_reply
 from proxy.http.exchange import Exchange
 from proxy.http.reply import Reply
 from proxy.http.request_id import REQUEST_ID_HEADER
-from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS, is_replaceable, says_batch
+from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS, is_replaceable
+from proxy.parse.headers import says_batch
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.parse.wires.wire import Wire
 

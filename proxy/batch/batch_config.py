@@ -17,19 +17,18 @@ class S3Section(Section):
     bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="The bucket, which has to be there.")
     prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$", max_length=512)] = Field(
         default="weighbridge/files",
-        description="What names of objects begin with. It belongs to one database alone: what no row of that database names is "
-        "deleted after a day.",
+        description="Beginning of object names. It belongs to one database: unreferenced objects are deleted "
+        "after a day.",
     )
     endpoint: str | None = Field(
         default=None,
         pattern=_ENDPOINT,
-        description="The store's address, such as `http://minio:9000`; AWS's of the region when not set. Buckets are named in the "
-        "path.",
+        description="The store's address, such as `http://minio:9000`; default AWS's. Buckets are named in the path.",
     )
     region: str = Field(default="us-east-1", pattern=r"^[a-z0-9-]{1,64}$", description="The region.")
     access_key_id: SecretRef | None = Field(
         default=None,
-        description="Where the key's id is found, `env:NAME`. Without it, it is what `AWS_…` variables or the machine's role say.",
+        description="The key's id, `env:NAME`. Default: `AWS_…` variables or the machine's role.",
     )
     secret_access_key: SecretRef | None = Field(
         default=None, description="Where the key's secret is found, `env:NAME`."
@@ -53,8 +52,8 @@ class BatchSection(Section):
     )
     folder: Path | None = Field(
         default=None,
-        description="Where files are kept; `files` in the data directory when not set. Hosts that share a database have to "
-        "share this folder too.",
+        description="Where files are kept, by default `files` in the data directory. Shared by all hosts of a "
+        "database.",
     )
     s3: S3Section | None = Field(
         default=None,
@@ -71,8 +70,8 @@ class BatchSection(Section):
         default=2_000_000_000,
         ge=1,
         le=10**15,
-        description="Tokens, of prompts and of the longest answers allowed, that one team's batches may have waiting. A batch "
-        "that would exceed it fails when it is validated.",
+        description="Tokens (prompts and longest answers) that one team's batches may have waiting; a larger "
+        "batch fails validation.",
     )
     at_once: int = Field(
         default=64, ge=1, le=10_000, description="Lines that one process answers at once when a deadline presses."
@@ -81,24 +80,22 @@ class BatchSection(Section):
         default=30.0,
         ge=0.5,
         le=3_600,
-        description="How long a line belongs to a process that says nothing more. It is renewed three times as often; after "
-        "it another process begins the line again.",
+        description="Lease of a process on a line; after it another process begins the line again.",
     )
     tries: int = Field(
         default=8,
         ge=1,
         le=1_000,
-        description="How often a line is begun that fails in a way that may pass, before it has failed.",
+        description="Attempts at a line that fails in a way that may pass.",
     )
     flex: bool = Field(
         default=False,
-        description="Whether lines of chats and responses ask for the service tier flex while their batch has time to spare. It "
-        "reaches providers that sell it, at its price.",
+        description="Whether lines ask for the service tier flex while their batch has time to spare.",
     )
     providers: bool = Field(
         default=False,
-        description="Whether lines are handed over to providers' own batch APIs, at the price of a batch, where that is the "
-        "cheapest way that still makes it. It reaches deployments with a `batch_api`.",
+        description="Whether lines may go to providers' batch APIs (`batch_api`) where that is the cheapest way "
+        "in time.",
     )
     provider_poll_s: Finite = Field(
         default=60.0, ge=0.05, le=3_600, description="How often a batch at a provider is looked at."
@@ -107,17 +104,16 @@ class BatchSection(Section):
         default=1.0,
         ge=0.05,
         le=60,
-        description="How often a process looks for what there is to do while batches are under way. Where there is none it looks ever more seldom, "
-        "every 15 s in the end; a batch that the process itself makes it begins at once.",
+        description="How often a process looks for work while batches are under way; up to every 15 s when "
+        "there are none.",
     )
     keep_days: int = Field(
-        default=30, ge=1, le=3_650, description="How long an ended batch is kept, and files whose upload did not say."
+        default=30, ge=1, le=3_650, description="How long ended batches are kept, and files without an expiry."
     )
     callback_networks: tuple[str, ...] = Field(
         default=(),
         max_length=100,
-        description="Private networks that callbacks may go to, such as `10.1.0.0/16`. Every other address that is not public is "
-        "refused.",
+        description="Private networks that callbacks may go to, such as `10.1.0.0/16`.",
     )
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.batch.batch import Batch
 from proxy.batch.observers import BatchObserver, Event, HandedCount, HandingObserver, LineCount
-from proxy.batch.scheduler import Laxity
+from proxy.batch.scheduler import Slack
 
 
 class BatchMetrics(BatchObserver, HandingObserver):
@@ -35,7 +35,7 @@ class BatchMetrics(BatchObserver, HandingObserver):
             "Measured tokens a second of all processes; NaN while unknown.",
             registry=registry,
         )
-        self._laxity = Gauge(
+        self._slack = Gauge(
             "weighbridge_batch_least_laxity_seconds",
             "The least time to spare of any batch with a deadline; below 0 it will be late at this speed. NaN while unknown.",
             registry=registry,
@@ -65,11 +65,11 @@ class BatchMetrics(BatchObserver, HandingObserver):
         """Counts a batch that ended."""
         self._ended.labels(event.removeprefix("batch.")).inc()
 
-    def set_live(self, batches: list[Batch], found: Mapping[str, Laxity], tokens_per_s: float | None) -> None:
+    def set_live(self, batches: list[Batch], found: Mapping[str, Slack], tokens_per_s: float | None) -> None:
         """Shows what is in progress."""
         self._live.set(len(batches))
         self._left.set(sum(batch.left for batch in batches))
         self._tokens.set(sum(batch.tokens_left for batch in batches))
         self._speed.set(float("nan") if tokens_per_s is None else tokens_per_s)
-        known = [each.laxity_s for each in found.values() if each.laxity_s is not None]
-        self._laxity.set(min(known, default=float("nan")))
+        known = [each.slack_s for each in found.values() if each.slack_s is not None]
+        self._slack.set(min(known, default=float("nan")))

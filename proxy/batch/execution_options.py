@@ -13,7 +13,7 @@ import msgspec
 
 from proxy.batch.batch import ClaimedLine
 from proxy.batch.line_protocol import WayName
-from proxy.batch.scheduler import EASY, TIGHT, Laxity
+from proxy.batch.scheduler import EASY, TIGHT, Slack
 
 MOST_FLEX: Final = 3
 """Beginnings of one line that are tried in the tier flex; a provider that has no room there refuses the next one, too."""
@@ -74,20 +74,20 @@ def times(left_s: float | None, needed_s: float | None, handed_s: float, turnaro
     )
 
 
-def needed_s(laxity: Laxity, left_s: float | None) -> float | None:
+def needed_s(slack: Slack, left_s: float | None) -> float | None:
     """Seconds that a batch's work, and all that is due before it, takes at the measured speed; None where it is not known."""
-    if left_s is None or laxity.laxity_s is None:
+    if left_s is None or slack.slack_s is None:
         return None
-    return left_s - laxity.laxity_s
+    return left_s - slack.slack_s
 
 
-def takes_flex(laxity: Laxity, line: ClaimedLine, endpoint: str) -> bool:
+def takes_flex(slack: Slack, line: ClaimedLine, endpoint: str) -> bool:
     """Whether a line is asked for in the service tier flex, which is slower, cheaper, and may have no room.
 
     Only while its batch has time to spare, so never where the speed is not known yet, and only while the line has not failed
     and was not begun often: what flex does not answer is asked in the usual tier with the time that is left.
     """
-    return laxity.is_easy and line.failures == 0 and line.generation <= MOST_FLEX and endpoint in _SOLD_FOR
+    return slack.is_easy and line.failures == 0 and line.generation <= MOST_FLEX and endpoint in _SOLD_FOR
 
 
 def in_flex(body: bytes) -> bytes:

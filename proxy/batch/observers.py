@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from proxy.batch.batch import Batch
-from proxy.batch.scheduler import Laxity
+from proxy.batch.scheduler import Slack
 
 Event = Literal["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
 LineCount = Literal["answered", "failed", "repeated", "lost"]
@@ -21,7 +21,7 @@ class BatchObserver:
     def observe_estimate(self, off: float) -> None:
         """How far the first estimate was off, as a part of the time that it took."""
 
-    def set_live(self, batches: list[Batch], found: Mapping[str, Laxity], tokens_per_s: float | None) -> None: ...
+    def set_live(self, batches: list[Batch], found: Mapping[str, Slack], tokens_per_s: float | None) -> None: ...
 
 
 class HandingObserver:

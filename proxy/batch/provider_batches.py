@@ -34,7 +34,7 @@ from proxy.batch.line_protocol import Asked, HandedOver, Handing
 from proxy.batch.lines import request_id, result_of
 from proxy.batch.observers import HandingObserver
 from proxy.batch.provider_batch_store import NOTHING_OUT, HandedBatchRecord, HandedStore, Out
-from proxy.batch.scheduler import UNKNOWN, Laxity, left_s_of
+from proxy.batch.scheduler import UNKNOWN, Slack, left_s_of
 from proxy.batch.store import BatchStore
 from proxy.errors import Refused
 
@@ -130,7 +130,7 @@ class Handover:
         deployments: Callable[[], Mapping[str, Deployment]],
         caller_of: Callable[[str], Awaitable[Caller | None]],
         body_of: Callable[[Batch, ClaimedLine], Awaitable[bytes]],
-        laxities: Callable[[], Mapping[str, Laxity]],
+        slacks: Callable[[], Mapping[str, Slack]],
         speed: Callable[[], float | None],
         money: Allowed,
         holder: str,
@@ -138,7 +138,7 @@ class Handover:
         rest_s: Callable[[], float] = lambda: 0.0,
         observer: HandingObserver | None = None,
     ) -> None:
-        """`deployments` has those with a batch API, by id; `laxities` are those that the runner found last, by batch, `speed` its
+        """`deployments` has those with a batch API, by id; `slacks` are those that the runner found last, by batch, `speed` its
         tokens a second, and `rest_s` the seconds that it rests while there is nothing to do.
         """
         self._section = section
@@ -149,7 +149,7 @@ class Handover:
         self._deployments = deployments
         self._caller_of = caller_of
         self._body_of = body_of
-        self._laxities = laxities
+        self._slacks = slacks
         self._speed = speed
         self._money = money
         self._holder = holder
@@ -193,35 +193,35 @@ class Handover:
         self._looked = {each.batch_id: self._looked.get(each.batch_id, _Looked(self._clock())) for each in live}
         turnarounds = {name: await self._store.turnaround_s(name) for name in deployments}
         out = await self._store.out()
-        found = self._laxities()
+        found = self._slacks()
         for batch in live:
-            laxity = found.get(batch.batch_id)
-            if laxity is not None:
+            slack = found.get(batch.batch_id)
+            if slack is not None:
                 # Found by the runner, which looks at all batches first.
-                await self._look_through(batch, laxity, turnarounds, out.get(batch.batch_id, NOTHING_OUT))
+                await self._look_through(batch, slack, turnarounds, out.get(batch.batch_id, NOTHING_OUT))
 
     def bound(self, batch: Batch) -> int | None:
         """The last place whose line may go another way, for what is decided line by line; None for all lines.
 
         Nothing waits here for a decision once time presses, nor in the second half of a window while no speed is known.
         """
-        left_s, laxity = left_s_of(batch, self._batches.now_us()), self._laxities().get(batch.batch_id)
+        left_s, slack = left_s_of(batch, self._batches.now_us()), self._slacks().get(batch.batch_id)
         if not self._deployments():
             return None
-        if left_s is not None and laxity is not None:
+        if left_s is not None and slack is not None:
             window_s = (WINDOW_US[batch.completion_window] or 0) / 1_000_000
-            if laxity.laxity_s is None and left_s < window_s / 2:
+            if slack.slack_s is None and left_s < window_s / 2:
                 return None
-            if laxity.laxity_s is not None and not laxity.is_easy:
+            if slack.slack_s is not None and not slack.is_easy:
                 return None
         looked = self._looked.get(batch.batch_id)
         return -1 if looked is None else looked.decided
 
     async def _look_through(
-        self, batch: Batch, laxity: Laxity, turnarounds: Mapping[str, float | None], out: Out
+        self, batch: Batch, slack: Slack, turnarounds: Mapping[str, float | None], out: Out
     ) -> None:
         left_s = left_s_of(batch, self._batches.now_us())
-        needed = needed_s(laxity, left_s)
+        needed = needed_s(slack, left_s)
         handed_s = self._handed_s(batch, out)
         by_name = {
             name: times(left_s, needed, handed_s, (_TRIED_S if told is None else told) + _CANCEL_S)

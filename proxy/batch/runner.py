@@ -1,6 +1,6 @@
 """The runner: validates batches, answers their lines, and writes their files. Any number of processes may run one.
 
-It observes what is in progress, decides by laxity, and claims lines; nothing that it knows is needed by another process
+It observes what is in progress, decides by slack, and claims lines; nothing that it knows is needed by another process
 to go on when it dies.
 """
 
@@ -30,7 +30,7 @@ from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
 from proxy.batch.prefetch import Ahead
 from proxy.batch.provider_batch_store import NOTHING_OUT, Out
-from proxy.batch.scheduler import Laxity, Standing, Turns, laxities, left_s_of, shares
+from proxy.batch.scheduler import Slack, Standing, Turns, left_s_of, shares, slacks
 from proxy.batch.speed import Speed
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
@@ -172,8 +172,8 @@ class BatchRunner:
         self._turns = Turns(clock)
         self._is_draining: Callable[[], bool] = lambda: False
         self.speed = Speed(clock)
-        self.laxities: Mapping[str, Laxity] = {}
-        """The laxity of each batch in progress, as it was found last."""
+        self.slacks: Mapping[str, Slack] = {}
+        """The slack of each batch in progress, as it was found last."""
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
         """Works for ever. When it is cancelled, lines that run are given back."""
@@ -263,7 +263,7 @@ class BatchRunner:
             await self._standing(each, order, running.get(each.batch_id, 0), _out_of(out, each))
             for order, each in enumerate(live)
         ]
-        found = self.laxities = laxities(standings, self.speed.ahead)
+        found = self.slacks = slacks(standings, self.speed.ahead)
         self._observer.set_live(live, found, self.speed.tokens_per_s)
         due = [
             Due(model=batch.model, tokens=each.tokens_left, left_s=each.left_s)
@@ -274,13 +274,13 @@ class BatchRunner:
         free = self._section.at_once - len(self._running)
         self._turns.begin_round()
         for batch in live:
-            laxity = found[batch.batch_id]
+            slack = found[batch.batch_id]
             more = min(free, wanted[batch.batch_id] - running.get(batch.batch_id, 0))
             if more > 0:
-                more = self._turns.may_begin(self._room.reading(batch.model), more, laxity.pressure)
+                more = self._turns.may_begin(self._room.reading(batch.model), more, slack.pressure)
             for line in await self._claimed(batch, more):
                 free -= 1
-                task = asyncio.create_task(self._answer(batch, line, laxity))
+                task = asyncio.create_task(self._answer(batch, line, slack))
                 self._running[line.batch_id, line.number] = _Running(line, task)
         return bool(live)
 
@@ -324,11 +324,11 @@ class BatchRunner:
         found = self._nothing_up_to.get(batch.batch_id)
         return found is not None and found == self._bound(batch)
 
-    async def _answer(self, batch: Batch, line: ClaimedLine, laxity: Laxity) -> None:
+    async def _answer(self, batch: Batch, line: ClaimedLine, slack: Slack) -> None:
         """Answers one line. However that ends, the line is answered or waits again."""
         named = request_id(batch, line)
         try:
-            answered = await self._ask(batch, line, named, laxity)
+            answered = await self._ask(batch, line, named, slack)
             meaning = meaning_of(answered, line, self._section.tries)
             if meaning != "answer":
                 wait_us = int(wait_s(answered, line, self._jitter()) * 1_000_000)
@@ -345,13 +345,13 @@ class BatchRunner:
             self._running.pop((line.batch_id, line.number), None)
             self._wake.set()
 
-    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, laxity: Laxity) -> Answered:
+    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> Answered:
         try:
             caller = await self._caller(batch.key_id)
             if caller is None:
                 raise NotAuthenticated("The key that made this batch was revoked or has expired.")
             body = await self.body_of(batch, line)
-            if self._section.flex and takes_flex(laxity, line, batch.endpoint):
+            if self._section.flex and takes_flex(slack, line, batch.endpoint):
                 body = in_flex(body)
         except Refused as error:
             told = error_reply(error)
@@ -362,7 +362,7 @@ class BatchRunner:
             endpoint=batch.endpoint,
             body=body,
             # What would be late otherwise goes before other batch work.
-            priority=1 if laxity.pressure >= 1 else batch.priority,
+            priority=1 if slack.pressure >= 1 else batch.priority,
         )
         return await self._answering.answer(asked)
 

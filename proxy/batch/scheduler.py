@@ -1,7 +1,7 @@
-"""How many lines of which batch run at once in one process, by laxity. Pure.
+"""How many lines of which batch run at once in one process, by slack. Pure.
 
-The laxity of a batch is the time to its deadline, less the time that its work takes at the measured speed; work that is due
-earlier goes before, so it counts too. With much laxity lines only fill what interactive work leaves idle. As it shrinks,
+The slack of a batch is the time to its deadline, less the time that its work takes at the measured speed; work that is due
+earlier goes before, so it counts too. With much slack lines only fill what interactive work leaves idle. As it shrinks,
 the share that is taken without asking whether anything is idle grows, up to all there is. Shares are divided between
 teams by their weights, and within a team the earliest deadline comes first. At own engines lines are begun one by one.
 """
@@ -57,16 +57,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """By the time it was made, for those that are alike otherwise."""
 
 
-class Laxity(msgspec.Struct, frozen=True, kw_only=True):
+class Slack(msgspec.Struct, frozen=True, kw_only=True):
     """How much time a batch has to spare, in seconds, and the share that it takes even where nothing is idle.
 
-    `laxity_s` is None without a deadline, or while no speed is known.
+    `slack_s` is None without a deadline, or while no speed is known.
     """
 
-    laxity_s: float | None
+    slack_s: float | None
     pressure: float
     needed: float | None = None
-    """The share of the time left that its work needs; None where `laxity_s` is."""
+    """The share of the time left that its work needs; None where `slack_s` is."""
 
     @property
     def is_easy(self) -> bool:
@@ -74,7 +74,7 @@ class Laxity(msgspec.Struct, frozen=True, kw_only=True):
         return self.pressure <= 0 and (self.needed is None or self.needed <= EASY)
 
 
-_RELAXED: Final = Laxity(laxity_s=None, pressure=0.0)
+_RELAXED: Final = Slack(slack_s=None, pressure=0.0)
 
 
 def left_s_of(batch: Batch, now_us: int) -> float | None:
@@ -92,11 +92,11 @@ def left_until_due_s(left_s: float, window_s: float) -> float:
     return left_s - SPARED * window_s
 
 
-def laxities(standings: Iterable[Standing], ahead: Callable[[float], float | None]) -> dict[str, Laxity]:
-    """The laxity of each batch by id. `ahead` tells the speed, in tokens a second, to expect of the next so many seconds; None
+def slacks(standings: Iterable[Standing], ahead: Callable[[float], float | None]) -> dict[str, Slack]:
+    """The slack of each batch by id. `ahead` tells the speed, in tokens a second, to expect of the next so many seconds; None
     while it is not known.
     """
-    found: dict[str, Laxity] = {}
+    found: dict[str, Slack] = {}
     tokens = 0
     for each in sorted(standings, key=_by_deadline):
         tokens += each.tokens_left
@@ -105,16 +105,16 @@ def laxities(standings: Iterable[Standing], ahead: Callable[[float], float | Non
             continue
         tokens_per_s = ahead(each.left_s)
         if tokens_per_s is None or tokens_per_s <= 0:
-            found[each.batch_id] = Laxity(laxity_s=None, pressure=UNKNOWN if each.left_s > 0 else 1.0)
+            found[each.batch_id] = Slack(slack_s=None, pressure=UNKNOWN if each.left_s > 0 else 1.0)
         else:
             needed_s = tokens / tokens_per_s
             needed = needed_s / each.left_s if each.left_s > 0 else math.inf
             pressure = min(1.0, max(0.0, (needed - _PRESSES) / (_PRESSES_ALL - _PRESSES)))
-            found[each.batch_id] = Laxity(laxity_s=each.left_s - needed_s, pressure=pressure, needed=needed)
+            found[each.batch_id] = Slack(slack_s=each.left_s - needed_s, pressure=pressure, needed=needed)
     return found
 
 
-def shares(standings: Sequence[Standing], found: Mapping[str, Laxity], at_once: int) -> dict[str, int]:
+def shares(standings: Sequence[Standing], found: Mapping[str, Slack], at_once: int) -> dict[str, int]:
     """How many lines of each batch shall run in this process, at most `at_once` together."""
     pressing = {
         each.batch_id: min(each.lines_left, math.ceil(found[each.batch_id].pressure * at_once)) for each in standings

@@ -1,14 +1,15 @@
 """One attempt at one deployment, from its reservation to its single settlement."""
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from cost.claim.comparators import NO_BASELINES
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
+from cost.meters import ZERO_METERS
+from cost.savings.comparators import NO_BASELINES
 from cost.usage import CONTINUED, Usage
 from providers.breaker import Permit
 from providers.errors import (
@@ -28,8 +29,9 @@ from providers.target import Deployment
 from providers.upstream_faults import without_echo, without_repeated_words
 from providers.wire import Event, UsedUnits, WireUsage, untaken
 from proxy.admit.queues.queue_item import Slot
-from proxy.dispatch.attempt_cost import NO_METERS, NOTHING, Money, flagged, money_of, usage_of, whole_usage
+from proxy.dispatch.attempt_cost import NOTHING, Money, flagged, money_of, usage_of, whole_usage
 from proxy.dispatch.attempt_result import Ending, Unused, flags_of, result_of
+from proxy.dispatch.load_balancer import LoadTracker
 from proxy.dispatch.outcome import AttemptOutcome
 from proxy.dispatch.retained_answer import RetainedAnswer
 from proxy.dispatch.upstream_fields import dropped_fields
@@ -48,56 +50,6 @@ _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
 _TIMER_SLACK_S: Final = 0.001
 """Tolerance for a timer that fires slightly before its time."""
-
-
-class Lease(Protocol):
-    """An attempt's share of a replica's load, counted from `take` until `end`."""
-
-    when_lost: Callable[[], None] | None
-    """A callback for the moment the replica is found dead before its first token."""
-
-    @property
-    def version(self) -> str:
-        """The model's version that the replica runs; empty when it is not known."""
-        ...
-
-    @property
-    def other_version(self) -> bool:
-        """True when a rollout meant another version for the conversation, which no replica could serve."""
-        ...
-
-    @property
-    def lost(self) -> bool: ...
-
-    def first_token(self) -> None:
-        """Marks the prompt as computed, and cached, on the replica."""
-        ...
-
-    def put_off(self) -> None:
-        """The replica is asked later, so until then its silence says nothing of it."""
-        ...
-
-    def asked(self) -> None:
-        """The replica that was put off is asked now."""
-        ...
-
-    def watch(self, when_down: Callable[[], None]) -> None:
-        """Has `when_down` called if the replica is found dead before the lease ends."""
-        ...
-
-    def end(
-        self,
-        *,
-        failed: bool | None,
-        silent: bool = False,
-        cached_tokens: int | None = None,
-        output_tokens: int | None = None,
-    ) -> None:
-        """Ends the lease; called once. `failed` is whether the replica failed, None when that is unknown; `silent`
-        marks a failure that was only a missing answer. The token counts are the engine's own, None when it reported
-        none.
-        """
-        ...
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +85,7 @@ class Attempt:
         "finished",
         "first_token_at",
         "last_token_at",
-        "lease",
+        "load_tracker",
         "number",
         "reached",
         "retained",
@@ -200,7 +152,7 @@ class Attempt:
         self.unused: Unused | None = None
         self.slot: Slot | None = None
         """The attempt's place among the target's work in flight, released when it settles."""
-        self.lease: Lease | None = None
+        self.load_tracker: LoadTracker | None = None
 
     @property
     def now_us(self) -> int:
@@ -261,8 +213,8 @@ class Attempt:
     def healthy(self) -> None:
         """Reports the deployment healthy to its breaker at the first token. A later cut counts as a failure of its own."""
         self._permit.success()
-        if self.lease is not None:
-            self.lease.first_token()
+        if self.load_tracker is not None:
+            self.load_tracker.first_token()
 
     def close(
         self, ending: Ending, error: BaseException | None = None, *, status: int, unused: Unused | None = None
@@ -284,10 +236,10 @@ class Attempt:
             self._books.settle(self._closing_entry(self._reserve, kind, money, lasted_s, status=status, served=served))
         if self.slot is not None:
             self.slot.release(usage.input_tokens + usage.output_tokens)
-        if self.lease is not None:
+        if self.load_tracker is not None:
             # An estimate of ours says nothing of the engine's cache.
             counted = self.wire_usage is not None and usage.source == "upstream"
-            self.lease.end(
+            self.load_tracker.end(
                 failed=failed,
                 silent=isinstance(error, _SILENT),
                 cached_tokens=usage.cached_input_tokens if counted else None,
@@ -303,7 +255,7 @@ class Attempt:
             status=error.status if isinstance(error, UpstreamError) else None,
             detail="" if error is None else self._told(error),
             pool=self.candidate.target.pool or "",
-            version="" if self.lease is None else self.lease.version,
+            version="" if self.load_tracker is None else self.load_tracker.version,
             waited_s=self.candidate.waited_s,
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
@@ -383,7 +335,7 @@ class Attempt:
         """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
         late = isinstance(error, DeadlineExceeded | AnswerLate)
         if late and self.sent and not self.token_events and self.was_patient:
-            self._permit.went_wrong(type(error).__name__, None, counted=True)
+            self._permit.record_fault(type(error).__name__, None, counted=True)
             self._permit.silent()
             return True
         if isinstance(error, UpstreamError) and error.owner != "request":
@@ -407,7 +359,7 @@ class Attempt:
         """Reports a failure that is not the request's, by whose it is."""
         permit = self._permit
         counted = error.gateway_failure or error.key_refused
-        permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
+        permit.record_fault(type(error).__name__, error.status, counted=counted, detail=self._told(error))
         if error.key_refused:
             permit.refused(error.reason)
         elif error.gateway_failure:
@@ -444,7 +396,7 @@ class Attempt:
 
     def _reserve_entry(self) -> Entry:
         """The entry that books what the attempt is likely to cost at most."""
-        routed, candidate, lease = self.routed, self.candidate, self.lease
+        routed, candidate, tracker = self.routed, self.candidate, self.load_tracker
         target, caller = candidate.target, routed.caller
         entry = replace(
             _UNSAID,
@@ -476,14 +428,14 @@ class Attempt:
             margin_nanousd=candidate.margin_nanousd,
             margin_why=candidate.margin_why,
         )
-        return entry if lease is None else replace(entry, flags=_other_version(lease), version=lease.version)
+        return entry if tracker is None else replace(entry, flags=_other_version(tracker), version=tracker.version)
 
     def _closing_entry(
         self, reserve: Entry, kind: EntryKind, money: Money, lasted_s: float, *, status: int, served: bool
     ) -> Entry:
         """The entry that closes the reserve: the same, but for what is known only now."""
-        usage, baselines, lease, routed = money.usage, money.baselines, self.lease, self.routed
-        meters = money.costs_nanousd or NO_METERS
+        usage, baselines, tracker, routed = money.usage, money.baselines, self.load_tracker, self.routed
+        meters = money.costs_nanousd or ZERO_METERS
         entry = replace(
             reserve,
             entry=kind,
@@ -527,9 +479,9 @@ class Attempt:
                 request_nanousd=meters[6],
                 batch_saved_nanousd=money.batch_saved_nanousd,
             )
-        if lease is None:
+        if tracker is None:
             return entry
-        return replace(entry, flags=usage.flags + _other_version(lease), version=lease.version)
+        return replace(entry, flags=usage.flags + _other_version(tracker), version=tracker.version)
 
 
 _UNSAID: Final = Entry(
@@ -568,9 +520,9 @@ dict, which takes longer than three such calls.
 """
 
 
-def _other_version(lease: Lease) -> tuple[str, ...]:
+def _other_version(tracker: LoadTracker) -> tuple[str, ...]:
     """The flag of an attempt that another version of the model answers than the conversation was to have."""
-    return ("other_version",) if lease.other_version else ()
+    return ("other_version",) if tracker.other_version else ()
 
 
 def _was_chosen(routed: RoutedRequest) -> bool:

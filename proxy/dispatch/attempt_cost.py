@@ -5,8 +5,9 @@ from typing import Final
 
 import msgspec
 
-from cost.claim.comparators import NO_BASELINES, Baselines
-from cost.prices import Meters, Price, ServiceTier
+from cost.meters import ZERO_METERS, Meters
+from cost.prices import Price, ServiceTier
+from cost.savings.comparators import NO_BASELINES, Baselines
 from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
 from providers.target import NOT_CHAT, Target
 from providers.wire import METERED, UsedUnits, WireUsage
@@ -25,8 +26,6 @@ _PLAUSIBLE: Final = 2
 _ROUNDS: Final = 32
 """Rounds of provider-run tools in one answer whose tokens are still believed."""
 
-NO_METERS: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
-
 
 class Money(msgspec.Struct, frozen=True):
     """Usage, its cost by meter in nano-dollars, and its baselines. Costs are None without a price."""
@@ -40,7 +39,7 @@ class Money(msgspec.Struct, frozen=True):
     """Of the tier batch: what it would have cost at the usual price, less what it does cost."""
 
 
-NOTHING: Final = Money(Usage(), NO_METERS, 0, NO_BASELINES)
+NOTHING: Final = Money(Usage(), ZERO_METERS, 0, NO_BASELINES)
 """The money of an attempt that used nothing."""
 
 

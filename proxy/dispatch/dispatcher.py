@@ -6,9 +6,8 @@ is not multiplied.
 """
 
 import asyncio
-import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -25,22 +24,18 @@ from providers.errors import (
     UpstreamRateLimited,
     UpstreamTimeout,
 )
-from providers.retry_budget import RetryBudgets
+from providers.retry_budget import RetryBudget, RetryBudgets
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, speaks_anthropic
 from proxy.admit.queues.queue_item import Slot
 from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.attempt_policy import AttemptPolicy, first_to_succeed, no_time_left, tried_deployments
 from proxy.dispatch.attempt_result import CALLER_GONE
-from proxy.dispatch.attempt_timeout import Patience, PatienceTimer, hold_within, impatience, no_time_left
-from proxy.dispatch.buffered_reply import hold
-from proxy.dispatch.chunked_prefill import read_ahead
-from proxy.dispatch.disaggregated_prefill import read_apart
-from proxy.dispatch.hedging import Hedging, first_to_succeed, places
-from proxy.dispatch.load_balancer import DeploymentChoice, ReplicaDoor
-from proxy.dispatch.loop_batching import InStep
+from proxy.dispatch.attempt_timeout import AttemptTimeout
+from proxy.dispatch.load_balancer import LoadBalancer, ReplicaPool
 from proxy.dispatch.retry_policy import retrying, worth_another
-from proxy.dispatch.target_capacity import QueueDoor, TargetRoom, TryLimit
+from proxy.dispatch.target_capacity import QueueClient, TargetRoom
 from proxy.dispatch.upstream_fields import call_fields, call_headers, left_out_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.parse.chat_request import AUTO
@@ -81,11 +76,10 @@ class Dispatcher:
         now_us: Callable[[], int],
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        queues: QueueDoor | None = None,
+        queues: QueueClient | None = None,
         latency: LatencyTracker | None = None,
-        replicas: ReplicaDoor | None = None,
-        hedging: Hedging | None = None,
-        in_step: InStep | None = None,
+        replicas: ReplicaPool | None = None,
+        hedging: RetryBudget | None = None,
     ) -> None:
         self._upstream = upstream
         self._budgets = budgets
@@ -94,23 +88,16 @@ class Dispatcher:
         self._now_us = now_us
         self._sleep = sleep
         self._replicas = replicas
-        self._hedging = hedging
-        self._patience = PatienceTimer()
-        self.in_step = in_step or InStep()
-        self._deployments = deployments = DeploymentChoice(breakers, rng, replicas)
-        self.room = TargetRoom(
-            queues=queues,
-            replicas=replicas,
-            latency=latency,
-            clock=clock,
-            healthy=lambda target, caller: deployments.has_healthy(target, caller, ()),
+        self._balancer = LoadBalancer(breakers, rng, replicas)
+        self.room = TargetRoom(queues=queues, replicas=replicas)
+        self._policy = AttemptPolicy(
+            room=self.room, balancer=self._balancer, latency=latency, clock=clock, hedging=hedging
         )
 
     def configure(self, retry: RetryConfig, hedging: HedgingConfig) -> None:
         """Adopts a reloaded configuration."""
         self._budgets.configure(retry)
-        if self._hedging is not None:
-            self._hedging.configure(hedging.budget_share, retry.budget_window_s)
+        self._policy.configure(hedging.budget_share, retry.budget_window_s)
 
     async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Tries the candidates in order and returns the first that commits; every attempt is appended to `attempts`.
@@ -126,7 +113,7 @@ class Dispatcher:
             if candidate is None:
                 continue
             try:
-                slot = await self.room.take(candidate, routed, waits=routed.origin == "caller")
+                slot = await self._take_place(candidate, routed, waits=routed.origin == "caller")
             except (QueueRefusal, DeadlineExceeded) as error:
                 # The first that was short is told: it is where the request would have gone.
                 short = short or error
@@ -156,8 +143,13 @@ class Dispatcher:
 
         Raises what the attempt raises.
         """
-        slot = await self.room.take(candidate, routed, waits=False)
+        slot = await self._take_place(candidate, routed, waits=False)
         return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
+
+    async def _take_place(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> Slot | None:
+        """Return a place at the target; None where it needs none. Raises NoRoom or DeadlineExceeded."""
+        start_by = self._policy.start_by(candidate, routed)
+        return await self.room.take(candidate, routed, start_by, waits=waits)
 
     def _may_ask(self, candidate: Candidate, routed: RoutedRequest, failure: UpstreamError | None) -> bool:
         """True when a candidate may be asked, after the `failure` of one before it. Only to go on from one that fails to another
@@ -165,7 +157,7 @@ class Dispatcher:
         """
         budget = self._budgets.of(candidate.target.entry)
         is_outage = failure is not None and failure.owner == "health"
-        if is_outage and not self._deployments.has_healthy(candidate.target, routed.caller, ()):
+        if is_outage and not self._balancer.has_healthy(candidate.target, routed.caller, ()):
             return budget.try_spend()
         budget.request()
         return True
@@ -173,7 +165,7 @@ class Dispatcher:
     async def _retrying(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Makes attempts at a candidate, with a second one beside the first when that is late and it is wanted."""
         try:
-            late_s = None if self._hedging is None else self._hedging.after_s(candidate.target, routed)
+            late_s = self._policy.hedge_after_s(candidate.target, routed)
             if late_s is None:
                 begun = await self._begin(candidate, routed, attempts)
             else:
@@ -193,12 +185,10 @@ class Dispatcher:
         target = candidate.target
 
         def is_time_up() -> bool:
-            return self.room.is_time_up(candidate, routed, _began_at(candidate, attempts))
+            return self._policy.is_time_up(candidate, routed, attempts)
 
         def untried() -> bool:
-            return (
-                self._deployments.has_untried(target, routed.caller, _tried_deployments(attempts)) and not is_time_up()
-            )
+            return self._balancer.has_untried(target, routed.caller, tried_deployments(attempts)) and not is_time_up()
 
         if not worth_another(failed[0], untried):
             raise failed.pop()
@@ -214,7 +204,7 @@ class Dispatcher:
             return await self._attempt(candidate, routed, attempts)
 
         def healthy() -> bool:
-            return self._deployments.has_healthy(target, routed.caller, _tried_deployments(attempts))
+            return self._balancer.has_healthy(target, routed.caller, tried_deployments(attempts))
 
         budget = self._budgets.of(target.entry)
         return await retrying(budget, untried, healthy=healthy, attempts=routed.retry.attempts, sleep=self._sleep)(
@@ -252,19 +242,13 @@ class Dispatcher:
     async def _hedge(
         self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
     ) -> Coroutine[Any, Any, Committed] | None:
-        """Returns a second attempt to run beside the latest; None where nobody else has room, or the budget is used up.
-
-        A request has one such attempt, and only once its first was sent: before that it waits for us.
-        """
-        if self._hedging is None or not attempts[-1].sent or any(each.candidate.reason == "hedge" for each in attempts):
-            return None
-        sibling = self._deployments.has_untried(candidate.target, routed.caller, _tried_deployments(attempts))
-        for place in places(candidate, routed, sibling=sibling):
+        """Return a second attempt to run beside the latest; None where nobody else has room, or the budget is used up."""
+        for place in self._policy.hedges(candidate, routed, attempts):
             try:
-                slot = await self.room.take(place, routed, waits=False)
+                slot = await self._take_place(place, routed, waits=False)
             except (QueueRefusal, DeadlineExceeded):
                 continue
-            if self._hedging.try_spend():
+            if self._policy.try_spend_hedge():
                 return _hand_over_slot(slot, self._begin(place, routed, attempts), hedge=True)
             _release(slot)
             break
@@ -272,31 +256,28 @@ class Dispatcher:
 
     async def _begin(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Makes one attempt, until the first token of its answer."""
-        attempt, streams = self._new_attempt(candidate, routed, attempts), routed.request.stream
+        attempt = self._new_attempt(candidate, routed, attempts)
         stream: UpstreamStream | None = None
-        patience: Patience | None = None
+        timeout: AttemptTimeout | None = None
         try:
             await attempt.reserve()
-            with self._patience.within(
-                self._patience_s(attempt, attempts), lambda: self._longer_s(attempt, attempts)
-            ) as patience:
-                if attempt.lease is not None:
-                    attempt.lease.when_lost = patience.expire
+            with self._policy.timeout(attempt, attempts) as timeout:
+                if attempt.load_tracker is not None:
+                    attempt.load_tracker.when_lost = timeout.expire
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 call = self._call(attempt)
-                await self.in_step.step(stream=streams)
                 attempt.sent = True
-                if attempt.lease is not None:
-                    call = await self._prepared_call(attempt, call)
+                if attempt.load_tracker is not None:
+                    read = await self._policy.prefill(self._upstream, attempt, call)
+                    if read is not None:
+                        # Made anew: reading took some of the time that the call may take.
+                        call = self._call(attempt, read)
                 stream = await self._upstream.open(call)
-                self.in_step.came(stream=streams)
-                await self.in_step.step(stream=streams)
                 events = await first_token(stream, attempt)
             attempt.healthy()
-            await self.in_step.step(stream=streams)
         except BaseException as error:
-            cause = self._cause_of(attempt, error, patience)
+            cause = self._cause_of(attempt, error, timeout)
             await _close_failed(attempt, error if cause is None else cause, stream, attempts)
             if cause is None:
                 raise
@@ -312,7 +293,7 @@ class Dispatcher:
         if routed.hold is None:
             return begun
         try:
-            held = await hold(begun.stream, attempt, begun.events, hold_within(routed, routed.hold, self._clock()))
+            held = await self._policy.hold(begun.stream, attempt, begun.events, routed.hold)
         except BaseException as error:
             cause = self._cause_of(attempt, error, None)
             await _close_failed(attempt, error if cause is None else cause, begun.stream, attempts)
@@ -321,46 +302,17 @@ class Dispatcher:
             raise cause from error
         return Committed(attempt, held, begun.events, held.whole)
 
-    def _patience_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
-        """How long the attempt is waited for at least; whoever may answer then is asked of `_longer_s`."""
-        if len(attempts) == 1:
-            # Nearly all requests are answered by their first attempt long before it may be late.
-            return self.room.first_look_s(attempt.routed)
-        return self._left_of(attempt, attempts, self.room.soonest_s)
-
-    def _longer_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
-        """How much longer the attempt is waited for, now that it has had that."""
-        return self._left_of(attempt, attempts, self.room.patience_s)
-
-    def _left_of(self, attempt: Attempt, attempts: list[Attempt], limit_of: TryLimit) -> float | None:
-        began_at, again = _began_at(attempt.candidate, attempts), self._others_may_answer(attempt, attempts)
-        limit_s = limit_of(attempt.candidate, attempt.routed, began_at, attempt.started_at, again)
-        return None if limit_s is None else limit_s - (self._clock() - attempt.started_at)
-
-    def _others_may_answer(self, attempt: Attempt, attempts: list[Attempt]) -> bool:
-        """True where another deployment of the target may be tried after the attempt, or an answer is there already."""
-        routed, target = attempt.routed, attempt.candidate.target
-        if routed.before is not None or _is_beside(attempt.candidate, routed):
-            # A caller who has the first part of an answer is told soon when the rest does not come; and of a weak answer, when
-            # no better one does.
-            return True
-        # The last try that it has here is waited for, too.
-        tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
-        return tries < routed.retry.attempts and self._deployments.has_untried(
-            target, routed.caller, _tried_deployments(attempts)
-        )
-
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
         """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
-        deployment, permit, lease = self._deployments.take(candidate, routed, _tried_deployments(attempts))
+        deployment, permit, load = self._balancer.take(candidate, routed, tried_deployments(attempts))
         # Not their count: two that run beside each other may be given up in any order.
         number = attempts[-1].number + 1 if attempts else 1
         attempt = Attempt(routed, number, candidate, deployment, permit, self._books, self._clock, self._now_us)
-        attempt.lease = lease
+        attempt.load_tracker = load
         attempts.append(attempt)
         return attempt
 
-    def _cause_of(self, attempt: Attempt, error: BaseException, patience: Patience | None) -> BaseException | None:
+    def _cause_of(self, attempt: Attempt, error: BaseException, timeout: AttemptTimeout | None) -> BaseException | None:
         """Returns the failure to report in place of `error`, or None to keep it: an expired time-out becomes the fault
         of the deadline, the replica or the upstream.
         """
@@ -368,8 +320,8 @@ class Dispatcher:
         heard = attempt.without_echo(error)
         if heard is not error:
             return heard
-        if isinstance(error, TimeoutError) and patience is not None and patience.expired:
-            return impatience(attempt, self._clock())
+        if isinstance(error, TimeoutError) and timeout is not None and timeout.expired:
+            return self._policy.timed_out(attempt)
         if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:
             self._adapter_missing(attempt.candidate.target, deployment, error)
         elif isinstance(error, UpstreamTimeout) and deadline.passed(self._clock()):
@@ -384,24 +336,11 @@ class Dispatcher:
         if self._replicas is not None:
             self._replicas.missing(target, deployment)
 
-    async def _prepared_call(self, attempt: Attempt, call: UpstreamCall) -> UpstreamCall:
-        """The call of a replica of ours, after its prompt was read: by another one where the pool keeps prefill and decode apart,
-        or in pieces.
-        """
-        if self._replicas is None:
-            return call
-        if await read_ahead(self._upstream, self._replicas, attempt, call):
-            # Anew, as time has passed.
-            return self._call(attempt)
-        handed = await read_apart(self._upstream, self._replicas, attempt, call)
-        if not handed:
-            return call
-        call = self._call(attempt)
-        return msgspec.structs.replace(call, engine_fields={**call.engine_fields, **handed})
-
-    def _call(self, attempt: Attempt) -> UpstreamCall:
+    def _call(self, attempt: Attempt, read: Mapping[str, Any] | None = None) -> UpstreamCall:
+        """Return the call of an attempt, with the fields that fetch its prompt where another replica has `read` it."""
         routed, target, deployment, now = attempt.routed, attempt.candidate.target, attempt.deployment, self._clock()
         request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
+        fields = call_fields(target, deployment, routed)
         marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
         return UpstreamCall(
             deployment=deployment,
@@ -411,7 +350,7 @@ class Dispatcher:
             idle_timeout_s=timeouts.idle_s,
             total_timeout_s=routed.deadline.total_timeout_s(now, timeouts.total_s, stream=request.stream),
             headers=call_headers(target, routed, now),
-            engine_fields=call_fields(target, deployment, routed),
+            engine_fields={**fields, **read} if read else fields,
             marks_cache=marks,
             dropped=left_out_fields(target, routed),
             reaches=attempt.reaches,
@@ -475,17 +414,6 @@ async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | N
             # Both began in the same moment.
             _close_cancelled(begun.attempt, begun.stream)
             await close_quietly(begun.stream)
-
-
-def _began_at(candidate: Candidate, attempts: list[Attempt]) -> float:
-    """When the first attempt at the candidate's target began."""
-    target_id = candidate.target.target_id
-    return next((each.started_at for each in attempts if each.candidate.target.target_id == target_id), math.inf)
-
-
-def _is_beside(candidate: Candidate, routed: RoutedRequest) -> bool:
-    """True for a candidate that the plan does not have: it is asked for a better answer than one that is there."""
-    return all(each.target.target_id != candidate.target.target_id for each in routed.plan.candidates)
 
 
 def _release(slot: Slot | None) -> None:
@@ -552,10 +480,6 @@ def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced
         return failure
     assert short is not None  # noqa: S101  # A plan has at least one candidate.
     return short
-
-
-def _tried_deployments(attempts: list[Attempt]) -> Collection[str]:
-    return {attempt.deployment.deployment_id for attempt in attempts} if attempts else ()
 
 
 async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:

@@ -1,7 +1,7 @@
 """Deployment choice: picks one of a target's deployments for an attempt and acquires its breaker permit."""
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -11,16 +11,66 @@ from providers.breaker import Absence, Breakers, Permit, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
-from proxy.dispatch.attempt import Lease
 from proxy.plan.route_plan import Candidate
-from proxy.plan.routed_request import RoutedRequest, scope_of
+from proxy.plan.routed_request import RoutedRequest
 from selfhosted.engines.continuation import goes_on
-from selfhosted.fleet import ReadResult
-from selfhosted.pool import Reader, ReadingAhead
+from selfhosted.pools.fleet import ReadResult
+from selfhosted.pools.pool import Reader, ReadingAhead
 from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 
-class ReplicaDoor(Protocol):
+class LoadTracker(Protocol):
+    """The share of one attempt in a replica's load, counted from `take` until `end`."""
+
+    when_lost: Callable[[], None] | None
+    """A callback for the moment the replica is found dead before its first token."""
+
+    @property
+    def version(self) -> str:
+        """The model's version that the replica runs; empty when it is not known."""
+        ...
+
+    @property
+    def other_version(self) -> bool:
+        """True when a rollout meant another version for the conversation, which no replica could serve."""
+        ...
+
+    @property
+    def lost(self) -> bool: ...
+
+    def first_token(self) -> None:
+        """Mark the prompt as computed, and cached, on the replica."""
+        ...
+
+    def put_off(self) -> None:
+        """Note that the replica is asked later: until then its silence says nothing of it."""
+        ...
+
+    def asked(self) -> None:
+        """Note that the replica which was put off is asked now."""
+        ...
+
+    def watch(self, when_down: Callable[[], None]) -> None:
+        """Call `when_down` if the replica is found dead before the load ends."""
+        ...
+
+    def end(
+        self,
+        *,
+        failed: bool | None,
+        silent: bool = False,
+        cached_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
+        """End the load; called once.
+
+        `failed` tells that the replica failed, None when that is unknown; `silent` marks a failure that was only a missing
+        answer. The token counts are the engine's own, None when it reported none.
+        """
+        ...
+
+
+class ReplicaPool(Protocol):
     """The replicas of our own pools, as the dispatcher sees them. A replica is a deployment of the targets it serves."""
 
     def crowd(self, target: Target) -> PoolFullness | None:
@@ -49,18 +99,18 @@ class ReplicaDoor(Protocol):
 
     def take(
         self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
-    ) -> Lease:
-        """Counts the request as load of the chosen replica until the returned lease ends."""
+    ) -> LoadTracker:
+        """Counts the request as load of the chosen replica until the returned load ends."""
         ...
 
-    def reader(self, target: Target, lease: Lease, tried: Collection[str]) -> Reader | None:
-        """Returns a replica that reads the prompt for the one of the lease, none of those tried before (by their names), counted
+    def reader(self, target: Target, load: LoadTracker, tried: Collection[str]) -> Reader | None:
+        """Returns a replica that reads the prompt for the one of the load, none of those tried before (by their names), counted
         as load there; None where that one should read it itself.
         """
         ...
 
-    def ahead(self, target: Target, lease: Lease) -> ReadingAhead | None:
-        """Returns how the prompt of the lease's request is read in pieces before it is asked for; None where it is read as one."""
+    def ahead(self, target: Target, load: LoadTracker) -> ReadingAhead | None:
+        """Returns how the prompt of the load's request is read in pieces before it is asked for; None where it is read as one."""
         ...
 
     def read(self, target: Target, result: ReadResult) -> None:
@@ -80,21 +130,21 @@ class ReplicaDoor(Protocol):
         ...
 
 
-class DeploymentChoice:
+class LoadBalancer:
     """Chooses by replica load in our own pools, and by weighted random choice elsewhere."""
 
-    def __init__(self, breakers: Breakers, rng: random.Random, replicas: ReplicaDoor | None) -> None:
+    def __init__(self, breakers: Breakers, rng: random.Random, replicas: ReplicaPool | None) -> None:
         self._breakers = breakers
         self._rng = rng
-        self._replicas = replicas
+        self.replicas = replicas
 
     def has_untried(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
         """Returns True when the target has a deployment that may be called now, and that this request has not tried."""
-        return any(each.deployment_id not in tried for each in self._breakers.available(target, scope_of(caller)))
+        return any(each.deployment_id not in tried for each in self._breakers.available(target, caller.scope))
 
     def has_healthy(self, target: Target, caller: Caller, tried: Collection[str]) -> bool:
         """Returns True when one of those is not known to fail."""
-        scope = scope_of(caller)
+        scope = caller.scope
         return any(
             each.deployment_id not in tried and not self._breakers.is_failing(each.deployment_id, scope)
             for each in self._breakers.available(target, scope)
@@ -102,11 +152,11 @@ class DeploymentChoice:
 
     def take(
         self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]
-    ) -> tuple[Deployment, Permit, Lease | None]:
-        """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a lease
+    ) -> tuple[Deployment, Permit, LoadTracker | None]:
+        """Takes a deployment that may be called now, preferring those not in `tried`: with its breaker's permit, and with a load
         where it is a replica chosen by load. Raises UpstreamRateLimited or UpstreamUnavailable when none may be called.
         """
-        target, scope = candidate.target, scope_of(routed.caller)
+        target, scope = candidate.target, routed.caller.scope
         pool: Sequence[Deployment] = self._breakers.available(target, scope)
         if routed.before is not None:
             pool = [each for each in pool if goes_on(each.kind, routed.request)]
@@ -118,17 +168,17 @@ class DeploymentChoice:
             deployment, choice = self._pick(target, pool, ask)
             permit = self._breakers.try_acquire(deployment.deployment_id, scope, tried=tried, name=name)
             if permit is not None:
-                if self._replicas is None or ask is None or choice is None:
+                if self.replicas is None or ask is None or choice is None:
                     return deployment, permit, None
-                return deployment, permit, self._replicas.take(target, choice, ask, routed.request, routed.caller)
+                return deployment, permit, self.replicas.take(target, choice, ask, routed.request, routed.caller)
             # A half-open breaker lets one probe through, and another request is that.
             pool = [each for each in pool if each is not deployment]
         raise _none_left(target, self._breakers.absence(target, scope))
 
     def _replica_request(self, candidate: Candidate, routed: RoutedRequest) -> ReplicaRequest | None:
-        if self._replicas is None:
+        if self.replicas is None:
             return None
-        ask = self._replicas.ask(
+        ask = self.replicas.ask(
             candidate.target,
             routed.request,
             input_tokens=routed.facts.input_tokens,
@@ -145,8 +195,8 @@ class DeploymentChoice:
     ) -> tuple[Deployment, ReplicaChoice | None]:
         if len(pool) == 1 and ask is None:
             return pool[0], None
-        if ask is not None and self._replicas is not None:
-            found = self._replicas.pick(target, pool, ask)
+        if ask is not None and self.replicas is not None:
+            found = self.replicas.pick(target, pool, ask)
             if found is not None:
                 return found
         return self._rng.choices(pool, [deployment.weight for deployment in pool])[0], None

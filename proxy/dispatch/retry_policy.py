@@ -16,7 +16,7 @@ from providers.errors import (
     UpstreamRefusedUs,
 )
 from providers.retry_budget import RetryBudget
-from selfhosted.adapters import AdapterUnavailable
+from selfhosted.lora.adapters import AdapterUnavailable
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0

@@ -43,7 +43,8 @@ from proxy.errors import Refused
 from proxy.judge.refusals import reads_as_refusal
 from proxy.judge.tool_calls import Call as WireCall
 from proxy.learning.asking import read_answer, routed_to
-from proxy.parse.chat_request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
 from proxy.plan.route_plan import Fleet
 
 _log: Final = logging.getLogger("weighbridge.measuring")

@@ -6,7 +6,6 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
-from accounts.caller import Escalation
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
@@ -16,6 +15,7 @@ from providers.provider_tools import AsWritten
 from providers.target import Capability, Tier
 from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.json_bounds import check_fields
 from proxy.parse.reasoning_effort import effort_of_raw
 
@@ -165,56 +165,6 @@ class _Body(Asked, frozen=True, kw_only=True):
     """The body of a chat request."""
 
     messages: list[Message]
-
-
-class RequestHeaders(msgspec.Struct, frozen=True):
-    """The request headers that the gateway reads."""
-
-    authorization: str | None = None
-    api_key: str | None = msgspec.field(default=None, name="x-api-key")
-    azure_key: str | None = msgspec.field(default=None, name="api-key")
-    team_id: str | None = msgspec.field(default=None, name="x-team-id")
-    tier: str | None = msgspec.field(default=None, name="x-tier")
-    session_id: str | None = msgspec.field(default=None, name="x-session-id")
-    claude_session: str | None = msgspec.field(default=None, name="x-claude-code-session-id")
-    codex_session: str | None = msgspec.field(default=None, name="session_id")
-    codex_session_id: str | None = msgspec.field(default=None, name="session-id")
-    anthropic_version: str | None = msgspec.field(default=None, name="anthropic-version")
-    anthropic_beta: str | None = msgspec.field(default=None, name="anthropic-beta")
-    traceparent: str | None = None
-    escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
-    tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
-    priority: str | None = msgspec.field(default=None, name="x-priority")
-    timeout_ms: str | None = msgspec.field(default=None, name="x-request-timeout-ms")
-    read_timeout: str | None = msgspec.field(default=None, name="x-stainless-read-timeout")
-    client_timeout: str | None = msgspec.field(default=None, name="x-stainless-timeout")
-    idempotency_key: str | None = msgspec.field(default=None, name="idempotency-key")
-
-
-_HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.structs.fields(RequestHeaders)}
-
-
-def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
-    """Parses ASGI's lower-cased header list; of a repeated header the first value counts."""
-    found: dict[str, str] = {}
-    for name, value in raw:
-        field = _HEADER_FIELDS.get(name)
-        if field is not None and field not in found:
-            found[field] = value.decode("latin-1").strip()
-    return RequestHeaders(**found)
-
-
-def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Returns True when the headers alone select the tier batch; the body may still do so."""
-    return (b"x-tier", b"batch") in raw
-
-
-def key_of(headers: RequestHeaders) -> str | None:
-    """Returns the API key that was sent; an `Authorization` of another scheme than Bearer counts as none."""
-    if headers.authorization is None:
-        return headers.api_key or headers.azure_key
-    scheme, _, key = headers.authorization.partition(" ")
-    return key if scheme.lower() == "bearer" else None
 
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -497,19 +447,6 @@ def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
         raise BadRequest("`max_tokens` must be at least 1.", param="max_tokens")
     if body.max_completion_tokens is not None and body.max_completion_tokens < 1:
         raise BadRequest("`max_completion_tokens` must be at least 1.", param="max_completion_tokens")
-
-
-_ESCALATIONS: Final[Mapping[str, Escalation]] = {"true": "all", "false": "off", "agreement": "agreement-all"}
-
-
-def wants_escalation(header: str) -> Escalation:
-    """Returns the request's choice of escalation, for whatever it streams. Raises BadRequest."""
-    said = _ESCALATIONS.get(header.lower())
-    if said is None:
-        raise BadRequest(
-            "`x-weighbridge-escalate` must be `true`, `false` or `agreement`.", param="x-weighbridge-escalate"
-        )
-    return said
 
 
 def messages_digest(request: ChatRequest) -> int:

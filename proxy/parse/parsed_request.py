@@ -12,13 +12,8 @@ from providers.provider_tools import AsWritten
 from providers.upload import Upload
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, WrongTeam
-from proxy.parse.chat_request import (
-    AUTO,
-    RequestHeaders,
-    input_tokens,
-    prompt_of,
-    wants_escalation,
-)
+from proxy.parse.chat_request import AUTO, input_tokens, prompt_of
+from proxy.parse.headers import RequestHeaders, wants_escalation
 from proxy.parse.wires.wire import Later, Understood
 from proxy.shared.deadline import Deadline, DeadlinesSection, client_timeout, deadline_of, own_timeout_s
 

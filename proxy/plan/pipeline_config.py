@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cost.claim.comparators import Comparators
+from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from proxy.plan.escalation_rules import EscalationRules

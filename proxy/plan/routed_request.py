@@ -6,10 +6,9 @@ import msgspec
 
 from accounts.caller import Caller
 from classifier.prediction import Prediction
-from cost.claim.comparators import Comparators
 from cost.ledger.entries import Arm, Origin
+from cost.savings.comparators import Comparators
 from cost.usage import Usage
-from providers.breaker import Scope
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.wire import ChatRequest
 from proxy.plan.agreement import Pair
@@ -78,8 +77,3 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The user turn's key within its conversation; None where its target need not be remembered."""
     before: Before | None = None
     """What was answered already, where it asks for the rest of an answer that broke off."""
-
-
-def scope_of(caller: Caller) -> Scope:
-    """Whom breakers take the caller for."""
-    return caller.team_id, caller.key_id

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from accounts.caller import Caller, Escalation
 from classifier.prediction import Prediction
-from cost.claim.comparators import Comparators
-from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
-from providers.breaker import Breakers, Scope
+from cost.savings.comparators import Comparators
+from cost.savings.holdout import arm_of
+from providers.breaker import Breakers
+from providers.failure_streak import Scope
 from providers.target import Deployment, Target
 from proxy.admit.queues.queue_item import Work
 from proxy.errors import Refused, TargetsUnavailable
@@ -46,7 +47,7 @@ from proxy.plan.route_plan import (
     plan,
     with_pace,
 )
-from proxy.plan.routed_request import Hold, RoutedRequest, scope_of
+from proxy.plan.routed_request import Hold, RoutedRequest
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity, Sticky
 from proxy.plan.tool_loop import NO_LOOP, read_loop
 
@@ -240,7 +241,7 @@ class Router:
         """
         request = parsed.request
         facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=bounded)
-        scope = scope_of(caller)
+        scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
         absences = NO_ABSENCES
         if not all(fleet.values()):
@@ -327,7 +328,7 @@ class Router:
         """
         config = with_names(config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
-        fleet = self._breakers.fleet(config.catalog.targets, scope_of(caller))
+        fleet = self._breakers.fleet(config.catalog.targets, caller.scope)
         rooms = self._rooms(request_id, caller, parsed, prediction, fleet, config)
         sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
         try:

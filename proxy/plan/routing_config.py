@@ -16,24 +16,24 @@ class EscalationConfig(Section):
 
     max_share: Share = Field(
         default=0.1,
-        description="The share of those requests, beyond a burst of 20, that a process escalates; 0 turns it off.",
+        description="Share of eligible requests, beyond a burst of 20, that a process escalates; 0 is off.",
     )
     max_running: int = Field(
         default=64,
         ge=1,
         le=10_000,
-        description="Escalations that a process runs at once, and as many pairs of cheap models beside them.",
+        description="Escalations, and as many pairs, that a process runs at once.",
     )
     min_mean_logprob: Finite | None = Field(
         default=None,
         le=0,
-        description="An answer that carries log-probabilities is weak when their mean is lower. Not looked at when not set.",
+        description="An answer with a lower mean log-probability is weak.",
     )
     hold_max_bytes: int = Field(
         default=524_288,
         ge=1_024,
         le=4_194_304,
-        description="A stream is held back until its end to be judged; when it grows larger, it flows on unjudged.",
+        description="A stream held back to be judged flows on unjudged above this size.",
     )
     hold_max_s: Finite = Field(
         default=30.0, gt=0, le=600, description="A stream that is held back for longer flows on unjudged."
@@ -42,15 +42,14 @@ class EscalationConfig(Section):
         default=20.0,
         gt=0,
         le=600,
-        description="The most seconds that two cheap answers are waited for before the planned model is asked; never more than "
-        "three tenths of the caller's time.",
+        description="How long two cheap answers are waited for, at most three tenths of the caller's time.",
     )
     batch_agreement_from: Finite | None = Field(
         default=0.99,
         gt=0,
         le=1,
-        description="Lines of batches for `auto` with this minimum quality or a higher one are asked of two cheap models first, where "
-        "their answers can be compared and that costs less. `null` leaves it to teams.",
+        description="Batch lines for `auto` at this minimum quality or higher ask two cheap models first where "
+        "that costs less. `null` leaves it to teams.",
     )
 
 
@@ -59,26 +58,26 @@ class ToolLoopsConfig(Section):
 
     stay: bool = Field(
         default=True,
-        description="A tool loop stays at the target that its user turn began with, while that can serve it.",
+        description="A tool loop stays at the target of its user turn while that can serve it.",
     )
     max_raises: int = Field(
         default=2,
         ge=0,
         le=8,
-        description="How often a loop that struggles goes to the next better target, within one user turn; 0 turns it off.",
+        description="Raises of a struggling loop to the next better target within a user turn; 0 is off.",
     )
     same_call: int = Field(
-        default=3, ge=2, le=100, description="A loop struggles when the same call brings nothing new so many times."
+        default=3, ge=2, le=100, description="Repeats of a call without news that count as struggling."
     )
-    errors: int = Field(default=3, ge=2, le=100, description="A loop struggles when so many steps in a row fail.")
+    errors: int = Field(default=3, ge=2, le=100, description="Failed steps in a row that count as struggling.")
     unchanged: int = Field(
-        default=4, ge=2, le=100, description="A loop struggles when so many steps in a row have the same result."
+        default=4, ge=2, le=100, description="Steps in a row with the same result that count as struggling."
     )
     max_steps: int = Field(
         default=30,
         ge=4,
         le=200,
-        description="A loop of more steps struggles when it goes to and fro between a few calls.",
+        description="A longer loop that cycles between a few calls struggles.",
     )
 
 
@@ -88,17 +87,17 @@ class AutoAlias(Section):
     auto: tuple[str, ...] | None = Field(
         default=None,
         min_length=1,
-        description="The targets it chooses from, among those of `auto`; all of those when not set.",
+        description="The targets it chooses from, among those of `auto`.",
     )
     quality_floor: Finite | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="The minimum quality for requests under this name; the team's, or else `policy.quality_floor`, when not set.",
+        description="Minimum quality under this name; default the team's, else `policy.quality_floor`.",
     )
     escalation: Escalation | None = Field(
         default=None,
-        description="When answers under this name are asked again, or asked of two models first; the team's setting when not set.",
+        description="Escalation under this name; default the team's.",
     )
 
 
@@ -107,8 +106,7 @@ class CacheMarksConfig(Section):
 
     enabled: bool = Field(
         default=True,
-        description="Whether marks are set where they pay: for conversations that go on, and for teams whose prompts come again "
-        "often enough for the price of writing, as measured.",
+        description="Sets `cache_control` marks for Claudes where cache reads save more than writes cost.",
     )
     off_for_teams: tuple[str, ...] = Field(default=(), description="Ids of teams for which none are set.")
 
@@ -131,15 +129,14 @@ class PolicyConfig(Section):
         default=DEFAULT_FLOOR,
         gt=0,
         le=1,
-        description="The minimum quality: the share that `auto` keeps of the best answers that the baseline model's money buys, so at "
-        "least of its own; 1 asks for the best whatever it costs. A team may have its own. `weighbridge policy preview` tells what each "
-        "one saves.",
+        description="The minimum quality: the share that `auto` keeps of the best answers that the baseline "
+        "model's money buys; 1 is the best at any cost. Teams may have their own.",
     )
     capability_shift: float = Field(
         default=0.0,
         ge=-1,
         le=1,
-        description="Added to every declared capability. Below 0 is stricter and costs more, above 0 saves more.",
+        description="Added to every declared capability; below 0 is stricter.",
     )
     degrade: bool = Field(
         default=False, description="When every capable target has failed, try the less capable ones, best first."
@@ -148,8 +145,7 @@ class PolicyConfig(Section):
         default=4,
         ge=1,
         le=16,
-        description="Targets that one request may try, the first included. When all of those would be our own, the last one "
-        "is the first that is bought, so that there is somewhere to overflow to.",
+        description="Targets that one request may try. If all would be our own, the last place goes to a bought one.",
     )
     escalation: EscalationConfig = Field(
         default=EscalationConfig(), description="Asking a better target when an answer is weak."

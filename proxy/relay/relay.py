@@ -20,8 +20,8 @@ from proxy.parse.wires.own_fields import dollars
 from proxy.parse.wires.wire import Dialect, EventWriter, Served, Tally
 from proxy.relay.reply_headers import decision_lines, money_lines
 from proxy.relay.response_stream import RelayedAnswer
+from selfhosted.balance.prompt_rendering import instructions
 from selfhosted.prefixes.tracker import PrefixTracker
-from selfhosted.rendering import instructions
 
 _SECOND_US = 1_000_000
 _FOREVER = contextlib.nullcontext()

@@ -97,8 +97,8 @@ class RelayedAnswer:
         if dispatcher is not None and not committed.whole and _is_wanted(committed.attempt):
             self._said = _Said()
             self._said.hear(committed.events)
-            if committed.attempt.lease is not None:
-                committed.attempt.lease.watch(self._hurry)
+            if committed.attempt.load_tracker is not None:
+                committed.attempt.load_tracker.watch(self._hurry)
 
     @property
     def ended(self) -> bool:
@@ -247,7 +247,7 @@ def _before(broken: Attempt, settled: Settled) -> Before:
         usage=settled.usage,
         cost_nanousd=settled.cost_nanousd,
         first_token_at=broken.first_token_at,
-        version="" if broken.lease is None else broken.lease.version,
+        version="" if broken.load_tracker is None else broken.load_tracker.version,
         kept=tuple(broken.kept),
     )
 

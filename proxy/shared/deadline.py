@@ -17,14 +17,10 @@ from proxy.errors import BadRequest, DeadlineExceeded
 from proxy.shared.target_latency import TargetLatency
 from settings.types import Seconds, Section
 
-_TO_FIRST = (
-    "To the first token. It bounds the wait in our own queues, so that overload goes elsewhere or is refused early; "
-    "null lets a request wait for as long as its queue allows."
-)
+_TO_FIRST = "To the first token: bounds the wait in our queues. null: as long as the queue allows."
 _ANSWER = (
-    "How long a caller is waited for that neither sends `x-request-timeout-ms` nor has a client that says less: what cannot "
-    "make it is not started, and 504 is the answer when it passes. A stream owes its first token by then and is not cut after "
-    "it. null leaves it to `providers.timeouts.total_s`."
+    "The caller's time where neither caller nor client says one; a later whole answer is 504, a stream owes its first "
+    "token by then. null: `providers.timeouts.total_s`."
 )
 
 

@@ -1,7 +1,7 @@
 """The prefix-aware balancer: sends a request to the replica with the earliest expected first token.
 
 While there is room the score of a replica is seconds: the wait there, plus the prefill of the part of the prompt that is not cached there.
-Prefill counts more than waiting (`_WORK`): it also delays every later request, and what is read a second time evicts
+Prefill counts more than waiting (`prefill_weight` of BalanceTuning, which has all tuned constants): it also delays every later request, and what is read a second time evicts
 something else from a cache; the longer everybody waits, the more it counts. Where all have long queues, prefixes stay
 together as far as queues stay even (`_saturated_scores`).
 
@@ -17,10 +17,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, PrefillSpeed, Sight
+from selfhosted.balance.load import Lease, Load, PrefillSpeed, TrafficVisibility
 from selfhosted.balance.ring import Ring
 from selfhosted.balance.room import pool_full, reading_of, room_of
-from selfhosted.config import BalanceConfig, RoomConfig
+from selfhosted.config import BalanceConfig, BalanceTuning, RoomConfig
 from selfhosted.replica import (
     EngineStats,
     PoolReading,
@@ -32,49 +32,7 @@ from selfhosted.replica import (
     Why,
 )
 
-_WORK: Final = 2.0
-"""Weight of a second of the request's own prefill against a second of waiting. On the conversation trace, simulated, 1
-to 2 give the same first tokens within 1.5 %, and 2 gives 1 to 2 points more hits; 3 costs up to 3 % and 6 up to 10 %
-for more."""
-_BESIDE: Final = 0.8
-"""The same weight where what the best replica has of the prompt is still being read there: who follows a read waits for it and
-computes its end again, while a replica beside it, which has nothing to do, reads it as soon and serves those who come next.
-Simulated on bursts of one prefix, 1 gives first tokens a tenth later, and nothing else changes."""
-_BESIDE_S: Final = 0.1
-"""What is read sooner is not worth a copy."""
-_CROWDED_S: Final = 1.0
-"""Wait at the least busy replica at which prefill counts twice as much: it delays everybody who comes before the queue
-is gone, and the longer that is, the more they are."""
-_AT_GATE: Final = 2.0
-"""Seconds of such a wait that a second counts for which a request waited at the gateway, where many wait behind it. On the conversation
-trace, simulated with the queue before the pool, 1 to 4 give first tokens up to a third sooner than 0 at three times the load."""
-_MOST_CROWDED: Final = 30.0
-"""The most that prefill's weight is multiplied by, so the most that anybody waits for somebody else's cache is bounded."""
-_SATURATED_S: Final = 8.0
-"""Wait at the least busy replica from which on seconds are not estimated any more: an error would feed itself."""
-_ROOMY: Final = 0.5
-"""A KV cache that is used less is room enough to leave full replicas alone, whatever they have cached."""
-_PREFIX_PART: Final = 3.0
-"""Weights in a saturated fleet, those of llm-d's chart: the part of the prompt to be read, the place between the shortest and
-the longest queue, and the part of the KV cache in use."""
-_QUEUE_PART: Final = 2.0
-_KV_PART: Final = 2.0
-_NEAR_S: Final = 0.01
-"""Replicas whose scores differ by less are equally good."""
-_KNOWN: Final = 0.42
-"""A process that knows of a smaller part of the pool's requests keeps to the ring: it is one of three hosts or more, and what it
-does not know outweighs what it knows. Of two each does better by its own knowledge."""
-_ON_RING: Final = 3
-"""Replicas along the ring, of those within the bound, among which such a process chooses. Simulated on ten traces with four and
-eight hosts, three give first tokens a tenth sooner than the first one alone, two a little less."""
-_AT_HOME: Final = 0.9
-"""Part of what it does not know to be cached that it takes to be cached at the conversation's home."""
-_ADAPTER_S: Final = 1.5
-"""Assumed time to load a LoRA adapter."""
 _ENDLESS: Final = float("inf")
-_DECAY: Final = 0.98
-"""Decay per request of the balancer's exponential means."""
-
 
 Matched = tuple[tuple[float, int], Mapping[int, float]]
 """Cached prefix lengths of a prompt, in blocks, as `PrefixIndex.match` returns them."""
@@ -84,7 +42,7 @@ class Rules(NamedTuple):
     """The parameters of a decision besides the request and the replicas."""
 
     ring: Ring
-    load_bound: float
+    config: BalanceConfig
     places: dict[str, int] | None = None
     """The candidates' places by name, where they are known already."""
     lacking: frozenset[str] = frozenset()
@@ -107,14 +65,14 @@ class Balancer:
         """Counter: prompt tokens that the index believed cached, over requests whose engine reported its hits;
         `found_tokens` counts the hits reported."""
         self.found_tokens = 0
-        self.keeps_to_ring = False
+        self.use_consistent_hashing = False
         """True while gateways that this process does not hear of send most of the requests, and no engine tells what it has
         cached."""
-        self._sight = Sight()
-        self._speed = PrefillSpeed(config.prefill_tokens_per_s)
+        self._visibility = TrafficVisibility()
+        self._speed = PrefillSpeed(config.prefill_tokens_per_s, config.tuning.attention_tokens)
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
-        self._rules = Rules(Ring(()), config.load_bound)
+        self._rules = Rules(Ring(()), config)
         """Of a decision among all that take requests."""
         self._replicas: dict[str, Replica] = {}
         self._ring = Ring(())
@@ -131,7 +89,7 @@ class Balancer:
     def pick(
         self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str] | None, now: float
     ) -> ReplicaChoice | None:
-        """The best of the allowed replicas, which are all where `allowed` is None; None when none of them takes requests.
+        """Return the best of the allowed replicas, which are all where `allowed` is None; None when none of them takes requests.
         Full ones are skipped while there is another with much room; where all are busy, what is cached may be
         worth the wait.
         """
@@ -143,7 +101,9 @@ class Balancer:
             ready = [load for load in ready if load.name in names]
         high, most = self.room.kv_high, self.room.max_waiting
         roomy = [load for load in ready if load.usage <= high and load.waiting <= most]
-        if len(roomy) < len(ready) and any(not load.waiting and load.usage < _ROOMY for load in roomy):
+        if len(roomy) < len(ready) and any(
+            not load.waiting and load.usage < self.config.tuning.roomy_kv_usage for load in roomy
+        ):
             ready = roomy
         return self.choose(ask, ready, now) if ready else None
 
@@ -151,38 +111,38 @@ class Balancer:
         """Chooses among at least one candidate. The baseline policies override only this."""
         rules = self._rules
         if ask.adapter is not None or candidates is not self._taking:
-            rules = Rules(self._ring, self.config.load_bound, None, self._lacking(ask, candidates))
+            rules = Rules(self._ring, self.config, None, self._lacking(ask, candidates))
         matched = _whole_where_all_compared(ask, self.index.match(ask.blocks))
-        if self.keeps_to_ring:
+        if self.use_consistent_hashing:
             return choose_along_ring(ask, candidates, matched, rules, now)
         return choose(ask, candidates, matched, rules, now, self.rng)
 
     def see(self, snapshot: PoolSnapshot, now: float) -> None:
-        """Takes over the replicas, as every question does that is asked with a snapshot."""
+        """Take over the replicas, as every question does that is asked with a snapshot."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
-        """True when every replica that takes requests is full; False when there are none."""
+        """Return whether every replica that takes requests is full; False when there are none."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         return pool_full(self._taking, self.room)
 
     def has_room(self, snapshot: PoolSnapshot, names: Collection[str], now: float) -> bool:
-        """True when one of these replicas takes requests and is not full."""
+        """Return whether one of these replicas takes requests and is not full."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         loads = [load for load in self._taking if load.name in names]
         return bool(loads) and not pool_full(loads, self.room)
 
     def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
-        """The room for one more request; None when no replica with statistics takes requests."""
+        """Return the room for one more request; None when no replica with statistics takes requests."""
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         return room_of(self._taking, self.room, tokens, now)
 
     def reading(self, snapshot: PoolSnapshot, now: float, turns: Callable[[str], int]) -> PoolReading | None:
-        """How many prompts of batch lines the replicas may begin to read; None when none with statistics takes requests. `turns` tells
+        """Return how many prompts of batch lines the replicas may begin to read; None when none with statistics takes requests. `turns` tells
         how many one may that has read the prompts of all requests that it has, by name.
         """
         if snapshot is not self._snapshot:
@@ -194,12 +154,12 @@ class Balancer:
         """The tokens of prompts that a replica reads a second, as own requests have shown; None before any has."""
         return self._speed.rate if self._speed.is_learned else None
 
-    def hear_speed(self, tokens_per_s: float) -> None:
-        """Takes over what another process has learned; what this one learns itself comes first."""
-        self._speed.hear(tokens_per_s)
+    def merge_prefill_rate(self, tokens_per_s: float) -> None:
+        """Take over what another process has learned; what this one learns itself comes first."""
+        self._speed.merge(tokens_per_s)
 
     def take(self, choice: ReplicaChoice, ask: ReplicaRequest, now: float) -> Lease:
-        """Counts the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""
+        """Count the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""
         load = self.load(choice.replica)
         lease = Lease(load, ask, choice.matched_tokens, now, self._on_lease_end)
         load.take(lease, now)
@@ -209,7 +169,7 @@ class Balancer:
         return lease
 
     def take_told(self, replica: str, ask: ReplicaRequest, now: float) -> Lease | None:
-        """Counts a request that another process of the host sent to a replica, as `take` counts an own one; None for a
+        """Count a request that another process of the host sent to a replica, as `take` counts an own one; None for a
         replica that is not known here.
         """
         if replica not in self._replicas:
@@ -218,7 +178,7 @@ class Balancer:
         return self.take(ReplicaChoice(replica=replica, why="load", matched_tokens=matched), ask, now)
 
     def load(self, replica: str) -> Load:
-        """The load of a replica, created when it is new."""
+        """Return the load of a replica, created when it is new."""
         load = self._loads.get(replica)
         if load is None:
             load = Load(replica, self.index.bit(replica), self._speed)
@@ -226,7 +186,7 @@ class Balancer:
         return load
 
     def forget(self, replica: str) -> None:
-        """Drops all state of a replica that has left the pool."""
+        """Drop all state of a replica that has left the pool."""
         self._loads.pop(replica, None)
         self._replicas.pop(replica, None)
         self.index.forget(replica)
@@ -243,16 +203,16 @@ class Balancer:
             self.index.unpin(lease.replica, lease.ask.blocks[: lease.pinned], read)
 
     def _update_averages(self, lease: Lease) -> None:
-        """Updates the mean tokens per block and the prompts' share of what engines cache, as they cache completions as
+        """Update the mean tokens per block and the prompts' share of what engines cache, as they cache completions as
         well.
         """
-        ask = lease.ask
-        self._block_tokens += (ask.block_tokens - self._block_tokens) * ((1 - _DECAY) if self._block_tokens else 1)
-        self._read_tokens = self._read_tokens * _DECAY + lease.uncached
-        self._written_tokens = self._written_tokens * _DECAY + ask.output_tokens
+        ask, decay = lease.ask, self.config.tuning.mean_decay
+        self._block_tokens += (ask.block_tokens - self._block_tokens) * ((1 - decay) if self._block_tokens else 1)
+        self._read_tokens = self._read_tokens * decay + lease.uncached
+        self._written_tokens = self._written_tokens * decay + ask.output_tokens
 
     def _adopt_snapshot(self, snapshot: PoolSnapshot, now: float) -> None:
-        """Takes over the replicas and statistics of a new snapshot, once for each."""
+        """Take over the replicas and statistics of a new snapshot, once for each."""
         before, self._replicas = self._replicas, {replica.name: replica for replica in snapshot.replicas}
         for gone in [name for name in self._loads if name not in self._replicas]:
             self.forget(gone)
@@ -264,20 +224,20 @@ class Balancer:
                 self.index.clear(replica.name)
             load.read(replica.stats, now)
             if replica.stats is not None:
-                self._sight.saw(load.requests, replica.stats.running + replica.stats.waiting)
+                self._visibility.saw(load.requests, replica.stats.running + replica.stats.waiting)
             self._size_cache(load)
         self._taking = [self.load(replica.name) for replica in snapshot.taking]
-        self.keeps_to_ring = self._sight.part < _KNOWN and not any(
+        self.use_consistent_hashing = self._visibility.part < self.config.tuning.min_visibility and not any(
             self.index.is_exact(load.name) for load in self._taking
         )
         if self._ring.names != tuple(self._replicas):
             self._ring = Ring(self._replicas)
         places = {load.name: at for at, load in enumerate(self._taking)}
-        self._rules = Rules(self._ring, self.config.load_bound, places)
+        self._rules = Rules(self._ring, self.config, places)
         self._snapshot = snapshot
 
     def _size_cache(self, load: Load) -> None:
-        """Sets the blocks that the replica's KV cache has room for besides what running requests take."""
+        """Set the blocks that the replica's KV cache has room for besides what running requests take."""
         stats = load.stats
         if stats is None or not stats.kv_tokens or not self._block_tokens:
             return
@@ -307,7 +267,7 @@ def _not_compared(ask: ReplicaRequest) -> float:
 
 
 def _whole_where_all_compared(ask: ReplicaRequest, matched: Matched) -> Matched:
-    """The match with the rest of a long prompt counted in where all that is compared is cached."""
+    """Return the match with the rest of a long prompt counted in where all that is compared is cached."""
     rest = _not_compared(ask)
     if not rest:
         return matched
@@ -320,12 +280,13 @@ def _whole_where_all_compared(ask: ReplicaRequest, matched: Matched) -> Matched:
 def choose(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
 ) -> ReplicaChoice:
-    """The decision itself; a pure function but for `rng`."""
-    cold, scores = _weighed(ask, candidates, matched, rules, now)
+    """Choose a replica; a pure function but for `rng`."""
+    tuning = rules.config.tuning
+    cold, scores = _weighed(ask, candidates, matched, rules, now, tuning.prefill_weight)
     best = scores.index(min(scores))
-    if scores[best] > _BESIDE_S and candidates[best].is_reading(ask, int(ask.tokens - cold[best])):
-        cold, scores = _weighed(ask, candidates, matched, rules, now, _BESIDE)
-    near_s = min(scores) + _NEAR_S
+    if scores[best] > tuning.beside_wait_s and candidates[best].is_reading(ask, int(ask.tokens - cold[best])):
+        cold, scores = _weighed(ask, candidates, matched, rules, now, tuning.prefill_weight_beside)
+    near_s = min(scores) + tuning.tie_s
     near = [at for at, score in enumerate(scores) if score <= near_s]
     chosen, ringed = near[0], False
     if len(near) > 1:
@@ -343,22 +304,23 @@ def choose(
 def choose_along_ring(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float
 ) -> ReplicaChoice:
-    """The decision of a gateway that knows little of what the others do: consistent hashing with bounded load, so that all
+    """Choose a replica for a gateway that knows little of what the others do: consistent hashing with bounded load, so that all
     of them keep a conversation together, and of the first few on the ring the one that is expected soonest. The home is
     taken to have most of the prompt, since the others send it there. Pure, and without dice.
     """
-    places = rules.places
+    places, tuning = rules.places, rules.config.tuning
     if places is None:
         places = {load.name: at for at, load in enumerate(candidates)}
-    most = rules.load_bound * (sum([load.in_flight for load in candidates]) + 1) / len(candidates)
+    most = rules.config.load_bound * (sum([load.in_flight for load in candidates]) + 1) / len(candidates)
     homes = [places[name] for name in rules.ring.first(ask.root) if name in places]
-    able = [at for at in homes if candidates[at].in_flight < most][:_ON_RING]
+    able = [at for at in homes if candidates[at].in_flight < most][: tuning.ring_choices]
     few = [candidates[at] for at in able] or list(candidates)
-    cold, scores = _weighed(ask, few, matched, rules, now)
+    cold, scores = _weighed(ask, few, matched, rules, now, tuning.prefill_weight)
     if len(able) > 1:
         (depth, bits), deeper = matched
-        cached = (ask.tokens - cold[0] * (1 - _AT_HOME)) / ask.block_tokens
-        scores = _weighed(ask, few, ((depth, bits), {**deeper, few[0].bit: cached}), rules, now)[1]
+        cached = (ask.tokens - cold[0] * (1 - tuning.home_cached_part)) / ask.block_tokens
+        at_home: Matched = ((depth, bits), {**deeper, few[0].bit: cached})
+        _, scores = _weighed(ask, few, at_home, rules, now, tuning.prefill_weight)
     chosen = min(range(len(few)), key=scores.__getitem__)
     why = _why(cold[chosen], cold, ask.tokens, ringed=bool(able))
     matched_tokens = max(0, min(ask.tokens, int(ask.tokens - cold[chosen])))
@@ -366,20 +328,21 @@ def choose_along_ring(
 
 
 def _weighed(
-    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, work: float = _WORK
+    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, work: float
 ) -> tuple[list[float], list[float]]:
     """As `_scores`, with the time to load an adapter."""
-    cold, scores = _scores(ask, candidates, matched, now, work)
+    cold, scores = _scores(ask, candidates, matched, rules.config.tuning, now, work)
     if rules.lacking:
+        load_s = rules.config.tuning.adapter_load_s
         scores = [
-            score + _ADAPTER_S if load.name in rules.lacking else score
+            score + load_s if load.name in rules.lacking else score
             for load, score in zip(candidates, scores, strict=True)
         ]
     return cold, scores
 
 
 def _scores(
-    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, now: float, work: float
+    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, tuning: BalanceTuning, now: float, work: float
 ) -> tuple[list[float], list[float]]:
     """For each candidate, the prompt tokens that it would have to prefill, at least 1, as engines always compute the
     last one; and the expected seconds to the first token, where one of prefill counts `work`.
@@ -390,7 +353,7 @@ def _scores(
     tokens, block = ask.tokens, ask.block_tokens
     common = max(1.0, tokens - depth * block)
     # `work_of`, taken apart so that little of it is left to do for each replica.
-    whole, half = 1 + tokens / ATTENTION_TOKENS, 1 / 2 / ATTENTION_TOKENS
+    whole, half = 1 + tokens / tuning.attention_tokens, 1 / 2 / tuning.attention_tokens
     all_known = True
     least_s = _ENDLESS
     cold: list[float] = []
@@ -414,16 +377,18 @@ def _scores(
         works.append(own * (whole - own * half) * load.token_s)
         waits.append(wait_s + load.batch_s)
         all_known = all_known and load.known
-    queued_s = max(least_s, 0.0) + _AT_GATE * ask.waited_s
+    queued_s = max(least_s, 0.0) + tuning.gateway_wait_weight * ask.waited_s
     if queued_s > 0:
-        if least_s > _SATURATED_S:
-            return cold, _saturated_scores(candidates, cold, tokens)
-        work *= 1 + min(_MOST_CROWDED, queued_s / _CROWDED_S)
+        if least_s > tuning.saturated_wait_s:
+            return cold, _saturated_scores(candidates, cold, tokens, tuning)
+        work *= 1 + min(tuning.max_crowding, queued_s / tuning.crowded_wait_s)
     scores = [wait_s + work * work_s for wait_s, work_s in zip(waits, works, strict=True)]
     return cold, scores if all_known else _with_floor(candidates, scores, now)
 
 
-def _saturated_scores(candidates: Sequence[Load], cold: Sequence[float], tokens: int) -> list[float]:
+def _saturated_scores(
+    candidates: Sequence[Load], cold: Sequence[float], tokens: int, tuning: BalanceTuning
+) -> list[float]:
     """Scores where all have long queues: prefixes stay together, which is what lets a full fleet do more, and the longest
     queue weighs against it. By parts and not seconds, as endpoint pickers do: whoever's queue is longest is never
     chosen for less than two thirds of a prompt, so nobody starves for another one's cache.
@@ -432,13 +397,15 @@ def _saturated_scores(candidates: Sequence[Load], cold: Sequence[float], tokens:
     least = min(waiting)
     width = max(1, max(waiting) - least)
     return [
-        _PREFIX_PART * own / max(1, tokens) + _QUEUE_PART * (load.waiting - least) / width + _KV_PART * load.usage
+        tuning.saturated_prefix_weight * own / max(1, tokens)
+        + tuning.saturated_queue_weight * (load.waiting - least) / width
+        + tuning.saturated_kv_weight * load.usage
         for load, own in zip(candidates, cold, strict=True)
     ]
 
 
 def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> list[float]:
-    """The scores where a replica without statistics is not taken for idle: it waits at least as long as the mean of the
+    """Return the scores where a replica without statistics is not taken for idle: it waits at least as long as the mean of the
     others.
     """
     known = [load.wait_s(now) for load in candidates if load.known]
@@ -454,11 +421,11 @@ def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> 
 def _home_on_ring(
     ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], near_s: float, rules: Rules
 ) -> int | None:
-    """The first candidate along the ring that is among the best and not loaded beyond the bound; None when there is
+    """Return the first candidate along the ring that is among the best and not loaded beyond the bound; None when there is
     none.
     """
     total = sum([load.busy_tokens for load in candidates]) + ask.tokens
-    most = rules.load_bound * total / len(candidates) - ask.tokens
+    most = rules.config.load_bound * total / len(candidates) - ask.tokens
     places = rules.places
     if places is None:
         places = {load.name: at for at, load in enumerate(candidates)}
@@ -485,7 +452,7 @@ def _why(own: float, cold: Sequence[float], tokens: int, ringed: bool) -> Why:
 
 
 def _restarted(before: EngineStats | None, after: EngineStats | None) -> bool:
-    """True when a counter went down: another process answers there, whose cache is empty."""
+    """Return whether a counter went down: another process answers there, whose cache is empty."""
     if before is None or after is None:
         return False
     pairs = (

@@ -43,11 +43,11 @@ class PrefixIndex:
         self._share = max_blocks
 
     def __len__(self) -> int:
-        """Number of (block, replica) pairs."""
+        """Return the number of (block, replica) pairs."""
         return sum(len(entry.blocks) + len(entry.pinned) for entry in self._replicas.values())
 
     def held(self, replica: str) -> int:
-        """Number of blocks that the replica is believed to hold."""
+        """Return the number of blocks that the replica is believed to hold."""
         entry = self._replicas.get(replica)
         return len(entry.blocks) + len(entry.pinned) if entry else 0
 
@@ -56,11 +56,11 @@ class PrefixIndex:
         return entry is not None and entry.exact
 
     def bit(self, replica: str) -> int:
-        """The bit that stands for the replica until it is forgotten."""
+        """Return the bit that stands for the replica until it is forgotten."""
         return self._blocks_of(replica).bit
 
     def pinned(self, replica: str) -> int:
-        """Number of blocks that requests under way use there."""
+        """Return the number of blocks that requests under way use there."""
         return len(self._blocks_of(replica).pinned)
 
     def exact(self, replica: str, on: bool = True) -> None:
@@ -73,7 +73,7 @@ class PrefixIndex:
             self.clear(replica)
 
     def capacity(self, replica: str, blocks: int | None, occupied: int = 0) -> None:
-        """Sets the blocks that its KV cache holds (None: unknown), and how many are occupied by other than pinned
+        """Set the blocks that its KV cache holds (None: unknown), and how many are occupied by other than pinned
         blocks.
         """
         entry = self._blocks_of(replica)
@@ -81,7 +81,7 @@ class PrefixIndex:
         self._trim(entry)
 
     def pin(self, replica: str, blocks: Sequence[int]) -> int:
-        """Notes a prompt of these blocks as sent to the replica, so that the next one matches it. Returns how many of
+        """Note a prompt of these blocks as sent to the replica, so that the next one matches it. Returns how many of
         the blocks fit in, for `unpin`.
         """
         entry = self._blocks_of(replica)
@@ -122,7 +122,7 @@ class PrefixIndex:
         self._trim(entry)
 
     def store(self, replica: str, blocks: Sequence[int]) -> None:
-        """Notes these leading blocks of one prompt as cached at the replica."""
+        """Note these leading blocks of one prompt as cached at the replica."""
         entry = self._blocks_of(replica)
         order, holders, bit = entry.blocks, self._holders, entry.bit
         for block in reversed(blocks[: max(0, self._share - len(entry.pinned))]):
@@ -134,7 +134,7 @@ class PrefixIndex:
                 holders[block] = holders.get(block, 0) | bit
 
     def remove(self, replica: str, blocks: Iterable[int]) -> None:
-        """Drops blocks that the replica no longer caches."""
+        """Drop blocks that the replica no longer caches."""
         entry = self._replicas.get(replica)
         if entry is None:
             return
@@ -145,7 +145,7 @@ class PrefixIndex:
                     self._drop(block, entry.bit)
 
     def clear(self, replica: str) -> None:
-        """Drops the replica's blocks, such as after a restart; those pinned by requests under way stay."""
+        """Drop the replica's blocks, such as after a restart; those pinned by requests under way stay."""
         entry = self._replicas.get(replica)
         if entry is None:
             return
@@ -155,7 +155,7 @@ class PrefixIndex:
         entry.blocks = OrderedDict()
 
     def forget(self, replica: str) -> None:
-        """Drops a replica that has left the pool."""
+        """Drop a replica that has left the pool."""
         self.clear(replica)
         entry = self._replicas.pop(replica, None)
         if entry is not None:
@@ -165,7 +165,7 @@ class PrefixIndex:
             self._share_out()
 
     def depths(self, blocks: Sequence[int]) -> dict[str, int]:
-        """Number of leading blocks of the prompt that each replica holds, by name; replicas that hold none are left
+        """Return the number of leading blocks of the prompt that each replica holds, by name; replicas that hold none are left
         out.
         """
         (common, bits), deeper = self.match(blocks)
@@ -235,7 +235,7 @@ class PrefixIndex:
 
 
 def _split_groups(groups: list[tuple[int, int]]) -> tuple[tuple[int, int], dict[int, int]]:
-    """Returns the largest group as a set, and the depth of each bit of the others."""
+    """Return the largest group as a set, and the depth of each bit of the others."""
     if not groups:
         return (0, 0), {}
     common = max(groups, key=lambda group: group[1].bit_count())

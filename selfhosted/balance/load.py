@@ -28,8 +28,6 @@ _INTERFERENCE: Final = 0.5
 """Slowdown of prefill by decoding, which shares each step: a full KV cache makes it about so much slower."""
 _OVERDUE: Final = 0.15
 """Fraction of a prefill assumed to remain when it is overdue."""
-ATTENTION_TOKENS: Final = 60_000
-"""Context length at which a token takes twice as long to prefill as the first (Llama 70B: 53,000; 8B: 31,000)."""
 _BATCH_S: Final = 0.05
 """Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
 _SEATED: Final = 0.5
@@ -44,25 +42,26 @@ _SCRAPE_GAP_S: Final = 1.0
 """About the time between two scrapes. Prefills that begin within it do not queue."""
 _ENDLESS: Final = float("inf")
 _MEAN_DECAY: Final = 0.95
-_SIGHT_PRIOR: Final = 16.0
+_VISIBILITY_PRIOR: Final = 16.0
 """Requests that are taken to be known before anything was read."""
-_SIGHT_DECAY: Final = 0.99
+_VISIBILITY_DECAY: Final = 0.99
 _MEAN_DURATION_S: Final = 5.0
 
 
 class PrefillSpeed:
     """Prefill rate of the pool's replicas in tokens/s, learned from times to first token."""
 
-    __slots__ = ("_seconds", "_tokens", "is_learned", "rate")
+    __slots__ = ("_seconds", "_tokens", "attention_tokens", "is_learned", "rate")
 
-    def __init__(self, prefill_tokens_per_s: float) -> None:
+    def __init__(self, prefill_tokens_per_s: float, attention_tokens: int) -> None:
+        self.attention_tokens = attention_tokens
         self.rate = prefill_tokens_per_s
         self.is_learned = False
         self._tokens = _PRIOR_TOKENS
         self._seconds = _PRIOR_TOKENS / prefill_tokens_per_s
 
     def learn(self, tokens: float, seconds: float) -> float:
-        """Adds an observation, and returns the seconds that were expected before it."""
+        """Add an observation, and return the seconds that were expected before it."""
         self.is_learned = True
         expected_s = tokens / self.rate
         seconds = min(max(seconds, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
@@ -71,21 +70,20 @@ class PrefillSpeed:
         self.rate = self._tokens / self._seconds
         return expected_s
 
-    def hear(self, tokens_per_s: float) -> None:
+    def merge(self, tokens_per_s: float) -> None:
         """Another process has learned this rate, which counts until something is learned here."""
         if not self.is_learned and tokens_per_s > 0:
             self.rate = tokens_per_s
             self._seconds = self._tokens / tokens_per_s
 
+    def work_of(self, tokens: int, uncached: float) -> float:
+        """Return the cost of prefilling the last `uncached` of a prompt's tokens, in tokens without context: attention
+        makes each token dearer in proportion to those before it.
+        """
+        return uncached * (1 + (tokens - uncached / 2) / self.attention_tokens)
 
-def work_of(tokens: int, uncached: float) -> float:
-    """Cost of prefilling the last `uncached` of a prompt's tokens, in tokens without context: attention makes each
-    token dearer in proportion to those before it.
-    """
-    return uncached * (1 + (tokens - uncached / 2) / ATTENTION_TOKENS)
 
-
-class Sight:
+class TrafficVisibility:
     """The part of a pool's requests that this process knows of: its own, and those that others tell it of. The rest was
     sent by gateways that it does not hear, and shows only in the engines' statistics.
     """
@@ -93,12 +91,12 @@ class Sight:
     __slots__ = ("_known", "_there")
 
     def __init__(self) -> None:
-        self._known = self._there = _SIGHT_PRIOR
+        self._known = self._there = _VISIBILITY_PRIOR
 
     def saw(self, known: int, there: int) -> None:
-        """An engine was read: so many requests there are known, and so many there are."""
-        self._known = self._known * _SIGHT_DECAY + known
-        self._there = self._there * _SIGHT_DECAY + there
+        """Count one reading of an engine: `known` of the requests there are known here, of `there` in all."""
+        self._known = self._known * _VISIBILITY_DECAY + known
+        self._there = self._there * _VISIBILITY_DECAY + there
 
     @property
     def part(self) -> float:
@@ -134,7 +132,7 @@ class Lease:
         self.replica = load.name
         self.ask = ask
         self.uncached = max(1, tokens - matched)
-        self.work = work_of(tokens, self.uncached)
+        self.work = load.speed.work_of(tokens, self.uncached)
         self.cached_tokens: int | None = None
         self.output_tokens = ask.output_tokens
         self.taken = now
@@ -148,7 +146,7 @@ class Lease:
         self._on_end = on_end
 
     def first_token(self, now: float, *, told: bool = True) -> None:
-        """Marks the prompt as prefilled: just now or, when not `told`, at some earlier time, from which no rate is
+        """Mark the prompt as prefilled: just now or, when not `told`, at some earlier time, from which no rate is
         learned.
         """
         if not self.started and not self.ended:
@@ -156,7 +154,7 @@ class Lease:
             self.load.began(self, now, told=told)
 
     def end(self, now: float, *, cached_tokens: int | None = None, output_tokens: int | None = None) -> None:
-        """Ends the request, however it went. `cached_tokens` and `output_tokens` are the engine's own counts, None
+        """End the request, however it went. `cached_tokens` and `output_tokens` are the engine's own counts, None
         where it reported none.
         """
         if not self.ended:
@@ -187,7 +185,6 @@ class Load:
         "_pending_at_scrape",
         "_pending_since",
         "_pending_work",
-        "_speed",
         "_used_base",
         "_work_mean",
         "batch_s",
@@ -204,6 +201,7 @@ class Load:
         "requests",
         "rest_s",
         "room_tokens",
+        "speed",
         "stats",
         "token_s",
         "tokens",
@@ -220,7 +218,7 @@ class Load:
         self.tokens = 0
         self.prompt = 0
         self.rate = pace.rate
-        self._speed = pace
+        self.speed = pace
         self._observed_s = 0.0
         self._expected_s = 0.0
         self._observations = 0.0
@@ -262,12 +260,12 @@ class Load:
         return max(0, read - int(self.busy_tokens)) if self.known else 0
 
     def wait_s(self, now: float) -> float:
-        """Expected seconds until a new prefill can begin."""
+        """Return the expected seconds until a new prefill can begin."""
         wait_s, rest_s = self.clear_at - now, self.rest_s
         return max(wait_s, rest_s) + self.extra_s
 
     def is_reading(self, ask: ReplicaRequest, cached: int) -> bool:
-        """True when the first `cached` tokens of the prompt, which are taken to be cached here, are still being read."""
+        """Return whether the first `cached` tokens of the prompt, which are taken to be cached here, are still being read."""
         last = min(int(cached / ask.block_tokens), len(ask.blocks)) - 1
         if last < 0:
             return False
@@ -278,7 +276,7 @@ class Load:
         )
 
     def ahead(self, now: float) -> float:
-        """The work that is to be read there before a new prompt, in tokens without context."""
+        """Return the work that is to be read there before a new prompt, in tokens without context."""
         left = (self.clear_at - now) / self.token_s
         if self._pending:
             left = max(left, self._pending_work - (1 - _OVERDUE) * next(iter(self._pending)).work)
@@ -320,7 +318,7 @@ class Load:
             self._pending_work = self._pending_work - lease.work if self._pending else 0.0
 
     def read(self, stats: EngineStats | None, now: float) -> None:
-        """Takes over the statistics of a scrape; None when there are none that are fresh enough."""
+        """Take over the statistics of a scrape; None when there are none that are fresh enough."""
         self.known = stats is not None
         if stats is None:
             self._most_running = 0
@@ -343,7 +341,7 @@ class Load:
         self._recompute()
 
     def _note_most(self) -> None:
-        """Notes the most that this process had there since the last scrape."""
+        """Note the most that this process had there since the last scrape."""
         pending = len(self._pending)
         self._most_requests = max(self._most_requests, self.requests)
         self._most_tokens = max(self._most_tokens, self.tokens)
@@ -378,7 +376,7 @@ class Load:
             self.rest_s = max(self.rest_s, self.waiting * self._duration_s / max(1, in_flight))
 
     def _no_seat(self, stats: EngineStats) -> bool:
-        """True where requests wait for others to end. Where far fewer run than have run there at once, and the KV cache has room,
+        """Return whether requests wait for others to end. Where far fewer run than have run there at once, and the KV cache has room,
         they wait for prompts to be read.
         """
         return stats.running >= _SEATED * self._most_running or (stats.kv_usage or 0.0) >= _FULL_KV
@@ -388,7 +386,7 @@ class Load:
         `_DOUBT`; and what is to be waited for.
         """
         doubt = self._expected_s * _DOUBT / self._observations if self._observations else 1.0
-        self.rate = rate = self._speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
+        self.rate = rate = self.speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
         self.token_s = token_s = (1 + _INTERFERENCE * min(1.0, self.usage)) / rate
         self.batch_s = _BATCH_S * generating if generating > 0 else 0.0
         if self._pending:
@@ -421,7 +419,7 @@ class Load:
         """Learns the prefill rate from a time to first token and the work that had to be done before it."""
         if lease.uncached < _LEAST_TOKENS or took_s <= 0 or self.extra_s:
             return
-        expected_s = self._speed.learn(lease.work + lease.ahead, took_s)
+        expected_s = self.speed.learn(lease.work + lease.ahead, took_s)
         took_s = min(max(took_s, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
         self._observed_s = self._observed_s * _OWN_DECAY + took_s
         self._expected_s = self._expected_s * _OWN_DECAY + expected_s

@@ -80,5 +80,5 @@ POLICIES: Final[dict[str, Callable[..., Balancer]]] = {
 
 
 def policy_of(name: str, config: BalanceConfig, room: RoomConfig, rng: random.Random) -> Balancer:
-    """The balancer of that name in `POLICIES`. Raises KeyError for any other name."""
+    """Return the balancer of that name in `POLICIES`. Raises KeyError for any other name."""
     return POLICIES[name](config, room, rng=rng)

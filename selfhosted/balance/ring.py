@@ -44,7 +44,7 @@ class Ring:
         self._firsts: dict[int, tuple[str, ...]] = {}
 
     def first(self, root: int) -> tuple[str, ...]:
-        """The first names of `walk`, at most 16. Remembered for each place of a small ring, as it is asked for every
+        """Return the first names of `walk`, at most 16. Remembered for each place of a small ring, as it is asked for every
         request.
         """
         start = bisect_left(self._positions, _mix(root))
@@ -56,7 +56,7 @@ class Ring:
         return found
 
     def walk(self, root: int) -> Iterator[str]:
-        """Yields every name once, in ring order from the conversation's home."""
+        """Yield every name once, in ring order from the conversation's home."""
         return self._walk_from(bisect_left(self._positions, _mix(root)))
 
     def _walk_from(self, start: int) -> Iterator[str]:

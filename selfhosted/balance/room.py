@@ -13,7 +13,7 @@ _ROOMY: Final = 0.75
 
 
 def full(replica: Replica, room: RoomConfig, load: Load | None = None) -> bool:
-    """True when the replica's KV usage or queue is above the limits, by its load, which includes what this process has
+    """Return whether the replica's KV usage or queue is above the limits, by its load, which includes what this process has
     sent since the scrape, or, without one, by the engine's statistics alone.
     """
     if load is not None:
@@ -23,12 +23,12 @@ def full(replica: Replica, room: RoomConfig, load: Load | None = None) -> bool:
 
 
 def load_full(load: Load, room: RoomConfig) -> bool:
-    """True when the KV usage or the queue is above its limit."""
+    """Return whether the KV usage or the queue is above its limit."""
     return load.usage > room.kv_high or load.waiting > room.max_waiting
 
 
 def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
-    """True when all replicas are full. One without statistics counts as full when all those with statistics are, or by
+    """Return whether all replicas are full. One without statistics counts as full when all those with statistics are, or by
     this process's own requests where there are none.
     """
     known = False
@@ -69,7 +69,7 @@ def kv_tokens_of(replica: Replica, otherwise: int) -> int:
 
 
 def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) -> PoolRoom | None:
-    """The room for one more request with a prompt of so many tokens: the shortest wait and the least fill. Those without
+    """Return the room for one more request with a prompt of so many tokens: the shortest wait and the least fill. Those without
     statistics are not looked at, as unknown is not idle; None where none has any.
     """
     wait_s = fill = math.inf
@@ -94,7 +94,7 @@ def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) ->
 
 
 def reading_of(loads: Iterable[Load], now: float, turns: Callable[[str], int]) -> PoolReading | None:
-    """How many more prompts replicas may begin to read that have read those of all requests that they have, each as many as `turns`
+    """Return how many more prompts replicas may begin to read that have read those of all requests that they have, each as many as `turns`
     tells by its name; None where none has statistics.
     """
     waits = [(max(load.wait_s(now), 0.0), load.name) for load in loads if load.known]

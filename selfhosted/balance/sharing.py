@@ -1,4 +1,4 @@
-"""What the processes of a host tell each other of the prompts that they sent to a pool's replicas.
+"""Messages by which the processes of a host tell each other of the prompts that they sent to a pool's replicas.
 
 Each process counts the others' requests as it counts its own: as load of their replica, and their prompts as cached
 there. So several processes choose nearly as one would. What they tell is hashes and counts, never text, and it may be
@@ -45,11 +45,11 @@ class EndedPrompt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptsSent(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process did at a pool since it last told."""
+    """The requests of a process at a pool since it last told."""
 
     pool: str
     hashes: int
-    """Which hash function made the blocks; a process with another one takes nothing over."""
+    """The hash function that made the blocks; a process with another one takes nothing over."""
     process: str = ""
     """The boot id of the process; filled in by who hands the message on."""
     sent: tuple[SentPrompt, ...] = ()
@@ -76,7 +76,7 @@ class SentPrompts:
         """Called when there is something to tell."""
 
     def sent(self, lease: Lease) -> None:
-        """A request was sent."""
+        """Note that a request was sent."""
         if len(self._sent) >= _MOST_NEWS or len(self._numbers) >= _MOST_OPEN:
             return
         ask = lease.ask
@@ -96,14 +96,14 @@ class SentPrompts:
             self.news()
 
     def ended(self, lease: Lease) -> None:
-        """It ended, however it went."""
+        """Note that it ended, however it went."""
         number = self._numbers.pop(lease, None)
         if number is not None:
             self._ended.append(EndedPrompt(number, lease.output_tokens))
             self.news()
 
     def told(self, *, whole: bool = False) -> PromptsSent | None:
-        """What is to be told now, once; None when there is nothing. `whole`: with the list of what is open."""
+        """Return what is to be told now, once; None when there is nothing. `whole`: with the list of what is open."""
         if not (self._sent or self._started or self._ended or (whole and self._numbers)):
             return None
         message = PromptsSent(
@@ -119,7 +119,7 @@ class SentPrompts:
 
 
 class _Process:
-    """What is known of another process's requests."""
+    """The known requests of another process."""
 
     __slots__ = ("heard_at", "leases")
 
@@ -136,13 +136,13 @@ class ToldPrompts:
         self._processes: dict[str, _Process] = {}
 
     def __len__(self) -> int:
-        """Number of others' requests that are under way."""
+        """Return the number of others' requests that are under way."""
         return sum(len(process.leases) for process in self._processes.values())
 
     def hear(self, message: PromptsSent, now: float) -> None:
-        """Takes over what one process tells."""
+        """Take over what one process tells."""
         if message.reads_per_s is not None:
-            self._balancers[0].hear_speed(message.reads_per_s)
+            self._balancers[0].merge_prefill_rate(message.reads_per_s)
         if message.hashes != HASHES:
             return
         process = self._processes.setdefault(message.process, _Process())

@@ -19,13 +19,31 @@ from providers.target import DeploymentKind
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.dns import DnsSource, Resolve, system_resolver
 from selfhosted.discovery.kubernetes import KubernetesSource, cluster_of
-from selfhosted.discovery.observer import DiscoveryObserver
-from selfhosted.discovery.registered import registered
-from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, DiscoveredReplica, Source, SourceFailed, SourceResult
-from selfhosted.discovery.static import configured
+from selfhosted.discovery.source import (
+    LOOK_S,
+    MOST_REPLICAS,
+    DiscoveredReplica,
+    Source,
+    SourceFailed,
+    SourceResult,
+    configured,
+    registered,
+)
 from selfhosted.registry.registry import Registry
 from selfhosted.replica import Address
 from selfhosted.replica import Source as SourceName
+
+Result = Literal["ok", "empty", "failed"]
+Conflict = Literal["name", "address"]
+
+
+class DiscoveryObserver:
+    """Receives the results of discovery; this base class ignores them."""
+
+    def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None: ...
+
+    def discovery_conflict(self, pool: str, kind: Conflict) -> None: ...
+
 
 _log: Final = logging.getLogger(__name__)
 _SLACK_S: Final = 1.0
@@ -57,7 +75,7 @@ def merged(
     *,
     rests: bool = False,
 ) -> Merged:
-    """Merges the sources' claims. Pure. `claims` are in the order of their sources; a claim that holds a name `before`
+    """Merge the sources' claims. Pure. `claims` are in the order of their sources; a claim that holds a name `before`
     keeps it. Replicas named in `ordered` drain, and all of a pool that `rests`.
     """
     kept: dict[str, Address] = {}
@@ -103,7 +121,7 @@ def _held_before(before: Mapping[str, Address], source: SourceName, claim: Disco
 
 
 def _versioned(config: PoolConfig, replica: DiscoveredReplica) -> DiscoveredReplica:
-    """The replica with the version that its name stands for, where its source says none."""
+    """Return the replica with the version that its name stands for, where its source says none."""
     if replica.version:
         return replica
     found = next((each.version for each in config.versions if fnmatchcase(replica.name, each.replicas)), "")
@@ -122,7 +140,7 @@ class Discovery:
         changed: Callable[[], None] = lambda: None,
         observer: DiscoveryObserver | None = None,
     ) -> None:
-        """`changed` is called after `addresses` or `complete` changed."""
+        """Prepare; `changed` is called after `addresses` or `complete` changed."""
         self._config = config
         self._registry = registry
         self._sources = tuple(sources)
@@ -146,11 +164,11 @@ class Discovery:
         return told and (self._config.registration is None or self._registry.read)
 
     async def refresh(self) -> None:
-        """Polls every source once, concurrently."""
+        """Poll every source once, concurrently."""
         await asyncio.gather(*(self._poll(source) for source in self._sources))
 
     async def run(self) -> None:
-        """Polls each source until cancelled, in tasks of their own, so that a slow one does not delay the others."""
+        """Poll each source until cancelled, in tasks of their own, so that a slow one does not delay the others."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._poll_forever(source))
@@ -200,7 +218,7 @@ class Discovery:
             self._changed()
 
     def _merge(self) -> bool:
-        """Merges all claims into `addresses` and `problems`, and returns True when the addresses changed, or whether they
+        """Merge all claims into `addresses` and `problems`, and return True when the addresses changed, or whether they
         are all.
         """
         config, registry = self._config, self._registry
@@ -245,7 +263,7 @@ def sources_of(
     environment: Mapping[str, str],
     resolve: Resolve = system_resolver,
 ) -> tuple[Source, ...]:
-    """The configured sources that have to be polled (DNS, Kubernetes)."""
+    """Return the configured sources that have to be polled (DNS, Kubernetes)."""
     sources: list[Source] = []
     if config.dns is not None:
         sources.append(DnsSource(config.dns, resolve))

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
-from selfhosted.discovery.observer import Conflict, DiscoveryObserver, Result
+from selfhosted.discovery.discovery import Conflict, DiscoveryObserver, Result
 from selfhosted.replica import Source as SourceName
 
 

@@ -25,7 +25,7 @@ _NO_SUCH: Final = frozenset(
 
 
 async def system_resolver(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """Resolves a host with the system's resolver. Raises OSError."""
+    """Resolve a host with the system's resolver. Raises OSError."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
@@ -66,7 +66,7 @@ class DnsSource:
 
 
 def found_in(config: DnsConfig, answer: Sequence[tuple[Any, ...]]) -> SourceResult:
-    """The replicas in a resolver's answer, each address once; addresses that no engine can have are reported as
+    """Return the replicas in a resolver's answer, each address once; addresses that no engine can have are reported as
     unusable.
     """
     addresses: set[IPv4Address | IPv6Address] = set()
@@ -94,5 +94,5 @@ def found_in(config: DnsConfig, answer: Sequence[tuple[Any, ...]]) -> SourceResu
 
 
 def name_of(address: IPv4Address | IPv6Address) -> str:
-    """The replica name of an address, the same in every process: 10.0.0.7, or fd00-0000-…-0007."""
+    """Return the replica name of an address, the same in every process: 10.0.0.7, or fd00-0000-…-0007."""
     return address.exploded.replace(":", "-")

@@ -275,7 +275,7 @@ def _port_of(wanted: int | str, ports: Sequence[_Port] | None) -> int | None:
 
 
 def _shortened(pod: str) -> str:
-    """The pod's name, the end of one longer than 64 characters replaced by a digest."""
+    """Return the pod's name, the end of one longer than 64 characters replaced by a digest."""
     if len(pod) <= _NAME_CHARS:
         return pod
     return f"{pod[: _NAME_CHARS - _DIGEST_CHARS - 1]}-{hashlib.sha256(pod.encode()).hexdigest()[:_DIGEST_CHARS]}"

@@ -4,6 +4,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from selfhosted.config import PoolConfig
+from selfhosted.registry.registry import Registry
 from selfhosted.replica import Source as SourceName
 
 LOOK_S: Final = 5.0
@@ -46,5 +48,21 @@ class Source(Protocol):
         ...
 
     async def fetch(self) -> SourceResult:
-        """The replicas that exist now. Raises SourceFailed."""
+        """Return the replicas that exist now. Raises SourceFailed."""
         ...
+
+
+def registered(registry: Registry, pool: str) -> tuple[DiscoveredReplica, ...]:
+    """Return the pool's registrations that have not expired, as this process last read them."""
+    return tuple(
+        DiscoveredReplica(name=each.name, url=each.url, draining=each.draining, version=each.version)
+        for each in registry.registered(pool)
+    )
+
+
+def configured(config: PoolConfig) -> tuple[DiscoveredReplica, ...]:
+    """Return the replicas listed in the pool's configuration."""
+    return tuple(
+        DiscoveredReplica(name=replica.name, url=replica.url, version=replica.version or "")
+        for replica in config.replicas
+    )

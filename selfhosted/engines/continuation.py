@@ -1,4 +1,4 @@
-"""How an engine goes on with an answer that another one began: the request with what was said as its assistant's last words.
+"""Continuation by an engine of an answer that another one began: the request with what was said as its assistant's last words.
 
 vLLM, SGLang and llama.cpp read `continue_final_message`, and then complete the last message rather than answer it. vLLM and
 llama.cpp refuse it beside their default of `add_generation_prompt`; llama.cpp before May 2026 knows neither name and
@@ -38,12 +38,12 @@ _UNSAID: Final = frozenset({b"false", b"0", b"[]", b'""'})
 
 
 def goes_on(kind: DeploymentKind, request: ChatRequest) -> bool:
-    """True for an engine that completes an answer which another one began."""
+    """Return True for an engine that completes an answer which another one began."""
     return kind in _ENGINES or (completes_whole_text(request) and kind in OWN_ENGINES)
 
 
 def can_be_continued(request: ChatRequest) -> bool:
-    """True for a request whose answer, as long as it is nothing but text, an engine can go on with."""
+    """Return True for a request whose answer, as long as it is nothing but text, an engine can go on with."""
     fields = request.fields if request.for_text is None else {**request.fields, **request.for_text}
     return (
         request.operation == "chat"
@@ -60,12 +60,12 @@ def can_be_continued(request: ChatRequest) -> bool:
 
 
 def completes_whole_text(request: ChatRequest) -> bool:
-    """True where an engine is given the text itself, and so loses none of its blanks."""
+    """Return whether an engine is given the text itself, and so loses none of its blanks."""
     return request.for_text is not None
 
 
 def continued(request: ChatRequest, said: str, left_tokens: int | None) -> ChatRequest:
-    """The request that asks for the rest of an answer whose beginning is `said`, of at most `left_tokens` tokens where
+    """Return the request that asks for the rest of an answer whose beginning is `said`, of at most `left_tokens` tokens where
     that is known. With nothing said it is asked for the whole.
     """
     longest = {} if left_tokens is None else {"max_output_tokens": left_tokens}
@@ -86,7 +86,7 @@ def continued(request: ChatRequest, said: str, left_tokens: int | None) -> ChatR
 
 
 def stops_of(request: ChatRequest) -> tuple[str, ...]:
-    """The texts at which the answer is to end; empty where none is given, or none can be read."""
+    """Return the texts at which the answer is to end; empty where none is given, or none can be read."""
     raw = request.fields.get("stop")
     try:
         given: Any = None if raw is None else msgspec.json.decode(raw)
@@ -97,7 +97,7 @@ def stops_of(request: ChatRequest) -> tuple[str, ...]:
 
 
 def _with_answer(fields: Mapping[str, msgspec.Raw], said: str) -> dict[str, msgspec.Raw]:
-    """The fields with one more message at the end; the others are copied as they came."""
+    """Return the fields with one more message at the end; the others are copied as they came."""
     if "messages" not in fields:
         return dict(fields)
     answer = msgspec.json.encode({"role": "assistant", "content": said})
@@ -106,14 +106,14 @@ def _with_answer(fields: Mapping[str, msgspec.Raw], said: str) -> dict[str, msgs
 
 
 def _longer_text(prompt: msgspec.Raw, said: str) -> msgspec.Raw:
-    """A prompt that is one text, or a list of one."""
+    """Return a prompt that is one text, or a list of one."""
     given = msgspec.json.decode(prompt)
     (text,) = given if isinstance(given, list) else [given]
     return msgspec.Raw(msgspec.json.encode(f"{text}{said}"))
 
 
 def _shortened(fields: Mapping[str, msgspec.Raw], left_tokens: int | None) -> dict[str, msgspec.Raw]:
-    """The fields with the lengths that they name cut to what is left."""
+    """Return the fields with the lengths that they name cut to what is left."""
     if left_tokens is None:
         return dict(fields)
     left = msgspec.Raw(b"%d" % left_tokens)

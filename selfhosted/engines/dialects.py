@@ -69,12 +69,12 @@ class _Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_stats(kind: DeploymentKind, page: bytes, at: float) -> EngineStats:
-    """The statistics of a metrics page. Raises StatsUnreadable."""
+    """Return the statistics of a metrics page. Raises StatsUnreadable."""
     return read_page(kind, page, at).stats
 
 
 def read_page(kind: DeploymentKind, page: bytes, at: float) -> Reading:
-    """The parsed metrics page of an engine of this kind. Raises StatsUnreadable."""
+    """Return the parsed metrics page of an engine of this kind. Raises StatsUnreadable."""
     dialect = _DIALECTS.get(kind)
     if dialect is None:
         raise StatsUnreadable(f"nothing is known of how {kind} tells its statistics")
@@ -85,12 +85,12 @@ def read_page(kind: DeploymentKind, page: bytes, at: float) -> Reading:
 
 
 def usual_metrics_path(kind: DeploymentKind) -> str:
-    """The default path of the Prometheus page: TensorRT-LLM's server has JSON at the usual `/metrics`."""
+    """Return the default path of the Prometheus page: TensorRT-LLM's server has JSON at the usual `/metrics`."""
     return "/prometheus/metrics" if kind == "tensorrt-llm" else "/metrics"
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU exporter tells of a replica's GPUs; a field is None when unknown."""
+    """A GPU exporter's reading of a replica's GPUs; a field is None when unknown."""
 
     memory: float | None = None
     """Fraction of the memory in use, 0 to 1: (used + reserved) / (used + reserved + free)."""
@@ -99,7 +99,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_gpus(page: bytes, replica: str) -> GpuReading:
-    """Parses a DCGM exporter's page. Counts the replica's pod only, where the page labels pods."""
+    """Parse a DCGM exporter's page. Counts the replica's pod only, where the page labels pods."""
     try:
         series = _DCGM.read(page)
     except PageUnreadable:
@@ -136,7 +136,7 @@ def _average(values: list[float]) -> float | None:
 
 
 def _first(series: Series, names: Names) -> tuple[Sample, ...] | None:
-    """The samples of the first name that the page has. An invalid metric is not replaced by its older name."""
+    """Return the samples of the first name that the page has. An invalid metric is not replaced by its older name."""
     for name in names:
         if name in series:
             return series[name]
@@ -198,14 +198,14 @@ def _fraction(value: float | None) -> float | None:
 
 
 def _count(value: float | None, most: int) -> int | None:
-    """The value as an integer; None unless it is between 1 and `most`."""
+    """Return the value as an integer; None unless it is between 1 and `most`."""
     if value is None or not 1 <= value <= most:
         return None
     return round(value)
 
 
 def _number(text: str | None, most: int) -> int | None:
-    """The same for a label's text. Engines in Python write `None` there when they do not know."""
+    """Return the same for a label's text. Engines in Python write `None` there when they do not know."""
     if text is None or not text.isdecimal() or len(text) > len(str(most)):
         return None
     return _count(int(text), most)
@@ -255,7 +255,7 @@ _VLLM_READER: Final = PageReader(
 
 
 def _vllm(page: bytes, at: float) -> Reading:
-    """Parses vLLM's page. Data-parallel engines in one process have a series each: requests and caches add up, usage is
+    """Parse vLLM's page. Data-parallel engines in one process have a series each: requests and caches add up, usage is
     averaged.
     """
     series = _VLLM_READER.read(page)
@@ -308,7 +308,7 @@ def _vllm_adapters(samples: tuple[Sample, ...] | None) -> tuple[frozenset[str] |
 
 
 def _asleep(samples: tuple[Sample, ...] | None) -> bool:
-    """True when any engine of the process sleeps. Versions before 0.12 or so do not report it, and are taken to be
+    """Return whether any engine of the process sleeps. Versions before 0.12 or so do not report it, and are taken to be
     awake.
     """
     return any(
@@ -422,7 +422,7 @@ _TGI_READER: Final = PageReader((*_TGI_RUNNING, *_TGI_WAITING, _STARTED, *_TGI.n
 
 
 def _tgi(page: bytes, at: float) -> Reading:
-    """Parses TGI's page, which has neither cache usage nor hits, and before the first request no metrics at all."""
+    """Parse TGI's page, which has neither cache usage nor hits, and before the first request no metrics at all."""
     series = _TGI_READER.read(page)
     waiting = _requests(_total(series, _TGI_WAITING), "wait")
     # The batch size is first exported with the first batch; until then there is none.
@@ -466,7 +466,7 @@ _TRT_READER: Final = PageReader(
 
 
 def _trt(page: bytes, at: float) -> Reading:
-    """Parses any of TensorRT-LLM's three pages: `trtllm-serve`'s, the JSON of its earlier versions, and Triton's."""
+    """Parse any of TensorRT-LLM's three pages: `trtllm-serve`'s, the JSON of its earlier versions, and Triton's."""
     if page.startswith(b"["):
         return Reading(stats=_trt_json(page, at))
     series = _TRT_READER.read(page)
@@ -489,7 +489,7 @@ def _trtllm_serve(series: Series, at: float) -> EngineStats:
 
 
 def _triton(series: Series, at: float) -> EngineStats:
-    """Parses Triton's metrics. `active` counts all requests that the engine holds, `scheduled` those that it works on;
+    """Parse Triton's metrics. `active` counts all requests that the engine holds, `scheduled` those that it works on;
     older versions do not report `waiting`, which is their difference.
     """
     requests = _by_label(series.get(_TRITON_REQUESTS), "request_type")
@@ -515,7 +515,7 @@ def _triton(series: Series, at: float) -> EngineStats:
 
 
 def _by_label(samples: tuple[Sample, ...] | None, label: str) -> Mapping[str, float]:
-    """Sums over the models that Triton runs, by the label's value."""
+    """Sum over the models that Triton runs, by the label's value."""
     sums: dict[str, float] = {}
     for sample in samples or ():
         kind = sample.labels().get(label, "")
@@ -540,7 +540,7 @@ _ITERATIONS: Final = msgspec.json.Decoder(list[_IterationJson])
 
 
 def _trt_json(page: bytes, at: float) -> EngineStats:
-    """Parses the JSON list of iterations since the last request for it: only the last entry is current, and an empty
+    """Parse the JSON list of iterations since the last request for it: only the last entry is current, and an empty
     list means unknown.
     """
     try:
@@ -593,7 +593,7 @@ _LLAMA_READER: Final = PageReader(
 
 
 def _llama(page: bytes, at: float) -> Reading:
-    """Parses llama.cpp's page. Its prompt tokens leave out cached ones, and it has no histograms: decoding time is a
+    """Parse llama.cpp's page. Its prompt tokens leave out cached ones, and it has no histograms: decoding time is a
     sum.
     """
     series = _LLAMA_READER.read(page)
@@ -636,7 +636,7 @@ class Slots(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_slots(body: bytes) -> Slots:
-    """Parses the body of /props; fields are None where it is invalid."""
+    """Parse the body of /props; fields are None where it is invalid."""
     try:
         props = _PROPS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

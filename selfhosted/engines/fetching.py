@@ -1,4 +1,4 @@
-"""What it is to fetch an engine's small page, whoever does it."""
+"""The interfaces for fetching an engine's small page."""
 
 from typing import Literal, Protocol
 
@@ -29,6 +29,6 @@ class Fetch(Protocol):
 
 
 class Post(Protocol):
-    """What posts a JSON body to an engine. Raises FetchFailed."""
+    """The posting of a JSON body to an engine. Raises FetchFailed."""
 
     async def post(self, url: str, body: bytes, *, timeout_s: float, max_bytes: int) -> Fetched: ...

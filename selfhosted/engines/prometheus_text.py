@@ -37,7 +37,7 @@ class Sample(msgspec.Struct, frozen=True):
     value: float
 
     def labels(self) -> dict[str, str]:
-        """The labels, unescaped. Malformed ones are left out."""
+        """Return the labels, unescaped. Malformed ones are left out."""
         found = {}
         for name, value in _LABEL.findall(self.raw_labels):
             text = value.decode(errors="replace")
@@ -75,7 +75,7 @@ class PageReader:
 
 
 def _note(found: dict[bytes, dict[bytes, float] | None], name: bytes, rest: bytes) -> None:
-    """Adds a series to its metric, or makes the whole metric unknown."""
+    """Add a series to its metric, or make the whole metric unknown."""
     series = found.setdefault(name, {})
     if series is None:
         return
@@ -92,7 +92,7 @@ def _note(found: dict[bytes, dict[bytes, float] | None], name: bytes, rest: byte
 
 
 def sound(text: bytes) -> float | None:
-    """The value as a float; None unless it is finite, not negative and at most `MAX_VALUE`."""
+    """Return the value as a float; None unless it is finite, not negative and at most `MAX_VALUE`."""
     # Python reads digits with underscores between them; the format has none.
     if b"_" in text:
         return None

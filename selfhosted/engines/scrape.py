@@ -13,7 +13,7 @@ _CONTENT_ENCODING: Final = "content-encoding"
 
 
 def engine_session() -> aiohttp.ClientSession:
-    """An HTTP session for probes and scrapes: no cookies, nothing from the environment, and no decompression, so no
+    """Return an HTTP session for probes and scrapes: no cookies, nothing from the environment, and no decompression, so no
     gzip bomb.
     """
     return aiohttp.ClientSession(
@@ -42,7 +42,7 @@ class HttpFetch:
         )
 
     async def post(self, url: str, body: bytes, *, timeout_s: float, max_bytes: int) -> Fetched:
-        """Posts a JSON body. Raises FetchFailed."""
+        """Post a JSON body. Raises FetchFailed."""
         headers = {**self._keyed, "accept": "application/json", "content-type": "application/json"}
         return await self._with_timeout(timeout_s, "POST", url, max_bytes, headers, body)
 

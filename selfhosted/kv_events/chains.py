@@ -94,17 +94,17 @@ class Chains:
         return len(self._nodes)
 
     def held(self, replica: str) -> int:
-        """Number of engine blocks known to be cached there."""
+        """Return the number of engine blocks known to be cached there."""
         found = self._replicas.get(replica)
         return len(found.names) if found else 0
 
     def credited(self, replica: str) -> set[int]:
-        """Mapped texts that the engine holds."""
+        """Return the mapped texts that the engine holds."""
         found = self._replicas.get(replica)
         return {text for name in found.reached for text in self._nodes[name].texts} if found else set()
 
     def knows(self, texts: Sequence[int]) -> bool:
-        """True when all but the last few texts are mapped, so that this prompt would teach nothing."""
+        """Return whether all but the last few texts are mapped, so that this prompt would teach nothing."""
         for text in texts[-2:]:
             if text in self._texts:
                 if len(self._used) < _MOST_USED:
@@ -113,7 +113,7 @@ class Chains:
         return not texts
 
     def adopt(self, replicas: Collection[str]) -> None:
-        """Replaces the pool's members."""
+        """Replace the pool's members."""
         for gone in self._replicas.keys() - set(replicas):
             self.forget(gone)
             del self._replicas[gone]
@@ -123,7 +123,7 @@ class Chains:
             self._trim(name, 0)
 
     def apply(self, replica: str, event: Event) -> None:
-        """Applies an event of the replica's engine."""
+        """Apply an event of the replica's engine."""
         held = self._replicas.get(replica)
         if held is None:
             return
@@ -137,14 +137,14 @@ class Chains:
             self.cleared(replica)
 
     def cleared(self, replica: str) -> None:
-        """Handles an empty cache: drops the known blocks and the inferred ones."""
+        """Handle an empty cache: drop the known blocks and the inferred ones."""
         held = self._replicas.get(replica)
         if held is not None:
             self._empty(held)
         self._index.clear(replica)
 
     def forget(self, replica: str) -> None:
-        """Drops the blocks that the engine reported, after something was missed. The inferred ones stay."""
+        """Drop the blocks that the engine reported, after something was missed. The inferred ones stay."""
         held = self._replicas.get(replica)
         if held is not None:
             self._index.remove(replica, self.credited(replica))
@@ -160,7 +160,7 @@ class Chains:
         adapter: str | None = None,
         salt: str | None = None,
     ) -> int:
-        """Maps a prompt that this replica has just served. `ends` are the approximate numbers of tokens up to the end
+        """Map a prompt that this replica has just served. `ends` are the approximate numbers of tokens up to the end
         of each text block. Maps only to engine blocks that the engine reported. Returns how many texts were mapped.
         """
         held = self._replicas.get(replica)
@@ -204,7 +204,7 @@ class Chains:
         self._store_reached(replica, reached)
 
     def _reach(self, held: _ReplicaBlocks, name: int) -> list[int]:
-        """The node and its descendants that are now reached, in the chain's order."""
+        """Return the node and its descendants that are now reached, in the chain's order."""
         found: list[int] = []
         todo = [name]
         while todo:
@@ -234,7 +234,7 @@ class Chains:
             self._index.remove(replica, gone)
 
     def _store_reached(self, replica: str, reached: Sequence[int]) -> None:
-        """Stores reached texts in the index, always from the prompt's beginning: otherwise it would evict the beginning
+        """Store reached texts in the index, always from the prompt's beginning: otherwise it would evict the beginning
         first.
         """
         heard: set[int] = set()
@@ -266,7 +266,7 @@ class Chains:
         return chain
 
     def _map(self, text: int, chain: Sequence[int], depth: int) -> int:
-        """Maps the text to the chain's block of this depth, or to an earlier one where it was mapped differently
+        """Map the text to the chain's block of this depth, or to an earlier one where it was mapped differently
         before. Returns the depth.
         """
         before = self._texts.get(text)
@@ -288,7 +288,7 @@ class Chains:
         return depth
 
     def _common_depth(self, name: int, chain: Sequence[int]) -> int:
-        """Number of the chain's blocks on the path to this node."""
+        """Return the number of the chain's blocks on the path to this node."""
         while name != ROOT:
             node = self._nodes[name]
             if node.depth <= len(chain) and chain[node.depth - 1] == name:
@@ -305,7 +305,7 @@ class Chains:
         self._prune(name)
 
     def _prune(self, name: int) -> None:
-        """Removes a node without texts or children, and then those before it that led only to it."""
+        """Remove a node without texts or children, and then those before it that led only to it."""
         while name != ROOT:
             node = self._nodes[name]
             if node.texts or node.children:

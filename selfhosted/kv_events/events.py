@@ -10,7 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from selfhosted.kv_events.kv_event_errors import Unreadable
+
+class Unreadable(Exception):
+    """A message is malformed and is rejected as a whole."""
+
 
 SEQUENCE_BYTES: Final = 8
 END: Final = (-1).to_bytes(SEQUENCE_BYTES, "big", signed=True)
@@ -115,14 +118,14 @@ _anything: Final = msgspec.msgpack.Decoder()
 
 
 def read_message(frames: Sequence[bytes]) -> Message:
-    """Parses the frames of a message, or those of a replay's answer after their empty one. Raises Unreadable."""
+    """Parse the frames of a message, or those of a replay's answer after their empty one. Raises Unreadable."""
     if len(frames) not in {_FRAMES, _FRAMES - 1} or len(frames[-2]) != SEQUENCE_BYTES:
         raise Unreadable("no message of three frames with a sequence number")
     return Message(int.from_bytes(frames[-2], "big"), frames[-1])
 
 
 def read_batch(payload: bytes) -> Batch:
-    """Decodes a batch of events. Raises Unreadable."""
+    """Decode a batch of events. Raises Unreadable."""
     try:
         batch = _batches.decode(payload)
         read = [_parse_event(bytes(raw)) for raw in batch.events]
@@ -133,7 +136,7 @@ def read_batch(payload: bytes) -> Batch:
 
 
 def pieces(events: Iterable[Event], most: int) -> Iterator[Event]:
-    """Splits events so that none has more than `most` blocks."""
+    """Split events so that none has more than `most` blocks."""
     for event in events:
         if not isinstance(event, BlocksStored) or len(event.hashes) <= most:
             yield event
@@ -196,7 +199,7 @@ def _event_name(raw: bytes) -> str | None:
 
 
 def _short_hash(block_hash: bytes | int) -> int:
-    """The hash shortened to 64 bits. Hashes are uniformly distributed, so any 64 bits will do."""
+    """Return the hash shortened to 64 bits. Hashes are uniformly distributed, so any 64 bits will do."""
     if isinstance(block_hash, int):
         return block_hash & _MASK
     return int.from_bytes(block_hash[:_HASH_BYTES], "big")

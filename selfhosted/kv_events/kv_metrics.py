@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
-from selfhosted.kv_events.following import KvObserver, KvResult
+from selfhosted.kv_events.subscriber import KvObserver, KvResult
 
 
 class KvMetrics(KvObserver):

@@ -19,8 +19,8 @@ import msgspec
 
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.kv_events.chains import ChainLimits, Chains
-from selfhosted.kv_events.following import Follower, KvObserver, KvResult, KvState
 from selfhosted.kv_events.sampling import Sample, SampleLimits, SampleResult, Sampling, Tokenize
+from selfhosted.kv_events.subscriber import Follower, KvObserver, KvResult, KvState
 from selfhosted.replica import Address
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ Port = int | str
 
 
 def port_of(rule: Port, address: int) -> int:
-    """The port that the rule gives for a replica whose own port is `address`."""
+    """Return the port that the rule gives for a replica whose own port is `address`."""
     return rule if isinstance(rule, int) else address + int(rule.removeprefix("+"))
 
 
@@ -102,7 +102,7 @@ class KvEvents:
         self._absent = False
 
     def adopt(self, addresses: Iterable[Address]) -> None:
-        """Replaces the pool's members. A changed address means another engine."""
+        """Replace the pool's members. A changed address means another engine."""
         found = {each.name: self._place_of(each.url) for each in addresses}
         places = dict(sorted(found.items())[: self._limits.most_replicas])
         times = Counter(places.values())
@@ -127,7 +127,7 @@ class KvEvents:
         return _Place(parts.hostname or "", port_of(self._port, own), replay)
 
     def restarted(self, name: str) -> None:
-        """Empties what is known of a replica whose process was replaced: its cache is empty."""
+        """Empty what is known of a replica whose process was replaced: its cache is empty."""
         self.chains.cleared(name)
 
     def offer(self, sample: Sample) -> None:
@@ -143,7 +143,7 @@ class KvEvents:
         return told | {name: KvState(state="absent", why=why) for name, why in self._passed_over.items()}
 
     async def run(self) -> None:
-        """Subscribes until it is cancelled; returns at once without pyzmq."""
+        """Subscribe until it is cancelled; returns at once without pyzmq."""
         try:
             import zmq.asyncio  # noqa: PLC0415 - an extra that need not be there
         except ImportError:
@@ -164,7 +164,7 @@ class KvEvents:
             self._context.destroy(linger=0)
 
     async def _rearrange(self) -> None:
-        """Starts and stops tasks so that each follower has one; a replica that left and came again has another
+        """Start and stop tasks so that each follower has one; a replica that left and came again has another
         follower.
         """
         followers = {id(follower): (place, follower) for place, follower in self._followers.values()}
@@ -187,7 +187,7 @@ class KvEvents:
             await self._sleep(self._limits.again_s)
 
     async def _listen_once(self, place: _Place, follower: Follower) -> None:
-        """Reads until the connection is lost. Then the socket is closed with the messages in it, which are the old
+        """Read until the connection is lost. Then the socket is closed with the messages in it, which are the old
         engine's.
         """
         import zmq  # noqa: PLC0415 - see `run`
@@ -231,7 +231,7 @@ class KvEvents:
             socket.close(linger=0)
 
     async def replay(self, host: str, port: int, start: int) -> AsyncGenerator[Sequence[bytes], None]:
-        """Yields the messages that the engine remembers, from a number on."""
+        """Yield the messages that the engine remembers, from a number on."""
         import zmq  # noqa: PLC0415 - see `run`
 
         with self._socket(zmq.DEALER, self._limits.replayed) as socket:

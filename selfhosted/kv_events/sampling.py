@@ -47,7 +47,7 @@ class Tokenize(Protocol):
     """Function that tokenizes a prompt at an engine."""
 
     async def __call__(self, url: str, body: bytes) -> Sequence[int]:
-        """The prompt's token ids. Raises TokenizeFailed."""
+        """Return the prompt's token ids. Raises TokenizeFailed."""
         ...
 
 

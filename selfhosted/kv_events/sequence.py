@@ -30,10 +30,10 @@ class Sequence:
         return "next" if number == self.wanted else "gap"
 
     def taken(self, number: int) -> None:
-        """Marks everything up to this number as applied."""
+        """Mark everything up to this number as applied."""
         self.wanted = number + 1
 
     def restarted(self) -> None:
-        """Resets both positions: the next message may be another engine's."""
+        """Reset both positions: the next message may be another engine's."""
         self._live = None
         self.wanted = 0

@@ -87,7 +87,7 @@ class Break(msgspec.Struct, frozen=True):
 
 
 def shape_of(text: bytes, key: bytes) -> PrefixShape:
-    """Computes the shape of a text. Pure, and bounded: a few hundred microseconds, whatever the text."""
+    """Compute the shape of a text. Pure, and bounded: a few hundred microseconds, whatever the text."""
     looked = text[:LOOKED_BYTES]
     skeleton = bytearray()
     starts, lengths, hashes, kinds = array("I"), array("I"), array("Q"), bytearray()
@@ -123,7 +123,7 @@ def shape_of(text: bytes, key: bytes) -> PrefixShape:
 
 
 def masked_break(before: PrefixShape, now: PrefixShape) -> Break | None:
-    """Compares two prefixes of one skeleton. None when they do not differ in the masked part."""
+    """Compare two prefixes of one skeleton. None when they do not differ in the masked part."""
     differing = [at for at, (old, new) in enumerate(zip(before.hashes, now.hashes, strict=False)) if old != new]
     if not differing:
         return None
@@ -136,7 +136,7 @@ def masked_break(before: PrefixShape, now: PrefixShape) -> Break | None:
 
 
 def other_break(before: PrefixShape, now: PrefixShape) -> Break | None:
-    """Compares two prefixes that differ in something that no mask recognises. None when they are unrelated.
+    """Compare two prefixes that differ in something that no mask recognises. None when they are unrelated.
 
     They are related when most of the longer one is in both, and not only before the difference.
     """

@@ -63,7 +63,7 @@ class PrefixStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None] = lambda: None) -> None:
-        """Adds the deltas in one transaction. `committing` is called just before the commit, after which it may be
+        """Add the deltas in one transaction. `committing` is called just before the commit, after which it may be
         unknown whether they were written.
         """
         # Of two processes neither waits for a row of the other's while it holds one that the other waits for.
@@ -108,16 +108,16 @@ class PrefixStore:
         return _totals([dict(row) for row in rows])
 
     async def prune(self, before_us: int) -> None:
-        """Deletes the rows of days before `before_us`."""
+        """Delete the rows of days before `before_us`."""
         async with self._engine.begin() as connection:
             await connection.execute(delete(_table).where(_table.c.day_us < before_us))
 
 
 class HabitSink(Protocol):
-    """Where a process hands its counts over: the store itself, or a way to it."""
+    """The receiver of a process's counts: the store itself, or a way to it."""
 
     async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None] = ...) -> None:
-        """Adds the deltas to the table, all or none. `committing` is called before the moment from which it may be
+        """Add the deltas to the table, all or none. `committing` is called before the moment from which it may be
         unknown whether they were. Raises an OSError, TimeoutError or SQLAlchemyError.
         """
         ...
@@ -146,7 +146,7 @@ class PrefixWriter:
         self._logged_failure: str | None = None
 
     async def run(self) -> None:
-        """Runs until it is cancelled; `aclose` then hands over the rest."""
+        """Run until it is cancelled; `aclose` then hands over the rest."""
         loop = asyncio.get_running_loop()
         flushed = loop.time()
         pause_s = self._look_s
@@ -210,14 +210,14 @@ class PrefixWriter:
         return True
 
     def _log_once(self, failure: str) -> None:
-        """Logs each kind of failure once, until a write succeeds."""
+        """Log each kind of failure once, until a write succeeds."""
         if failure != self._logged_failure:
             self._logged_failure = failure
             _log.warning("how prompts begin is not written to the database for now (%s)", failure)
 
 
 async def keep_pruned(store: PrefixStore, *, every_s: float = _PRUNE_S, now_us: Callable[[], int] = wall_us) -> None:
-    """Deletes rows that are older than `KEPT_DAYS`, now and then until it is cancelled."""
+    """Delete rows that are older than `KEPT_DAYS`, now and then until it is cancelled."""
     while True:
         today_us = now_us() // DAY_US * DAY_US
         try:
@@ -233,7 +233,7 @@ def _row_key(delta: HabitDelta) -> tuple[int, str, str, str]:
 
 
 def _smaller_break(excluded: Any) -> ColumnElement[int]:
-    """SQL expression of the smaller first break, of the rows that have a break at all."""
+    """Return the SQL expression of the smaller first break, of the rows that have a break at all."""
     mine, other = _table.c.first_break_tokens, excluded.first_break_tokens
     return case((_table.c.broken == 0, other), (excluded.broken == 0, mine), (mine < other, mine), else_=other)
 

@@ -171,7 +171,7 @@ class PrefixTracker:
         prompt_tokens: int,
         prompt_bytes: int = 0,
     ) -> None:
-        """Counts a request whose system prompt and tools are `beginning`. `prompt_bytes`, the length of the whole
+        """Count a request whose system prompt and tools are `beginning`. `prompt_bytes`, the length of the whole
         rendered prompt, gives the bytes of a token; four are assumed without it.
         """
         if not beginning:
@@ -211,7 +211,7 @@ class PrefixTracker:
         return len(self._waiting)
 
     def take(self, *, everything: bool = False) -> tuple[HabitDelta, ...]:
-        """Takes the counts since the last call. Families with few requests are held back unless `everything`."""
+        """Take the counts since the last call. Families with few requests are held back unless `everything`."""
         for name, key in self._keys.items():
             for family in key.families.values():
                 if family.sums.requests and (everything or self._is_named(key, family)):
@@ -221,7 +221,7 @@ class PrefixTracker:
         return taken
 
     def put_back(self, deltas: Iterable[HabitDelta]) -> None:
-        """Adds deltas again that were surely not written."""
+        """Add deltas again that were surely not written."""
         for delta in deltas:
             row = (delta.day_us, delta.organisation_id, delta.team_id, delta.target_id, delta.skeleton)
             self._add(row, delta)
@@ -298,7 +298,7 @@ class PrefixTracker:
         return family, None
 
     def _is_named(self, key: _Key, family: _Family) -> bool:
-        """True when the family has a row of its own today."""
+        """Return whether the family has a row of its own today."""
         day_us = self._today_us()
         if key.day_us != day_us:
             key.day_us, key.named = day_us, set()

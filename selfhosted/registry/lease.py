@@ -46,11 +46,11 @@ class Lease:
         self._until: dict[str, float] = {}
 
     def held(self, pool: str) -> bool:
-        """True while this process holds the pool's lease."""
+        """Return whether this process holds the pool's lease."""
         return self._clock() < self._until.get(pool, float("-inf"))
 
     async def run(self) -> None:
-        """Takes and prolongs leases until it is cancelled."""
+        """Take and prolong leases until it is cancelled."""
         while True:
             try:
                 await self.step()
@@ -59,7 +59,7 @@ class Lease:
             await asyncio.sleep(self._lease_s / 10)
 
     async def step(self) -> None:
-        """Takes or prolongs the due leases of all pools. Database errors are swallowed: the leases then run out."""
+        """Take or prolong the due leases of all pools. Database errors are swallowed: the leases then run out."""
         for pool in self._pools:
             if not self._is_due(pool):
                 continue
@@ -89,7 +89,7 @@ class Lease:
         return not self._is_held_elsewhere(self._registry.target(pool))
 
     def _is_held_elsewhere(self, wish: ScaleTarget | None) -> bool:
-        """True when another process held the lease at the registry's last read; asking the database each time would
+        """Return whether another process held the lease at the registry's last read; asking the database each time would
         make every process write.
         """
         if wish is None or wish.holder == self.holder:

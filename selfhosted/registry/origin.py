@@ -21,7 +21,7 @@ class OriginOutside(OriginRefused):
 
 
 def checked_origin(url: str, networks: Sequence[str]) -> str:
-    """The address in canonical form, `http(s)://ip:port`. Raises OriginRefused."""
+    """Return the address in canonical form, `http(s)://ip:port`. Raises OriginRefused."""
     parts, port = _parts(url)
     address = _address(parts.hostname or "")
     if not any(address in ip_network(network) for network in networks):
@@ -30,7 +30,7 @@ def checked_origin(url: str, networks: Sequence[str]) -> str:
 
 
 def origin(scheme: str, address: IPv4Address | IPv6Address, port: int) -> str:
-    """The URL of an address and port: `http://10.0.0.7:8000`, `http://[fd00::7]:8000`."""
+    """Return the URL of an address and port: `http://10.0.0.7:8000`, `http://[fd00::7]:8000`."""
     host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - the version's own number
     return f"{scheme}://{host}:{port}"
 
@@ -67,7 +67,7 @@ def _address(host: str) -> IPv4Address | IPv6Address:
 
 
 def _is_link_local(address: IPv4Address | IPv6Address) -> bool:
-    """True for a link-local address, also one that NAT64 or 6to4 gateways would translate to."""
+    """Return True for a link-local address, also one that NAT64 or 6to4 gateways would translate to."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return IPv4Address(address.packed[-4:]).is_link_local

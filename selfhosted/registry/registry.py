@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from selfhosted.config import PoolConfig, SharedGpusConfig
+from selfhosted.model_swap.swap_state import SharedTold, SleepTold, read
+from selfhosted.model_swap.turns import Turns, is_step, opens_in_s, pays, rests, takes_s
 from selfhosted.registry.origin import OriginRefused, checked_origin
 from selfhosted.registry.store import DATABASE_FAILS, Registration, RegistryStore, ScaleTarget, SharedState
 from selfhosted.rollouts.versions import Rollout
-from selfhosted.sleeping.told import SharedTold, SleepTold, read
-from selfhosted.sleeping.turns import Turns, is_step, opens_in_s, pays, rests, takes_s
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
@@ -76,13 +76,13 @@ class Registry:
         return self._read_at is not None
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Adds a callback that is called after the first read, and after registrations, drain orders or rollouts
+        """Add a callback that is called after the first read, and after registrations, drain orders or rollouts
         changed.
         """
         self._changed.append(changed)
 
     def registered(self, pool: str) -> tuple[Registration, ...]:
-        """The pool's registrations that have not expired, sorted by name."""
+        """Return the pool's registrations that have not expired, sorted by name."""
         return self._registered.get(pool, ())
 
     def ordered(self, pool: str) -> frozenset[str]:
@@ -94,35 +94,35 @@ class Registry:
         return self._refused.get(pool, ())
 
     def target(self, pool: str) -> ScaleTarget | None:
-        """The pool's desired size and lease; None when no process has ever held the lease."""
+        """Return the pool's desired size and lease; None when no process has ever held the lease."""
         return self._targets.get(pool)
 
     def wish(self, part: str) -> ScaleTarget | None:
-        """What the autoscaler decided for a pool, or a part of one; None where nothing scales it any more, whatever was decided before."""
+        """Return the autoscaler's decision for a pool, or a part of one; None where nothing scales it any more, whatever was decided before."""
         return self.target(part) if part in self._scaled else None
 
     def rollout(self, pool: str) -> Rollout | None:
-        """The rollout of the pool's model; None when no step was ever taken."""
+        """Return the rollout of the pool's model; None when no step was ever taken."""
         return self._rollouts.get(pool)
 
     def turns(self, group: str) -> Turns | None:
-        """Whose turn it is on GPUs that pools share, as read last; None before it was ever decided."""
+        """Return whose turn it is on GPUs that pools share, as read last; None before it was ever decided."""
         return self._turns.get(group)
 
     def rests(self, pool: str) -> bool:
-        """True while the pool takes nothing new, because another one has the GPUs that they share. While the database was never read
+        """Return whether the pool takes nothing new, because another one has the GPUs that they share. While the database was never read
         nobody knows, and whoever is awake serves.
         """
         group = self._group_of.get(pool)
         return group is not None and self.read and rests(self._turns.get(group), pool)
 
     def pays(self, pool: str) -> bool:
-        """False while the GPUs of the pool's engines are another pool's."""
+        """Return False while the GPUs of the pool's engines are another pool's."""
         group = self._group_of.get(pool)
         return group is None or pays(self._turns.get(group)) == pool
 
     def shared(self, pool: str) -> SharedTold | None:
-        """The GPUs that the pool shares, and whose turn it is there; None where it shares none."""
+        """Return the GPUs that the pool shares, and whose turn it is there; None where it shares none."""
         group = self._group_of.get(pool)
         if group is None:
             return None
@@ -132,7 +132,7 @@ class Registry:
         return SharedTold(name=group, others=others, phase=turns.phase, awake=awake or None, next=turns.next or None)
 
     def sleep_told(self, pool: str) -> SleepTold | None:
-        """What processes are told of the pool's sleep; None where it has its GPUs for itself, or nobody knows."""
+        """Return what processes are told of the pool's sleep; None where it has its GPUs for itself, or nobody knows."""
         group = self._group_of.get(pool)
         if group is None or not self.read:
             return None
@@ -153,7 +153,7 @@ class Registry:
         )
 
     async def run(self) -> None:
-        """Reads every `every_s` seconds until it is cancelled."""
+        """Read every `every_s` seconds until it is cancelled."""
         while True:
             await asyncio.sleep(self._every_s)
             try:
@@ -162,7 +162,7 @@ class Registry:
                 _log.exception("looking for registrations failed; the next look follows")
 
     async def refresh(self) -> None:
-        """Reads the shared state once. On a database error the last state is kept, and `problem` is set."""
+        """Read the shared state once. On a database error the last state is kept, and `problem` is set."""
         began = self._clock()
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -194,7 +194,7 @@ class Registry:
                 changed()
 
     def _adopt_turns(self, stored: Mapping[str, str], now: float) -> None:
-        """A phase begins for this process when it reads of it."""
+        """Take over the stored turns. A phase begins for this process when it reads of it."""
         for group in self._shared:
             text, known = stored.get(group, ""), self._turns.get(group)
             if known is None or text != self._stored_turns.get(group, ""):
@@ -229,7 +229,7 @@ class Registry:
         return {pool: tuple(each) for pool, each in living.items()}, {pool: tuple(e) for pool, e in refused.items()}
 
     def _set_problem(self, problem: str) -> None:
-        """Sets `problem`, and logs changes of it only."""
+        """Set `problem`, and log changes of it only."""
         if problem and not self.problem:
             _log.warning("the fleet's shared state cannot be read: %s", problem)
         elif self.problem and not problem:

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
-from selfhosted.registry.observer import HoursObserver
+from selfhosted.registry.uptime import HoursObserver
 
 
 class RegistryMetrics(HoursObserver):

@@ -79,7 +79,7 @@ class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     wishes: tuple[ScaleTarget, ...] = ()
     rollouts: tuple[Rollout, ...] = ()
     turns: Mapping[str, str] = {}
-    """What is stored of the turns of pools that share GPUs, by the name of the group, beside what other rows learnt."""
+    """The stored turns of pools that share GPUs, by the name of the group, beside what other rows learnt."""
 
 
 def _states_of(names: Collection[str]) -> Select[str, str]:
@@ -95,7 +95,7 @@ class RegistryStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def read(self, pools: Collection[str], more: Collection[str] = ()) -> SharedState:
-        """Reads the shared state of these pools. `more` are names of decisions that are no pool's: of GPUs that pools share, and of
+        """Read the shared state of these pools. `more` are names of decisions that are no pool's: of GPUs that pools share, and of
         parts of pools.
         """
         registered = select(
@@ -125,7 +125,7 @@ class RegistryStore:
     async def register(
         self, pool: str, name: str, *, url: str, instance: str, draining: bool, ttl_us: int, version: str = ""
     ) -> Entered:
-        """Registers the process under the name, or renews its registration. Raises NameTaken or PoolFull."""
+        """Register the process under the name, or renew its registration. Raises NameTaken or PoolFull."""
         place = (col(RegisteredReplica.pool) == pool, col(RegisteredReplica.name) == name)
         now = self._now()
         told = {"draining": draining, "version": version, "seen_us": now}
@@ -149,7 +149,7 @@ class RegistryStore:
         return "registered"
 
     async def leave(self, pool: str, name: str, instance: str) -> bool:
-        """Deletes the registration of this instance. Returns whether it existed; another instance of the same name
+        """Delete the registration of this instance. Returns whether it existed; another instance of the same name
         stays.
         """
         own = delete(RegisteredReplica).where(
@@ -182,7 +182,7 @@ class RegistryStore:
             return bool((await connection.execute(there)).rowcount)
 
     async def hold(self, pool: str, holder: str, lease_us: int) -> bool:
-        """Takes or prolongs the lease on a pool. Returns False when another process holds it."""
+        """Take or prolong the lease on a pool. Returns False when another process holds it."""
         now = self._now()
         until = now + literal(lease_us, BigInteger)
         free = or_(
@@ -217,7 +217,7 @@ class RegistryStore:
         return and_(or_(seen < now - limit, seen > now + limit))
 
     def _now(self) -> ColumnElement[int]:
-        """SQL expression of the database's clock in microseconds. Processes on SQLite share a machine, and use its
+        """Return the SQL expression of the database's clock in microseconds. Processes on SQLite share a machine, and use its
         clock.
         """
         if self._now_us is None and self._engine.dialect.name == "postgresql":

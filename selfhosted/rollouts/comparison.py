@@ -1,4 +1,4 @@
-"""How two versions compare: failures, latency and quality, each with an interval. Pure.
+"""A comparison of two versions: failures, latency and quality, each with an interval. Pure.
 
 Intervals of one version: Wilson's score interval for shares and for means of values from 0 to 1 (where it is rather too
 wide), and the distribution-free interval between two order statistics for percentiles. The interval of a difference is
@@ -19,7 +19,7 @@ LATENCY_QUANTILE: Final = 0.95
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the newest attempts that one version served."""
+    """The figures of the newest attempts that one version served."""
 
     attempts: int = 0
     failed: int = 0
@@ -70,7 +70,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share(hits: float, count: int, z: float) -> Estimate | None:
-    """A share, or a mean of values from 0 to 1 whose sum is `hits`, with Wilson's interval; None without any."""
+    """Return a share, or a mean of values from 0 to 1 whose sum is `hits`, with Wilson's interval; None without any."""
     if not count:
         return None
     mean = hits / count
@@ -84,7 +84,7 @@ def share(hits: float, count: int, z: float) -> Estimate | None:
 
 
 def percentile(ordered: Sequence[float], part: float, z: float) -> Estimate | None:
-    """A percentile of sorted values with its interval; None when there are too few for an upper bound."""
+    """Return a percentile of sorted values with its interval; None when there are too few for an upper bound."""
     count = len(ordered)
     middle, half = count * part, z * math.sqrt(count * part * (1 - part))
     first, last = math.floor(middle - half), math.ceil(middle + half)
@@ -95,7 +95,7 @@ def percentile(ordered: Sequence[float], part: float, z: float) -> Estimate | No
 
 
 def difference(stable: Estimate, candidate: Estimate, scale: float = 1.0) -> tuple[float, float]:
-    """The interval of the candidate's value less `scale` times the stable one's."""
+    """Return the interval of the candidate's value less `scale` times the stable one's."""
     middle = candidate.value - scale * stable.value
     below = math.hypot(candidate.value - candidate.low, scale * (stable.high - stable.value))
     above = math.hypot(candidate.high - candidate.value, scale * (stable.value - stable.low))

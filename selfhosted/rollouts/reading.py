@@ -63,7 +63,7 @@ class VersionedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """What is compared: of the stable versions together, and of the candidate."""
+    """The two sides of a comparison: the stable versions together, and the candidate."""
 
     stable: Sample
     candidate: Sample
@@ -78,7 +78,7 @@ class VersionReader:
         self._engine = engine
 
     async def samples(self, rollout: Rollout, targets: Collection[str], now_us: int) -> Samples:
-        """What the rollout's versions did since its last step, in the last 31 days at most. `targets` are all that its
+        """Return the samples of the rollout's versions since its last step, in the last 31 days at most. `targets` are all that its
         pool serves: the books know a pool only where its hours have a price.
         """
         since_us = max(rollout.since_us, now_us - _MOST_DAYS * DAY_US)
@@ -96,7 +96,7 @@ class VersionReader:
 
 
 def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[str, float]] = ()) -> Sample:
-    """The figures of one side. `verdicts` are pairs of a source and an adequacy from 0 to 1."""
+    """Return the figures of one side. `verdicts` are pairs of a source and an adequacy from 0 to 1."""
     streams = [each for each in attempts if each.served and each.stream]
     by_source: dict[str, list[float]] = defaultdict(list)
     for source, adequate in verdicts:

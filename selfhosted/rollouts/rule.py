@@ -19,7 +19,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def decide(stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:
-    """What the rule says now; None: go on. What is not known decides nothing."""
+    """Return the rule's decision now; None: go on. What is not known decides nothing."""
     worse = _worse(stable, candidate, rule)
     if worse:
         return Decision("roll_back", worse)

@@ -1,4 +1,4 @@
-"""Which replicas of a pool serve the version that a conversation gets. Computed once for each snapshot and rollout."""
+"""The replicas of a pool that serve the version that a conversation gets. Computed once for each snapshot and rollout."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -27,11 +27,11 @@ class PoolVersions:
         return self._rollout
 
     def adopt(self, rollout: Rollout | None) -> None:
-        """Takes over what was told of the rollout."""
+        """Take over what was told of the rollout."""
         self._rollout, self._snapshot = rollout, None
 
     def of(self, snapshot: PoolSnapshot, replica: str) -> str:
-        """The version that the replica runs. When nobody says, it is `UNSAID` during a rollout, so that the books have
+        """Return the version that the replica runs. When nobody says, it is `UNSAID` during a rollout, so that the books have
         what is compared with, and otherwise empty.
         """
         if snapshot is not self._snapshot:
@@ -39,7 +39,7 @@ class PoolVersions:
         return self._of.get(replica, "" if self._rollout is None else UNSAID)
 
     def meant(self, snapshot: PoolSnapshot, ask: ReplicaRequest) -> frozenset[str] | None:
-        """The replicas that take requests and run the version meant for the conversation; None without a rollout.
+        """Return the replicas that take requests and run the version meant for the conversation; None without a rollout.
 
         An adapter was made for one version of its model, so what asks for one stays with the stable version. The rest of an
         answer is meant for the version that began it, whatever became of the rollout meanwhile.

@@ -38,7 +38,7 @@ class RolloutStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def add(self, version: ModelVersion) -> None:
-        """Registers a version. Raises BadVersion, VersionExists, and RolloutConflict when the model has too many."""
+        """Register a version. Raises BadVersion, VersionExists, and RolloutConflict when the model has too many."""
         body = {name: value for name, value in _fields(checked(version)).items() if name not in _OWN_COLUMNS and value}
         row = self._insert(ModelVersionRow).values(
             model=version.model,
@@ -57,7 +57,7 @@ class RolloutStore:
                 raise RolloutConflict(f"{version.model} has {MOST_VERSIONS} versions, and takes no more")
 
     async def versions(self, model: str | None = None) -> tuple[ModelVersion, ...]:
-        """The versions of a model, or of all, by model and the newest first."""
+        """Return the versions of a model, or of all, by model and the newest first."""
         order = (col(ModelVersionRow.model), col(ModelVersionRow.added_us).desc(), col(ModelVersionRow.version).desc())
         query = select(*_VERSION_COLUMNS).order_by(*order).limit(_MOST_READ)
         if model is not None:
@@ -83,14 +83,14 @@ class RolloutStore:
             return tuple(rollout_of(row) for row in (await connection.execute(query)).mappings())
 
     async def rollout(self, model: str, pool: str) -> Rollout:
-        """The model's rollout; one where nothing was decided when there is none yet."""
+        """Return the model's rollout; one where nothing was decided when there is none yet."""
         query = select(*_ROLLOUT_COLUMNS).where(col(RolloutRow.model) == model)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
         return Rollout(model=model, pool=pool) if row is None else rollout_of(row)
 
     async def save(self, before: Rollout, after: Rollout) -> None:
-        """Takes a step from `before` to `after`. Raises RolloutConflict when somebody took another one meanwhile."""
+        """Take a step from `before` to `after`. Raises RolloutConflict when somebody took another one meanwhile."""
         values = {
             **_fields(after),
             "rule": msgspec.json.encode(after.rule).decode(),
@@ -111,13 +111,13 @@ class RolloutStore:
 
 
 def rollouts_of(pools: Collection[str] | None = None) -> Select[Any]:
-    """The query of all rollouts, or of those of some pools, by model."""
+    """Return the query of all rollouts, or of those of some pools, by model."""
     query = select(*_ROLLOUT_COLUMNS).order_by(col(RolloutRow.model)).limit(_MOST_READ)
     return query if pools is None else query.where(col(RolloutRow.pool).in_(pools))
 
 
 def rollout_of(row: Mapping[Any, Any]) -> Rollout:
-    """The rollout of a row that `rollouts_of` selected."""
+    """Return the rollout of a row that `rollouts_of` selected."""
     return Rollout(**{**row, "rule": msgspec.json.decode(row["rule"], type=Rule)})
 
 

@@ -68,13 +68,13 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     kind: Kind = "weights"
     weights: str
-    """Where the weights are: a repository, an object store's address, or a path."""
+    """The place of the weights: a repository, an object store's address, or a path."""
     digest: str = ""
     """`sha256:` and 64 hexadecimal digits, or a commit's 40."""
     precision: str = ""
     """Such as bf16, fp8, int8 or awq."""
     layout: str = ""
-    """How a replica is spread over GPUs, such as tp4 or tp8-pp2."""
+    """The division of a replica over GPUs, such as tp4 or tp8-pp2."""
     tokenizer: str = ""
     arguments: tuple[str, ...] = ()
     """The engine's further arguments, in their order."""
@@ -88,7 +88,7 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """When a candidate is rolled back, or promoted, without anybody's doing."""
+    """The conditions under which a candidate is rolled back, or promoted, without anybody's doing."""
 
     errors: bool = True
     """Roll back when more of its attempts fail, beyond doubt."""
@@ -99,7 +99,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """What versions of a model its pool runs, and by which share."""
+    """The versions of a model that its pool runs, and their shares."""
 
     model: str
     pool: str
@@ -111,14 +111,14 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """Share of conversations that the candidate gets, in parts per million."""
     state: State = "settled"
     since_us: int = 0
-    """When it came to this state, in microseconds; with it a step is told from a later one."""
+    """Time at which it came to this state, in microseconds; with it a step is told from a later one."""
     changed_by: str = ""
     reason: str = ""
     rule: Rule = Rule()
 
     @property
     def told(self) -> dict[str, str | float]:
-        """What the audit log keeps of it."""
+        """The fields that the audit log keeps."""
         return {
             "state": self.state,
             "stable": self.stable,
@@ -129,14 +129,14 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutTold(msgspec.Struct, frozen=True, kw_only=True):
-    """What every process is told of a pool's rollout; None where the pool has none."""
+    """A message to every process about a pool's rollout; None where the pool has none."""
 
     pool: str
     rollout: Rollout | None
 
 
 def checked(version: ModelVersion) -> ModelVersion:
-    """The version, when all of its fields can be used. Raises BadVersion."""
+    """Return the version, when all of its fields can be used. Raises BadVersion."""
     for field, is_right, told in _demands(version):
         if not is_right:
             raise BadVersion(told, field)
@@ -144,7 +144,7 @@ def checked(version: ModelVersion) -> ModelVersion:
 
 
 def _demands(version: ModelVersion) -> Iterator[tuple[str, bool, str]]:
-    """A field, whether what is demanded of it is met, and what that is."""
+    """Return a field, whether what is demanded of it is met, and what that is."""
     arguments, adapters = version.arguments, version.adapters
     yield "model", 1 <= len(version.model) <= MODEL_CHARS, f"a model's name has 1 to {MODEL_CHARS} characters"
     yield (
@@ -202,7 +202,7 @@ def share_of(percent: float) -> int:
 def started(
     before: Rollout, candidate: str, share_ppm: int, rule: Rule, *, by: str, reason: str, now_us: int
 ) -> Rollout:
-    """The rollout with a canary, or with another share of the one that runs. Raises RolloutConflict."""
+    """Return the rollout with a canary, or with another share of the one that runs. Raises RolloutConflict."""
     if candidate == before.stable:
         raise RolloutConflict(f"{candidate} is what {before.model} runs already")
     if before.state == "canary" and before.candidate != candidate:
@@ -220,7 +220,7 @@ def started(
 
 
 def promoted(before: Rollout, version: str, *, by: str, reason: str, now_us: int) -> Rollout:
-    """The rollout where the version gets everything. Raises RolloutConflict."""
+    """Return the rollout where the version gets everything. Raises RolloutConflict."""
     if before.state == "canary" and before.candidate != version:
         raise RolloutConflict(f"{before.candidate} is on trial; promote that, or roll it back first")
     if before.stable == version and before.state == "settled":
@@ -238,7 +238,7 @@ def promoted(before: Rollout, version: str, *, by: str, reason: str, now_us: int
 
 
 def rolled_back(before: Rollout, *, by: str, reason: str, now_us: int) -> Rollout:
-    """The rollout whose candidate gets nothing any more. Raises RolloutConflict."""
+    """Return the rollout whose candidate gets nothing any more. Raises RolloutConflict."""
     if before.state != "canary":
         raise RolloutConflict(f"no version of {before.model} is on trial")
     return msgspec.structs.replace(
@@ -247,12 +247,12 @@ def rolled_back(before: Rollout, *, by: str, reason: str, now_us: int) -> Rollou
 
 
 def _later(before: Rollout, now_us: int) -> int:
-    """A moment that no earlier step had, also where a clock went back."""
+    """Return a moment that no earlier step had, also where a clock went back."""
     return max(now_us, before.since_us + 1)
 
 
 def gets_candidate(rollout: Rollout, root: int) -> bool:
-    """Whether the conversation gets the version on trial. The same for every turn and in every process; a larger share
+    """Return whether the conversation gets the version on trial. The same for every turn and in every process; a larger share
     keeps those that a smaller one had, and another candidate draws others.
     """
     if not rollout.share_ppm:
@@ -266,7 +266,7 @@ def gets_candidate(rollout: Rollout, root: int) -> bool:
 
 
 def serves(rollout: Rollout, version: str, *, candidate: bool) -> bool:
-    """Whether a replica of this version serves the conversations of the candidate, or else of the stable one."""
+    """Return whether a replica of this version serves the conversations of the candidate, or else of the stable one."""
     if candidate:
         return version == rollout.candidate
     return version == rollout.stable if rollout.stable else version != rollout.candidate

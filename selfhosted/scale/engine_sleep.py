@@ -37,7 +37,7 @@ class _Told(msgspec.Struct):
 
 
 async def is_sleeping(fetch: Fetch, origin: str) -> bool:
-    """Whether the engine sleeps. Raises FetchFailed where it does not answer, and SleepUnknown where it cannot sleep."""
+    """Return whether the engine sleeps. Raises FetchFailed where it does not answer, and SleepUnknown where it cannot sleep."""
     answer = await fetch(f"{origin}/is_sleeping", timeout_s=_ASK_S, max_bytes=_MOST_BYTES)
     if answer.status == _NOT_FOUND:
         raise SleepUnknown(
@@ -57,7 +57,7 @@ async def put_to_sleep(fetch: Fetch, origin: str, level: int = 1) -> None:
 
 
 async def wake(fetch: Fetch, origin: str, level: int = 1) -> None:
-    """Gives the engine its GPUs back. Raises FetchFailed; whatever was reached by then, waking it once more goes on from there."""
+    """Give the engine its GPUs back. Raises FetchFailed; whatever was reached by then, waking it once more goes on from there."""
     if level == 1:
         await _post(fetch, origin, "/wake_up")
         return

@@ -95,7 +95,7 @@ class Forecast:
         self._window: tuple[int, float, float] | None = None
 
     def observe(self, work_per_s: float, at_s: float, wall_s: float) -> None:
-        """Adds an observation. `work_per_s` is the mean since the last call."""
+        """Add an observation. `work_per_s` is the mean since the last call."""
         last, self._at = self._at, (at_s, wall_s)
         if last is None or not math.isfinite(work_per_s) or not 0 < at_s - last[0] <= _GAP_S:
             return
@@ -149,7 +149,7 @@ def _ratio(then: float | None, now: float | None) -> float:
 
 
 def _busy_minute(minutes: Iterable[float], attainment: float) -> float:
-    """The smallest minute such that it and the smaller ones hold `attainment` of all work."""
+    """Return the smallest minute such that it and the smaller ones hold `attainment` of all work."""
     ordered = sorted(minutes)
     wanted, below = attainment * sum(ordered), 0.0
     for work in ordered:

@@ -34,7 +34,7 @@ class Doorbell:
         self._headers = {"authorization": f"Bearer {token}"}
 
     async def desired(self, *, reads: bool = False) -> int | None:
-        """The desired number of replicas, or of those that only read; None when none was decided yet. Raises GatewayAway or
+        """Return the desired number of replicas, or of those that only read; None when none was decided yet. Raises GatewayAway or
         GatewayRefused.
         """
         found = await self._request("GET", f"/target?part={PREFILL}" if reads else "/target")
@@ -44,7 +44,7 @@ class Doorbell:
         return desired
 
     async def register(self, name: str, url: str, instance: str, *, draining: bool, version: str = "") -> float:
-        """Registers a replica, or renews its registration. Returns the seconds until the next renewal. Raises
+        """Register a replica, or renew its registration. Returns the seconds until the next renewal. Raises
         GatewayAway or GatewayRefused.
         """
         body = {"url": url, "instance": instance, "draining": draining, **({"version": version} if version else {})}

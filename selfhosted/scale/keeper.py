@@ -46,7 +46,7 @@ class BoundedLog:
 
 
 def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
-    """Runs the engine until it ends, or until the pipe or a signal ends it. Returns its exit status; `NOT_STARTED` when
+    """Run the engine until it ends, or until the pipe or a signal ends it. Returns its exit status; `NOT_STARTED` when
     it could not be started.
     """
     output = BoundedLog(log, max_bytes)
@@ -73,7 +73,7 @@ def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
 
 
 def _watch(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, asked: list[int]) -> None:
-    """Copies output to the log until the engine ends, the pipe closes, or a signal comes."""
+    """Copy output to the log until the engine ends, the pipe closes, or a signal comes."""
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ, "pipe")
         selector.register(source, selectors.EVENT_READ, "output")
@@ -90,7 +90,7 @@ def _watch(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, a
 
 
 def _end(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, grace_s: float) -> None:
-    """Ends the engine's process group: SIGTERM, then SIGKILL after `grace_s`. A leader that is dead may have left
+    """End the engine's process group: SIGTERM, then SIGKILL after `grace_s`. A leader that is dead may have left
     workers.
     """
     os.set_blocking(source, False)
@@ -121,7 +121,7 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 def alive(group: int) -> bool:
-    """True when a process of the group runs. Zombies do not count: a container may have no init that reaps them."""
+    """Return whether a process of the group runs. Zombies do not count: a container may have no init that reaps them."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

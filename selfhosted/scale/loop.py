@@ -11,10 +11,20 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from selfhosted.registry.store import DATABASE_FAILS
-from selfhosted.scale.observer import ScaleObserver
-from selfhosted.scale.policy import ScalePolicy
+from selfhosted.scale.policy import Reason, ScalePolicy
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.target import Targets
+
+
+class ScaleObserver:
+    """Receives decisions; this base class ignores them. Pool names come from the configuration and reasons are fixed,
+    so both can be labels.
+    """
+
+    def set_desired_replicas(self, pool: str, desired: int) -> None: ...
+
+    def count_scale_decision(self, pool: str, reason: Reason) -> None: ...
+
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 3.0
@@ -69,7 +79,7 @@ class ScaleLoop:
             self._policy = policy(self._policy.state())
 
     async def run(self) -> None:
-        """Steps every `every_s` seconds until it is cancelled."""
+        """Step every `every_s` seconds until it is cancelled."""
         while True:
             try:
                 await self.step()

@@ -148,7 +148,7 @@ class ScalePolicy:
         return self._carried.per_replica
 
     def state(self) -> str:
-        """The learnt state as JSON, for the next instance after a restart."""
+        """Return the learnt state as JSON, for the next instance after a restart."""
         seasons = self._forecast.seasons
         return msgspec.json.encode(
             _SavedState(
@@ -287,7 +287,7 @@ class ScalePolicy:
         return max(wishes, key=lambda wish: wish.replicas)
 
     def _economic_wishes(self, signals: Signals, worth: _DesiredSize) -> list[_DesiredSize]:
-        """What is worth its hours, and more only for requests that wait although the others went elsewhere."""
+        """Return the replicas that save more than their hours cost; more of them only for requests that still wait when all others went elsewhere."""
         least = self._config.min_replicas
         floor = _DesiredSize(least, "minimum", f"min_replicas is {least}")
         wishes = [worth if worth.replicas > least else floor]
@@ -452,7 +452,7 @@ class ScalePolicy:
         )
 
     def _ceiling(self, signals: Signals, current: int) -> tuple[int, Reason]:
-        """The ceiling, and the rule that sets it. With a budget but no known price, the pool may not grow."""
+        """Return the ceiling, and the rule that sets it. With a budget but no known price, the pool may not grow."""
         most: int = self._config.max_replicas
         budget = self._config.max_usd_per_hour
         if budget is None:
@@ -493,7 +493,7 @@ class _Window(msgspec.Struct):
     replica_s: float = 0.0
 
     def add(self, per_s: float, ready: int, seconds: float) -> bool:
-        """Adds a rate over some seconds. Returns True when the window is full."""
+        """Add a rate over some seconds. Returns True when the window is full."""
         self.seconds += seconds
         self.amount += per_s * seconds
         self.replica_s += ready * seconds
@@ -542,7 +542,7 @@ def _never_usual(wall_s: float) -> None:
 
 
 def _parse_state(state: str) -> _SavedState:
-    """The saved state; an empty one when it cannot be read."""
+    """Return the saved state; an empty one when it cannot be read."""
     if not state or len(state) > _LARGEST_STATE:
         return _SavedState()
     try:
@@ -554,17 +554,17 @@ def _parse_state(state: str) -> _SavedState:
 
 
 def _rounded(values: list[float]) -> list[float]:
-    """The values rounded to four digits, which is precise enough and a quarter of the bytes."""
+    """Return the values rounded to four digits, which is precise enough and a quarter of the bytes."""
     return [float(f"{value:.4g}") for value in values]
 
 
 def _streams_need(signals: Signals, kv_high: float) -> int:
-    """Number of replicas whose caches hold all that runs."""
+    """Return the number of replicas whose caches hold all that runs."""
     return 0 if signals.kv_used is None else math.ceil(signals.kv_used / kv_high - 1e-9)
 
 
 def _replicas(work: float, carries: float) -> int:
-    """Number of replicas that carry the work. Next to no work counts as none: otherwise a pool would never scale to
+    """Return the number of replicas that carry the work. Next to no work counts as none: otherwise a pool would never scale to
     zero.
     """
     return 0 if work <= _NEGLIGIBLE * carries else math.ceil(min(work / carries, _MOST_REPLICAS) - 1e-9)

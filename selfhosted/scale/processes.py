@@ -84,7 +84,7 @@ class Actuator:
         every_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`fixed` is the number to run, whatever the gateway says. `environment` is the part of this process's
+        """Prepare; `fixed` is the number to run, whatever the gateway says. `environment` is the part of this process's
         environment that engines see. `part` is what these engines do in a pool with prefill. `turns` is given where pools share the GPUs here, whose
         engines sleep at `level`.
         """
@@ -130,7 +130,7 @@ class Actuator:
         self._ending = True
 
     async def run(self) -> None:
-        """Steps until `drain_all` was called and everything has ended. Ends all engines on the way out, even when
+        """Step until `drain_all` was called and everything has ended. Ends all engines on the way out, even when
         cancelled.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class Actuator:
             await asyncio.shield(self._end_all())
 
     async def step(self) -> None:
-        """Polls, decides and acts once."""
+        """Poll, decide and act once."""
         await self._fetch_desired()
         for name in list(self._engines):
             self._reap(name)
@@ -188,7 +188,7 @@ class Actuator:
             self._desired = max(0, desired - len(fixed))
 
     def _reap(self, name: str) -> None:
-        """Handles an engine that ended by itself: schedules its restart, unless it was draining."""
+        """Handle an engine that ended by itself: schedule its restart, unless it was draining."""
         engine, child = self._engines[name], self._children[name]
         if engine.process.returncode is None:
             return
@@ -216,7 +216,7 @@ class Actuator:
         self._leave_soon(name, engine)
 
     def _warming_failed(self, name: str, engine: _Engine) -> None:
-        """Handles the end of an engine that nobody wants yet: another one is tried later, and not for ever."""
+        """Handle the end of an engine that nobody wants yet: another one is tried later, and not for ever."""
         del self._children[name]
         self._unwarmed += 1
         self._warm_at = self._clock() + wait_s(self._unwarmed)
@@ -256,7 +256,7 @@ class Actuator:
         self._children[name] = child
 
     async def _slept(self, name: str, engine: _Engine) -> bool:
-        """Puts an engine that has just started to sleep, as others want its GPUs. The gateway wakes it."""
+        """Put an engine that has just started to sleep, as others want its GPUs. The gateway wakes it."""
         try:
             await put_to_sleep(self._fetch, engine.origin, self._level)
         except FetchFailed as error:
@@ -412,7 +412,7 @@ class Actuator:
         return list(parts)
 
     def _is_low_load(self) -> bool:
-        """True when the mean KV usage of this machine's ready engines is below `memory_low` and nothing waits. Unknown
+        """Return whether the mean KV usage of this machine's ready engines is below `memory_low` and nothing waits. Unknown
         is not low.
         """
         stats = [self._engines[child.name].stats for child in self.children if child.phase == "ready"]
@@ -451,7 +451,7 @@ class Actuator:
 
     @staticmethod
     def _close_pipe(engine: _Engine) -> None:
-        """Closes the keeper's pipe, at whose end the keeper ends its engine."""
+        """Close the keeper's pipe, at whose end the keeper ends its engine."""
         engine.closing = True
         if engine.process.stdin is not None:
             engine.process.stdin.close()
@@ -492,7 +492,7 @@ class Actuator:
         engine.again_at = self._clock() + again_s
 
     def _leave_soon(self, name: str, engine: _Engine) -> None:
-        """Deletes the registration in the background, so that the restarted process can take the name."""
+        """Delete the registration in the background, so that the restarted process can take the name."""
 
         async def leave() -> None:
             with contextlib.suppress(GatewayAway, GatewayRefused):
@@ -503,7 +503,7 @@ class Actuator:
         task.add_done_callback(self._leaving.discard)
 
     def _log_once(self, of: str, what: str) -> None:
-        """Logs a message about `of`, once until it changes."""
+        """Log a message about `of`, once until it changes."""
         if what and what != self._logged.get(of):
             _log.warning("%s", what)
         self._logged[of] = what
@@ -513,7 +513,7 @@ class Actuator:
 
 
 def sweep(folder: Path) -> int:
-    """Ends engines that a killed run left here and whose keepers were killed too. Returns how many."""
+    """End engines that a killed run left here and whose keepers were killed too. Returns how many."""
     ended = 0
     for file in folder.glob("*.pid"):
         try:
@@ -554,7 +554,7 @@ def _start_ticks(pid: int) -> int:
 
 
 async def _group_of(process: Process) -> int | None:
-    """The engine's process group, as its keeper prints it; None when the engine could not be started."""
+    """Return the engine's process group, as its keeper prints it; None when the engine could not be started."""
     if process.stdout is None:
         return None
     with contextlib.suppress(TimeoutError, ValueError):

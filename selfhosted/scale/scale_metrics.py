@@ -5,9 +5,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from selfhosted.scale.observer import ScaleObserver
+from selfhosted.scale.loop import ScaleObserver
+from selfhosted.scale.model_swap_loop import TurnObserver
 from selfhosted.scale.policy import Reason
-from selfhosted.scale.turn_loop import TurnObserver
 
 _SWITCH_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 

@@ -74,12 +74,12 @@ class FirstTokens:
         self._seconds: deque[list[float]] = deque(maxlen=_MOST_SECONDS + 1)
 
     def saw(self, ttft_s: float, at_s: float) -> None:
-        """Adds a time to first token. One that is negative or not finite is ignored."""
+        """Add a time to first token. One that is negative or not finite is ignored."""
         if math.isfinite(ttft_s) and ttft_s >= 0:
             self.add(1, int(ttft_s > self._target_s), ttft_s, at_s)
 
     def add(self, count: int, late: int, sum_s: float, at_s: float) -> None:
-        """Adds so many first tokens, some of them late, and the sum of their times. Numbers below 0 are ignored."""
+        """Add so many first tokens, some of them late, and the sum of their times. Numbers below 0 are ignored."""
         if count <= 0 or late < 0 or sum_s < 0:
             return
         second = math.floor(at_s)
@@ -122,7 +122,7 @@ class SignalReader:
     """Derives signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
 
     def __init__(self, ttft_target_s: float, does: PartDoes = "all") -> None:
-        """`does`: what the replicas of these snapshots do."""
+        """Observe replicas of one kind; `does` is their work."""
         self._target_s = ttft_target_s
         self._last: dict[str, EngineStats] = {}
         self._queued = 0
@@ -141,7 +141,7 @@ class SignalReader:
         spilled_tokens_per_s: float = 0.0,
         first_tokens: FirstTokens | None = None,
     ) -> Signals:
-        """The signals of one moment. `spilled_tokens_per_s` is demand that was sent elsewhere for lack of room.
+        """Return the signals of one moment. `spilled_tokens_per_s` is demand that was sent elsewhere for lack of room.
 
         `at_s` is now, by the snapshot's clock: the snapshot itself is old when nothing changed.
         """
@@ -250,7 +250,7 @@ def _kv_used(stats: EngineStats) -> float | None:
 
 
 def _reading(stats: EngineStats) -> float:
-    """What stands for KV use where prompts are only read: what a reader holds waits to be fetched and is no load, but whether
+    """Return what stands for KV use where prompts are only read: what a reader holds waits to be fetched and is no load, but whether
     prompts wait behind the one that is read.
     """
     return 1.0 if stats.waiting else 0.5 if stats.running else 0.0

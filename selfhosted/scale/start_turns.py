@@ -13,7 +13,7 @@ from selfhosted.scale.engine_sleep import Fetch, SleepUnknown, is_sleeping
 
 
 class StartTurns:
-    """Who may start, on the GPUs of one group of pools."""
+    """The permission to start, on the GPUs of one group of pools."""
 
     def __init__(self, pools: Collection[str]) -> None:
         self._waiting = set(pools)
@@ -27,11 +27,11 @@ class StartTurns:
         return not self._waiting
 
     def know(self, pool: str, fetch: Fetch, origins: Collection[str]) -> None:
-        """Takes note of the addresses of a pool's engines."""
+        """Take note of the addresses of a pool's engines."""
         self._engines[pool] = (fetch, frozenset(origins))
 
     async def take(self, pool: str) -> bool:
-        """Whether an engine of the pool may start now. If so, nobody else may until it has `ended`."""
+        """Return whether an engine of the pool may start now. If so, nobody else may until it has `ended`."""
         if self._starting not in (None, pool):
             return False
         others = [
@@ -45,7 +45,7 @@ class StartTurns:
         return True
 
     def ended(self, pool: str, *, started: bool) -> None:
-        """The pool starts none any more: all of its engines sleep, or one crashed, and is started again in its turn."""
+        """Note that the pool starts none any more: all of its engines sleep, or one crashed and is started again in its turn."""
         if self._starting == pool:
             self._starting = None
         if started:

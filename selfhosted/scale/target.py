@@ -23,19 +23,19 @@ class Targets:
         self._now_us = now_us
 
     async def state(self, pool: str) -> str:
-        """The policy's saved state; empty when there is none."""
+        """Return the policy's saved state; empty when there is none."""
         async with self._engine.connect() as connection:
             found = await connection.scalar(select(col(PoolTarget.state)).where(col(PoolTarget.pool) == pool))
         return str(found or "")
 
     async def store(self, pool: str, holder: str, decision: ScaleDecision, state: str | None) -> bool:
-        """Stores a decision. Returns False, with nothing written, when another process holds the lease. `state` None
+        """Store a decision. Returns False, with nothing written, when another process holds the lease. `state` None
         keeps the saved state.
         """
         return await self._write(pool, holder, decision.desired, f"{decision.reason}: {decision.why}", state)
 
     async def store_turns(self, group: str, holder: str, why: str, state: str) -> bool:
-        """Stores whose turn it is on GPUs that pools share, which have a row like a pool's. Returns as `store` does."""
+        """Store whose turn it is on GPUs that pools share, which have a row like a pool's. Returns as `store` does."""
         return await self._write(group, holder, 0, why, state)
 
     async def _write(self, pool: str, holder: str, desired: int, reason: str, state: str | None) -> bool:

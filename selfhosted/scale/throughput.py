@@ -52,7 +52,7 @@ class PoolThroughput:
     """The learnt throughput of one pool's replicas."""
 
     def __init__(self, allowed: float, *, prior: float | None = None, learnt: SavedThroughput | None = None) -> None:
-        """`allowed` is the fraction of first tokens that may be late; `prior` is used until `full` was measured."""
+        """Begin without measurements; `allowed` is the fraction of first tokens that may be late; `prior` is used until `full` was measured."""
         self._allowed = allowed
         self._prior = prior
         self.learnt = learnt if learnt is not None and learnt.sound else SavedThroughput()

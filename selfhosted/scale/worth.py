@@ -1,4 +1,4 @@
-"""What an hour of one more replica is worth: the spending elsewhere that it would save, beside its price.
+"""The worth of an hour of one more replica: the spending elsewhere that it would save, beside its price.
 
 The work that arrives is cut into grains of some seconds. Of each, a replica of rank r (the r-th that is up) carries what lies
 above r - 1 replicas' throughput, up to its own. So its hours earn their keep when the share of time in which it would
@@ -61,7 +61,7 @@ _SAID: Final[dict[RuleName, str]] = {
 
 
 class Market(msgspec.Struct, frozen=True, kw_only=True):
-    """What an hour costs here and the work elsewhere, at one moment."""
+    """The cost of an hour here and of the work elsewhere, at one moment."""
 
     replica_usd_per_s: float
     elsewhere_usd: float
@@ -180,7 +180,7 @@ class Worth:
     def observe(
         self, work_per_s: float, market: Market, seconds: float, wall_s: float, *, request_s: float = 0.0
     ) -> None:
-        """Adds the work that arrived per second over some seconds, ending at `wall_s`, wherever it was served. `request_s` is how
+        """Add the work that arrived per second over some seconds, ending at `wall_s`, wherever it was served. `request_s` is how
         long one request keeps a replica busy.
         """
         if not (math.isfinite(work_per_s) and market.carries > 0 and seconds > 0):

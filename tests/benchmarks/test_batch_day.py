@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.batch_day import Day, Plan, Policy, carried_per_s, simulated, table
-from selfhosted.offline.simulate.machines import Machine, machine_of
+from planner.simulate.machines import Machine, machine_of
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ import pytest
 from benchmarks.driver import Result
 from benchmarks.processes import used_at_rest
 from benchmarks.run import Pooled, _wires_report, wire_bodies
-from proxy.parse.chat_request import RequestHeaders, input_tokens, prompt_of
+from proxy.parse.chat_request import input_tokens, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.routes import WIRES
 
 

@@ -16,10 +16,10 @@ from accounts.access import OrganisationRole, TeamRole
 from cost.close.checks import MonthChecks
 from cost.close.month import Month
 from cost.times import HOUR_US, start_of
+from tests.api.finance import SCRIPTED, running_finance
 from tests.browser.site import Site, Visitor, visiting
 from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import booked
-from tests.dashboards.api.finance import SCRIPTED, running_finance
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import cookie_of
 

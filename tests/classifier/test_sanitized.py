@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import LIBRARY, SOURCE, compile_words
+from hatch_build import LIBRARY, SOURCE, compile_library
 
 ROOT = Path(__file__).parents[2]
 SECONDS = "10"
@@ -34,7 +34,7 @@ def test_no_prompt_reads_or_writes_beyond_a_table(tmp_path: Path, monkeypatch: p
         (tmp_path / each).parent.mkdir(exist_ok=True)
     shutil.copy(ROOT / SOURCE, tmp_path / SOURCE)
     monkeypatch.setenv("CC", "gcc -fsanitize=address,undefined -fno-sanitize-recover=undefined -g")
-    assert compile_words(tmp_path) is None
+    assert compile_library(tmp_path) is None
     environ = {
         **os.environ,
         "LD_PRELOAD": ":".join(libraries),

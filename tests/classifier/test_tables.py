@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from classifier.compiled import CompiledWords
+from classifier.compiled import CompiledFeaturizer
 from classifier.features import STRUCTURE
 from classifier.manifest import Artifact, ArtifactMalformed
 from classifier.onnx_classifier import OnnxClassifier
@@ -28,7 +28,7 @@ def tables(made_up_artifact: Artifact) -> Tables:
 
 
 @pytest.fixture(scope="module")
-def both(compiled: CompiledWords, tables: Tables) -> tuple[LookUp, LookUp]:
+def both(compiled: CompiledFeaturizer, tables: Tables) -> tuple[LookUp, LookUp]:
     """The way of the library, and that of numpy."""
     return look_up_in(tables, compiled), look_up_in(tables, None)
 
@@ -87,7 +87,7 @@ def test_of_a_long_text_the_same_ends_are_read(
 
 
 def test_without_a_library_the_score_is_the_same(
-    made_up_artifact: Artifact, compiled: CompiledWords, monkeypatch: pytest.MonkeyPatch
+    made_up_artifact: Artifact, compiled: CompiledFeaturizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever has no compiler gets the same predictions."""
     with_library, without = OnnxClassifier(made_up_artifact), OnnxClassifier(made_up_artifact)
@@ -102,10 +102,10 @@ def test_without_a_library_the_score_is_the_same(
         assert one.expected_output_tokens == other.expected_output_tokens
 
 
-def test_a_library_that_looks_up_something_else_is_not_used(tables: Tables, compiled: CompiledWords) -> None:
+def test_a_library_that_looks_up_something_else_is_not_used(tables: Tables, compiled: CompiledFeaturizer) -> None:
     """It gives other numbers for some prompts that numpy is asked for, too."""
 
-    class Other(CompiledWords):
+    class Other(CompiledFeaturizer):
         def __init__(self) -> None:
             """Like the library, with tables that are a little different."""
 

@@ -22,7 +22,7 @@ from classifier.tokens import (
     estimate_tokens,
     thousandths,
 )
-from hatch_build import CHECKSUM, LIBRARY, SOURCE, compile_words
+from hatch_build import CHECKSUM, LIBRARY, SOURCE, compile_library
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
 
@@ -105,7 +105,7 @@ def test_a_library_of_another_source_is_not_called(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     (tmp_path / SOURCE).parent.mkdir()
     shutil.copy(root / SOURCE, tmp_path / SOURCE)
-    if compile_words(tmp_path) is not None:
+    if compile_library(tmp_path) is not None:
         pytest.skip("nothing can be compiled here")
     tables = bytes(256), np.zeros(PAIRS, np.int32), 0
     assert load_pairs(tmp_path / LIBRARY, *tables) is not None
@@ -131,7 +131,7 @@ def test_a_damaged_library_is_not_called(tmp_path: Path) -> None:
     for name in ("whole", "bare"):
         (tmp_path / name / SOURCE).parent.mkdir(parents=True)
         shutil.copy(root / SOURCE, tmp_path / name / SOURCE)
-        if compile_words(tmp_path / name) is not None:
+        if compile_library(tmp_path / name) is not None:
             pytest.skip("nothing can be compiled here")
     (tmp_path / "bare" / CHECKSUM).unlink()
     content = (tmp_path / "whole" / LIBRARY).read_bytes()

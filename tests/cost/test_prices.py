@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost.meters import METER_NAMES
 from cost.prices import (
-    METERS,
     NANO_PER_USD,
     LongPrompt,
     Price,
@@ -91,7 +91,7 @@ def test_cost_is_the_exact_amount_rounded_once(price: Price, usage: Usage, batch
 def test_the_meters_add_up_to_the_cost(price: Price, usage: Usage, batch: bool) -> None:
     """Not one nano-dollar is lost between the parts and the whole, and no part is a nano-dollar off."""
     parts = price.costs_nanousd(usage, batch=batch)
-    assert len(parts) == len(METERS)
+    assert len(parts) == len(METER_NAMES)
     assert sum(parts) == price.cost_nanousd(usage, batch=batch)
     figures = price.applying(usage.input_tokens, batch=batch).figures()
     for part, count, figure in zip(parts, meters(usage), figures, strict=True):

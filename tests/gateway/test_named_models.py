@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 from gateway.commands.config import _hints, _notes
+from gateway.commands.explain import DryRun
 from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import Environment, GatewayConfig, load
-from gateway.explain import DryRun, catalog_of
+from gateway.wiring.catalog import catalog_of
 from providers.wire import ChatRequest
-from proxy.parse.chat_request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
 
 HARD: Final = (
     "Prove that there are infinitely many primes congruent to 3 modulo 4.",

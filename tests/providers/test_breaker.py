@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from providers.breaker import EVERYONE, FAILING_AFTER, FAULTS_KEPT, Absence, Breakers, BreakerState, Permit, Scope
+from providers.breaker import FAULTS_KEPT, Absence, Breakers, BreakerState, Permit
 from providers.config import BreakerConfig
+from providers.failure_streak import EVERYONE, FAILING_AFTER, Scope
 from providers.target import Target
 from tests.examples import examples
 from tests.providers.calls import target
@@ -713,7 +714,7 @@ def test_the_last_faults_are_kept_for_people() -> None:
     made, clock, of = breakers("a")
     for number in range(FAULTS_KEPT + 3):
         clock.now += 1
-        take(made).went_wrong("UpstreamUnavailable", 500 + number, counted=True)
+        take(made).record_fault("UpstreamUnavailable", 500 + number, counted=True)
     made.adopt([of])
     clock.now += 1
     found = made.describe("t/a")

@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 import pytest
 
-from providers.direct import DirectUpstream
 from providers.errors import (
     PromptTooLong,
     RequestRejected,
@@ -14,6 +13,7 @@ from providers.errors import (
     UpstreamOverloaded,
     UpstreamUnavailable,
 )
+from providers.http_client import HttpUpstream
 from providers.target import DeploymentKind
 from providers.wire import ChatRequest, Event, upstream_body
 from selfhosted.engines.dialects import read_stats
@@ -38,13 +38,13 @@ def named(name: str) -> list[str]:
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[DirectUpstream]:
-    direct = DirectUpstream()
+async def upstream() -> AsyncIterator[HttpUpstream]:
+    direct = HttpUpstream()
     yield direct
     await direct.aclose()
 
 
-async def read(upstream: DirectUpstream, engine: str, name: str, request: ChatRequest) -> list[Event]:
+async def read(upstream: HttpUpstream, engine: str, name: str, request: ChatRequest) -> list[Event]:
     async with replying(f"{engine}/{name}") as url:
         return await talk(upstream, upstream_call(deployment(KINDS[engine], base_url=url), request))
 
@@ -62,7 +62,7 @@ def text_request(*, stream: bool) -> ChatRequest:
 
 
 @pytest.mark.parametrize("engine", named("chat_stream"))
-async def test_a_stream(upstream: DirectUpstream, engine: str) -> None:
+async def test_a_stream(upstream: HttpUpstream, engine: str) -> None:
     """The role alone is no token; text comes in pieces, the finish once, and the usage where the engine tells it."""
     events = await read(upstream, engine, "chat_stream", chat_request(stream=True))
     assert text_of(events)
@@ -78,7 +78,7 @@ async def test_a_stream(upstream: DirectUpstream, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", named("chat_stream_bare"))
-async def test_a_stream_that_was_asked_for_no_usage(upstream: DirectUpstream, engine: str) -> None:
+async def test_a_stream_that_was_asked_for_no_usage(upstream: HttpUpstream, engine: str) -> None:
     """It ends well, with what was said and a finish."""
     events = await read(upstream, engine, "chat_stream_bare", chat_request(stream=True))
     assert text_of(events)
@@ -86,7 +86,7 @@ async def test_a_stream_that_was_asked_for_no_usage(upstream: DirectUpstream, en
 
 
 @pytest.mark.parametrize("engine", named("chat"))
-async def test_a_whole_answer(upstream: DirectUpstream, engine: str) -> None:
+async def test_a_whole_answer(upstream: HttpUpstream, engine: str) -> None:
     """One event has everything in it."""
     (event,) = await read(upstream, engine, "chat", chat_request())
     assert (event.token, event.finished) == (True, True)
@@ -96,7 +96,7 @@ async def test_a_whole_answer(upstream: DirectUpstream, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", named("tool_stream"))
-async def test_a_tool_call(upstream: DirectUpstream, engine: str) -> None:
+async def test_a_tool_call(upstream: HttpUpstream, engine: str) -> None:
     """Its name and the pieces of its arguments arrive, and they are tokens."""
     events = await read(upstream, engine, "tool_stream", chat_request(stream=True))
     called = [
@@ -112,7 +112,7 @@ async def test_a_tool_call(upstream: DirectUpstream, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", [each for each in named("text_stream") if each != "deepspeed_mii"])
-async def test_a_text_that_is_made_longer(upstream: DirectUpstream, engine: str) -> None:
+async def test_a_text_that_is_made_longer(upstream: HttpUpstream, engine: str) -> None:
     """Its pieces are a chat's, and only the last one ends it: TGI writes an empty reason until then."""
     events = await read(upstream, engine, "text_stream", text_request(stream=True))
     assert len(text_of(events)) > 3
@@ -129,7 +129,7 @@ async def test_a_text_that_is_made_longer(upstream: DirectUpstream, engine: str)
 
 
 @pytest.mark.parametrize("engine", named("too_long"))
-async def test_a_prompt_that_is_too_long(upstream: DirectUpstream, engine: str) -> None:
+async def test_a_prompt_that_is_too_long(upstream: HttpUpstream, engine: str) -> None:
     """Each says it in words of its own; a longer context may take it, and clients learn it by OpenAI's code."""
     with pytest.raises(PromptTooLong) as refused:
         await read(upstream, engine, "too_long", chat_request())
@@ -147,14 +147,14 @@ TGI: Final = [
 
 
 @pytest.mark.parametrize(("name", "kind"), TGI)
-async def test_tgis_errors(upstream: DirectUpstream, name: str, kind: type[UpstreamError]) -> None:
+async def test_tgis_errors(upstream: HttpUpstream, name: str, kind: type[UpstreamError]) -> None:
     """The text stands beside its type, in a stream all say 422, and 424 is a failure of the engine and not of the call."""
     with pytest.raises(kind) as failed:
         await read(upstream, "tgi", name, chat_request(stream=name.endswith("stream")))
     assert type(failed.value) is kind
 
 
-async def test_a_tgi_that_fails_within_a_stream(upstream: DirectUpstream) -> None:
+async def test_a_tgi_that_fails_within_a_stream(upstream: HttpUpstream) -> None:
     """What was said arrives, then the failure, which is the engine's."""
     async with replying("tgi/failed_stream") as url:
         stream = await upstream.open(upstream_call(deployment("tgi", base_url=url), chat_request(stream=True)))
@@ -174,14 +174,14 @@ REFUSED: Final = [
 
 
 @pytest.mark.parametrize(("name", "word"), REFUSED)
-async def test_a_refusal_says_why(upstream: DirectUpstream, name: str, word: str) -> None:
+async def test_a_refusal_says_why(upstream: HttpUpstream, name: str, word: str) -> None:
     """Flat or within `error`, the caller reads the engine's reason."""
     with pytest.raises(RequestRejected, match=word):
         await read(upstream, *told(name), chat_request())
 
 
 @pytest.mark.parametrize("name", ["tensorrt_llm/failed", "deepspeed_mii/bad_type"])
-async def test_a_failure_is_the_engines(upstream: DirectUpstream, name: str) -> None:
+async def test_a_failure_is_the_engines(upstream: HttpUpstream, name: str) -> None:
     """As JSON or as plain text."""
     with pytest.raises(UpstreamUnavailable):
         await read(upstream, *told(name), chat_request())

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from providers.direct import DirectLimits, DirectUpstream
 from providers.errors import MalformedReply, StreamCut
 from providers.held_bytes import HeldBytes, HeldTooMuch, Share
+from providers.http_client import HttpLimits, HttpUpstream
 from providers.upstream import NoRoomForReply, UpstreamStream
 from tests.providers.calls import chat_request, deployment, read_all, talk, tokens_of, upstream_call
 
@@ -69,8 +69,8 @@ async def talking(pieces: Callable[[], Iterator[bytes]]) -> AsyncIterator[Talker
 
 
 @contextlib.asynccontextmanager
-async def direct(**limits: int) -> AsyncIterator[DirectUpstream]:
-    upstream = DirectUpstream(DirectLimits(**limits))
+async def direct(**limits: int) -> AsyncIterator[HttpUpstream]:
+    upstream = HttpUpstream(HttpLimits(**limits))
     try:
         yield upstream
     finally:
@@ -205,7 +205,7 @@ async def _read_on(stream: UpstreamStream) -> None:
         pass
 
 
-async def _opened(upstream: DirectUpstream, url: str, *, stream: bool = False) -> UpstreamStream:
+async def _opened(upstream: HttpUpstream, url: str, *, stream: bool = False) -> UpstreamStream:
     return await upstream.open(upstream_call(deployment(base_url=url), chat_request(stream=stream)))
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from providers.errors import UpstreamRefusedUs
-from providers.scripted import Script, ScriptedUpstream
 from providers.upstream import Upstream
 from providers.upstreams import Upstreams
+from testing.scripted.upstream import Script, ScriptedUpstream
 from tests.providers.calls import deployment, talk, text_of, upstream_call
 
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from accounts.caller import Caller
-from cost.claim.comparators import Comparators
 from cost.ledger.ledger import MemoryLedger
+from cost.savings.comparators import Comparators
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig

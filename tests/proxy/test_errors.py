@@ -66,7 +66,7 @@ def test_a_spent_budget_says_when_to_come_back() -> None:
     spent = BudgetExceeded(
         scope="team",
         scope_id="team_a",
-        period="week",
+        period_adjective="weekly",
         limit_nanousd=1_234_500_000_000,
         resets_at=datetime(2026, 4, 6, tzinfo=UTC),
         retry_after_s=90.2,

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from accounts.caller import TeamSettings
-from cost.budgets.holds import BudgetCheck
-from cost.claim.comparators import Comparator
+from cost.budgets.budget_reservations import BudgetCheck
 from cost.ledger.entries import Entry
+from cost.savings.comparators import Comparator
 from providers.catalog import Catalog
 from providers.errors import AnswerLost, StreamCut, UpstreamError
 from providers.target import Capability

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from cost.budgets.holds import BudgetCheck
+from cost.budgets.budget_reservations import BudgetCheck
 from cost.prices import Price, UnitPrice
 from providers.catalog import Catalog
 from providers.metered_replies import decode_metered

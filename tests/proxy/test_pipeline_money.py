@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from accounts.caller import Role
-from cost.budgets.holds import BudgetCheck
-from cost.claim.comparators import Comparator, Comparators
-from cost.claim.holdout import arm_of
+from cost.budgets.budget_reservations import BudgetCheck
 from cost.errors import BudgetExceeded
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
+from cost.meters import METER_COLUMNS
+from cost.savings.comparators import Comparator, Comparators
+from cost.savings.holdout import arm_of
 from proxy.plan.decision_record import read
 from tests.proxy.plan.test_route_plan import price
 from tests.scenarios.test_rules import Broken, House, chunk
@@ -55,7 +56,7 @@ def exceeded(*, downgrade: bool = False) -> BudgetExceeded:
     return BudgetExceeded(
         scope="team",
         scope_id="team_a",
-        period="month",
+        period_adjective="monthly",
         limit_nanousd=500_000_000_000,
         resets_at=datetime(2026, 12, 1, tzinfo=UTC),
         downgrade=downgrade,

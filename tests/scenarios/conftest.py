@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 import classifier
-from providers.scripted_log import LogLine
-from providers.scripted_server import make_app
+from testing.scripted.log import LogLine
+from testing.scripted.server import make_app
 
 PACKAGED: Final = Path(classifier.__file__).parent / "artifacts"
 """The trained model that is shipped."""

@@ -406,7 +406,11 @@ class Purse(MemoryLedger):
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
         if entry.target_id not in self._affordable:
             raise BudgetExceeded(
-                scope="team", scope_id="a", period="month", limit_nanousd=1, resets_at=datetime(2026, 12, 1, tzinfo=UTC)
+                scope="team",
+                scope_id="a",
+                period_adjective="monthly",
+                limit_nanousd=1,
+                resets_at=datetime(2026, 12, 1, tzinfo=UTC),
             )
         await super().reserve(entry, hold_nanousd)
 

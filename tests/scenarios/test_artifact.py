@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 import yaml
 
+from api.web.gateway import Gateway
 from classifier.manifest import MODEL_FILE, SAMPLE_FILE, TABLES_FILE
 from classifier.prediction import Prompt
 from classifier.shipped_rows import MANIFEST_FILE
-from dashboards.web.gateway import Gateway
 from tests.running_gateway import CHEAP_PRICES, TRAINED, Running, model, running_gateway
 from tests.scenarios.conftest import PACKAGED
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from standardwebhooks import Webhook
 
 from gateway.configuration.settings import Environment, load, peppers
-from tests.dashboards.webhooks.receiver import receiving
+from tests.api.webhooks.receiver import receiving
 from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream

@@ -22,7 +22,7 @@ import pytest
 
 from cost.prices import nanousd
 from gateway.database import make_engine
-from providers.scripted_log import LogLine
+from testing.scripted.log import LogLine
 from tests.cost.ledger.verified import verify
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start

@@ -22,7 +22,7 @@ from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.prices import nanousd
 from gateway.database import make_engine
-from providers.scripted import completion, script_named
+from testing.scripted.upstream import completion, script_named
 from tests.cost.ledger.verified import verify
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, start, until

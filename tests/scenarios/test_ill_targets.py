@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from providers.scripted import ScriptedUpstream
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.upstream_faults import error_of_status
 from proxy.batch.line_protocol import Asked
 from proxy.parse.wires.wire import Wire
+from testing.scripted.upstream import ScriptedUpstream
 from tests.proxy.contexts import ALICE
 from tests.scenarios.test_rules import WIRES, House, said
 

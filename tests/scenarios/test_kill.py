@@ -26,8 +26,8 @@ from cost.ledger.drain import unbooked_path
 from cost.ledger.segments import boots, read_segment, segments_of
 from gateway.configuration.settings import Environment
 from gateway.database import make_engine
-from providers.scripted_log import LogLine
 from proxy.parse.wires.chat.dialect import CHAT
+from testing.scripted.log import LogLine
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
 from tests.proxy.exchanges import HeardExchange

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.wire import IsModel, Understood
 from tests.proxy.exchanges import HeardExchange

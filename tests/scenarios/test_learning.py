@@ -13,8 +13,8 @@ from aiohttp import web
 
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
+from api.web.gateway import Gateway
 from classifier.prediction import Prompt
-from dashboards.web.gateway import Gateway
 from proxy.dispatch.attempt_result import CALLER_GONE
 from proxy.learning.shadow import Shadow
 from proxy.learning.tunings import AS_TRAINED, propose, roll_back

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway.configuration.settings import Environment, load
-from providers.scripted_metered import PICTURE, PIECE
+from testing.scripted.metered import PICTURE, PIECE
 from tests.fleet import Place, callers, pool, pooled_model
 from tests.odd_engine import odd_engines
 from tests.running_gateway import Running, model, running_gateway

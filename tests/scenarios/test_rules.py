@@ -17,14 +17,13 @@ from accounts.keys import Pepper, mint_key
 from accounts.store import StoredKey
 from classifier.heuristic import HeuristicClassifier
 from classifier.prediction import Classifier
-from cost.claim.comparators import Comparator, Comparators
 from cost.ledger.ledger import MemoryLedger
+from cost.savings.comparators import Comparator, Comparators
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.errors import StreamCut
 from providers.retry_budget import RetryBudget, RetryBudgets
-from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
@@ -32,10 +31,8 @@ from proxy.admit.admission import AdmissionControl, BudgetGate
 from proxy.admit.limits.limit import Limit
 from proxy.admit.limits.limiter import BucketLimiter
 from proxy.dispatch.dispatcher import Dispatcher
-from proxy.dispatch.hedging import Hedging
-from proxy.dispatch.loop_batching import InStep
 from proxy.dispatch.outcome import RequestOutcome
-from proxy.dispatch.target_capacity import QueueDoor
+from proxy.dispatch.target_capacity import QueueClient
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES
@@ -49,6 +46,7 @@ from proxy.plan.session_affinity import Affinity
 from proxy.settle.observers.telemetry import Tracing
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.target_latency import LatencyTracker
+from testing.scripted.upstream import ScriptedUpstream
 from tests.proxy.exchanges import HeardExchange
 from tests.proxy.plan.test_route_plan import price, target
 
@@ -106,7 +104,7 @@ class House:
         budgets: BudgetGate | None = None,
         books: MemoryLedger | None = None,
         role: Role = "member",
-        queues: QueueDoor | None = None,
+        queues: QueueClient | None = None,
         latency: LatencyTracker | None = None,
         deadlines: DeadlinesSection | None = None,
         limits: tuple[Limit, ...] = (),
@@ -181,9 +179,7 @@ class House:
                 sleep=lambda _s: asyncio.sleep(backoff_s),
                 queues=queues,
                 latency=latency,
-                hedging=None if latency is None else Hedging(RetryBudget(hedged_share, 1, 10, loop.time), latency),
-                # On a busy machine turns are long, and then nobody goes in step.
-                in_step=InStep(lambda: 0.0),
+                hedging=None if latency is None else RetryBudget(hedged_share, 1, 10, loop.time),
             ),
             observers=(self.told,),
             tracing=Tracing(),

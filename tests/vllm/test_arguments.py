@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from selfhosted.offline.plans.gpus import gpu_named
-from selfhosted.offline.plans.models import model_named
-from selfhosted.offline.plans.planning import plan
-from selfhosted.offline.plans.render_ray import engine_arguments
-from selfhosted.offline.plans.sizing import Targets
-from selfhosted.offline.plans.split import split_of
-from tests.selfhosted.offline.plans.questions import question
-from tests.selfhosted.offline.plans.test_launch import launched
+from planner.plans.gpus import gpu_named
+from planner.plans.models import model_named
+from planner.plans.planning import plan
+from planner.plans.render_ray import engine_arguments
+from planner.plans.sizing import Targets
+from planner.plans.split import split_of
+from tests.planner.plans.questions import question
+from tests.planner.plans.test_launch import launched
 
 PATIENT = Targets(ttft_p99_s=4.0, tpot_p99_s=0.2)
 

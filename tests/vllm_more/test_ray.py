@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from selfhosted.offline.plans.render_ray import ray_serve
-from tests.selfhosted.offline.plans.test_serving import planned
+from planner.plans.render_ray import ray_serve
+from tests.planner.plans.test_serving import planned
 from tests.vllm.engines import CONTEXT_TOKENS, free_port
 from tests.vllm_more.conftest import MADE, PYTHON
 

@@ -66,7 +66,7 @@ def drain(pool: PoolArgument, name: NameArgument, config: ConfigOption = None) -
     _check_name(name)
 
     async def order() -> "tuple[bool, SharedState]":
-        from dashboards.fleet.drain import drain_replica
+        from api.fleet.drain import drain_replica
         from gateway.commands.audit import console, log_of, operators
         from selfhosted.registry.store import RegistryStore
 
@@ -90,7 +90,7 @@ def undrain(pool: PoolArgument, name: NameArgument, config: ConfigOption = None)
     _check_name(name)
 
     async def take_back() -> bool:
-        from dashboards.fleet.drain import undrain_replica
+        from api.fleet.drain import undrain_replica
         from gateway.commands.audit import console, log_of, operators
 
         async with open_engine() as engine:
@@ -135,7 +135,7 @@ def _known(config: Path | None) -> list[dict[str, Any]]:
 
 
 def _known_pool(pool: "PoolConfig", state: "SharedState") -> dict[str, Any]:
-    from selfhosted.fleet_view import told_wish
+    from selfhosted.health.fleet_view import told_wish
 
     wish = next((each for each in state.wishes if each.pool == pool.name), None)
     leader = wish.holder if wish is not None and wish.lease_until_us > state.now_us else None

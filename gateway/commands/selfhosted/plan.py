@@ -11,12 +11,12 @@ import typer
 from gateway.commands.shared import print_json
 
 if TYPE_CHECKING:
-    from selfhosted.offline.plans.mixture import Mixture
-    from selfhosted.offline.plans.models import ModelShape
-    from selfhosted.offline.plans.offload import Offload
-    from selfhosted.offline.plans.outlook import Outlook
-    from selfhosted.offline.plans.planning import Plan, Question
-    from selfhosted.offline.plans.split import Split
+    from planner.plans.mixture import Mixture
+    from planner.plans.models import ModelShape
+    from planner.plans.offload import Offload
+    from planner.plans.outlook import Outlook
+    from planner.plans.planning import Plan, Question
+    from planner.plans.split import Split
 
 _MOST_CONFIG_BYTES = 1_000_000
 _USUAL_COMPARATORS = ("gpt-4o", "gpt-4o-mini", "gpt-6-luna", "groq-llama-3.3-70b")
@@ -129,13 +129,13 @@ def plan(
     ] = False,
 ) -> None:
     """Plan a pool: memory, tensor parallelism, replicas, latency, dollars, and vLLM's command line."""
-    from selfhosted.offline.plans.comparators import comparator_named
-    from selfhosted.offline.plans.efficiency import efficiency_named
-    from selfhosted.offline.plans.gpus import gpu_named
-    from selfhosted.offline.plans.outlook import outlook_of
-    from selfhosted.offline.plans.planning import Question
-    from selfhosted.offline.plans.planning import plan as planned
-    from selfhosted.offline.plans.sizing import Targets, Work
+    from planner.plans.comparators import comparator_named
+    from planner.plans.efficiency import efficiency_named
+    from planner.plans.gpus import gpu_named
+    from planner.plans.outlook import outlook_of
+    from planner.plans.planning import Question
+    from planner.plans.planning import plan as planned
+    from planner.plans.sizing import Targets, Work
 
     def question(shape: "ModelShape", rate: float, measured: float | None) -> "Question":
         return Question(
@@ -184,7 +184,7 @@ def plan(
     apart = _split(asked, answer, wanted=split)
     kept = None
     if offload_hits:
-        from selfhosted.offline.plans.offload import offload_of
+        from planner.plans.offload import offload_of
 
         kept = offload_of(asked, answer, hits=offload_hits, copy_bytes_per_s=offload_gb_per_s * 1e9)
     if as_json:
@@ -215,8 +215,8 @@ def _offload_as_json(kept: "Offload") -> dict[str, Any]:
 
 def _split(asked: "Question", answer: "Plan", *, wanted: bool) -> "Split | None":
     """Prefill and decode apart; None where that cannot be and nobody asked for it. Raises PlanRefused."""
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.split import split_of
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.split import split_of
 
     try:
         return split_of(asked, answer)
@@ -280,8 +280,8 @@ def _print_split(apart: "Split") -> None:
 def _model(name: str, config_json: Path | None, kv_heads: int | None) -> "ModelShape":
     import msgspec
 
-    from selfhosted.offline.plans.models import model_from_config, model_named
-    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from planner.plans.models import model_from_config, model_named
+    from planner.plans.plan_errors import PlanRefused
 
     if config_json is None:
         shape = model_named(name)
@@ -299,7 +299,7 @@ def _model(name: str, config_json: Path | None, kv_heads: int | None) -> "ModelS
 
 
 def _count(text: str, option: str) -> int | None:
-    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from planner.plans.plan_errors import PlanRefused
 
     if text == "auto":
         return None
@@ -311,7 +311,7 @@ def _count(text: str, option: str) -> int | None:
 def _figure(text: str, option: str, least: int, most: int | Decimal) -> Decimal:
     from decimal import InvalidOperation
 
-    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from planner.plans.plan_errors import PlanRefused
 
     try:
         value = Decimal(text)
@@ -323,7 +323,7 @@ def _figure(text: str, option: str, least: int, most: int | Decimal) -> Decimal:
 
 
 def _measured(given: list[str]) -> float | None:
-    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from planner.plans.plan_errors import PlanRefused
 
     if len(given) > 1:
         raise PlanRefused("--tokens-per-gpu is given once, but in a mixture")
@@ -331,9 +331,9 @@ def _measured(given: list[str]) -> float | None:
 
 
 def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json: bool) -> None:
-    from selfhosted.offline.plans.mixture import mixture_of, shares_of
-    from selfhosted.offline.plans.models import model_named
-    from selfhosted.offline.plans.plan_errors import PlanRefused
+    from planner.plans.mixture import mixture_of, shares_of
+    from planner.plans.models import model_named
+    from planner.plans.plan_errors import PlanRefused
 
     given: dict[str, float] = {}
     for each in measured:
@@ -367,7 +367,7 @@ def _as_json(answer: "Plan") -> dict[str, Any]:
 
 def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
     from gateway.table import print_table
-    from selfhosted.offline.plans.launch import defaults_of
+    from planner.plans.launch import defaults_of
 
     work, memory, usual = answer.work, answer.memory, defaults_of(answer.gpu)
     typer.echo(

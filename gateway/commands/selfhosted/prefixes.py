@@ -13,7 +13,7 @@ from gateway.commands.shared import open_engine, print_json
 if TYPE_CHECKING:
     from cost.reports.scope import ReadScope
     from gateway.configuration.settings import GatewayConfig
-    from selfhosted.prefixes.report import PrefixReport
+    from selfhosted.prefixes.prefix_report import PrefixReport
 
 _DAYS = 7
 _MOST_DAYS = 92
@@ -32,7 +32,7 @@ def prefixes(
 ) -> None:
     """Tell which system prompts break their own cache, and what that costs a month. No prompt is kept or shown."""
     from gateway.configuration.settings import load, read_environment
-    from selfhosted.prefixes.report import prefixes_as_json
+    from selfhosted.prefixes.prefix_report import prefixes_as_json
 
     settings = load(config, read_environment(), secrets_from=None)
     scope, report = asyncio.run(_reported(settings, organisation, team, days))
@@ -51,7 +51,7 @@ async def _reported(
     from cost.price_book.store import PriceStore
     from gateway.commands.scopes import scope_of
     from providers.catalog import configured_prices
-    from selfhosted.prefixes.report import rates_of, stability
+    from selfhosted.prefixes.prefix_report import rates_of, stability
     from selfhosted.prefixes.store import PrefixStore
 
     now_us = wall_us()

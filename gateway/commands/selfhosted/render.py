@@ -9,9 +9,9 @@ import typer
 from gateway.commands.shared import print_json
 
 if TYPE_CHECKING:
-    from selfhosted.offline.plans.planning import Plan
-    from selfhosted.offline.plans.render_shared import SharedServing
-    from selfhosted.offline.plans.serving import Place, Serving
+    from planner.plans.planning import Plan
+    from planner.plans.render_shared import SharedServing
+    from planner.plans.serving import Place, Serving
 
 _MOST_PLAN_BYTES = 4_000_000
 PRODUCT = "nvidia.com/gpu.product"
@@ -84,7 +84,7 @@ def render(
     """Write the files that start a pool, and what the gateway must know of it."""
     import msgspec
 
-    from selfhosted.offline.plans.serving import checked, warnings_of
+    from planner.plans.serving import checked, warnings_of
 
     answer = None if plan is None else _read_plan(plan)
     shared = None if answer is not None else _shared(config, pool)
@@ -131,7 +131,7 @@ def _print(documents: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json(documents if len(documents) > 1 else documents[0])
     else:
-        from selfhosted.offline.plans.serving import as_yaml
+        from planner.plans.serving import as_yaml
 
         typer.echo(as_yaml(documents), nl=False)
 
@@ -139,9 +139,9 @@ def _print(documents: list[dict[str, Any]], *, as_json: bool) -> None:
 def _shared(config: Path | None, name: str) -> "SharedServing | None":
     """The pools of this group of the configuration that share GPUs; None where no group is called so."""
     from gateway.configuration.settings import load, read_environment
-    from selfhosted.offline.plans.launch import PORT
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.render_shared import SharedServing, sleeping
+    from planner.plans.launch import PORT
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.render_shared import SharedServing, sleeping
 
     section = load(config, read_environment(), secrets_from=None).selfhosted
     group = next((each for each in section.shared_gpus if each.name == name), None)
@@ -159,8 +159,8 @@ def _shared_documents(
 ) -> list[dict[str, Any]]:
     import msgspec
 
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.render_shared import shared_compose, shared_manifests
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.render_shared import shared_compose, shared_manifests
 
     if what not in ("k8s", "compose"):
         raise PlanRefused(
@@ -181,9 +181,9 @@ def _key_secret(found: "Serving", name: str | None) -> str | None:
 
 def _place(found: "Serving", gpu: str | None, labels: list[str], *, spot: bool) -> "Place":
     """Where pods may stand: on nodes with these labels, otherwise on those with that GPU, otherwise with the plan's."""
-    from selfhosted.offline.plans.gpus import gpu_named
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.serving import Place
+    from planner.plans.gpus import gpu_named
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.serving import Place
 
     given = dict(found.place.labels) if gpu is None else {PRODUCT: gpu_named(gpu).product}
     if labels:
@@ -195,11 +195,11 @@ def _place(found: "Serving", gpu: str | None, labels: list[str], *, spot: bool) 
 
 
 def _documents(what: What, serving: "Serving", answer: "Plan | None", *, one_machine: bool) -> list[dict[str, Any]]:
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.render_compose import compose
-    from selfhosted.offline.plans.render_gateway import gateway_snippet
-    from selfhosted.offline.plans.render_kubernetes import manifests
-    from selfhosted.offline.plans.render_ray import ray_serve
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.render_compose import compose
+    from planner.plans.render_gateway import gateway_snippet
+    from planner.plans.render_kubernetes import manifests
+    from planner.plans.render_ray import ray_serve
 
     if what == "k8s":
         return manifests(serving)
@@ -215,7 +215,7 @@ def _documents(what: What, serving: "Serving", answer: "Plan | None", *, one_mac
 def _command(serving: "Serving") -> str:
     import shlex
 
-    from selfhosted.offline.plans.launch import on_loopback
+    from planner.plans.launch import on_loopback
 
     words = [f"{name}={shlex.quote(value)}" for name, value in serving.environment.items()]
     return " ".join([*words, shlex.join(on_loopback(serving.command))])
@@ -224,8 +224,8 @@ def _command(serving: "Serving") -> str:
 def _read_plan(path: Path) -> "Plan":
     import msgspec
 
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.planning import Plan
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.planning import Plan
 
     if path.stat().st_size > _MOST_PLAN_BYTES:
         raise PlanRefused(f"{path} is larger than any plan")
@@ -238,7 +238,7 @@ def _read_plan(path: Path) -> "Plan":
 def _planned(answer: "Plan", pool: str) -> "Serving":
     import msgspec
 
-    from selfhosted.offline.plans.serving import Place, from_launch
+    from planner.plans.serving import Place, from_launch
 
     found = from_launch(answer.launch, pool, replicas=answer.replicas, spare=answer.spare)
     return msgspec.structs.replace(
@@ -254,9 +254,9 @@ def _side_of(what: What, path: Path | None, whole: "Serving", part: str) -> "Ser
     """Prefill or decode, with all else as the whole plan has it. Raises PlanRefused."""
     import msgspec
 
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.serving import of_side
-    from selfhosted.offline.plans.split import Split
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.serving import of_side
+    from planner.plans.split import Split
 
     class WithSplit(msgspec.Struct):
         split: Split | None = None
@@ -274,8 +274,8 @@ def _side_of(what: What, path: Path | None, whole: "Serving", part: str) -> "Ser
 
 def _configured(config: Path | None, pool: str) -> "Serving":
     from gateway.configuration.settings import load, read_environment
-    from selfhosted.offline.plans.plan_errors import PlanRefused
-    from selfhosted.offline.plans.serving import from_config
+    from planner.plans.plan_errors import PlanRefused
+    from planner.plans.serving import from_config
 
     settings = load(config, read_environment(), secrets_from=None)
     found = next((each for each in settings.selfhosted.pools if each.name == pool), None)

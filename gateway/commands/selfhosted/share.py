@@ -9,7 +9,7 @@ import typer
 from gateway.commands.shared import print_json
 
 if TYPE_CHECKING:
-    from selfhosted.offline.plans.sharing import SharedFit
+    from planner.plans.sharing import SharedFit
 
 
 def share(
@@ -36,9 +36,9 @@ def share(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, bytes in full.")] = False,
 ) -> None:
     """Say what fits when several models share GPUs and one is awake at a time: its cache, main memory, and the least that waking takes."""
-    from selfhosted.offline.plans.gpus import gpu_named
-    from selfhosted.offline.plans.models import model_named
-    from selfhosted.offline.plans.sharing import shared_fit
+    from planner.plans.gpus import gpu_named
+    from planner.plans.models import model_named
+    from planner.plans.sharing import shared_fit
 
     found = shared_fit(
         [model_named(each) for each in models],

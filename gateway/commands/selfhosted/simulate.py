@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from selfhosted.offline.simulate.fleet import FleetSpec
-    from selfhosted.offline.simulate.machines import Machine
-    from selfhosted.offline.simulate.report import Report
-    from selfhosted.offline.simulate.traces import Trace
+    from planner.simulate.fleet_simulation import FleetSpec
+    from planner.simulate.machines import Machine
+    from planner.simulate.simulation_report import Report
+    from planner.simulate.traces import Trace
 
 _MOST_RUNS = 64
 
@@ -87,14 +87,14 @@ def simulate(
     plot: Annotated[Path | None, typer.Option(help="Draw a PNG, or into a folder.")] = None,
 ) -> None:
     """Replay a trace on a fleet of simulated engines, with the balancer and the autoscaler as they are."""
+    from planner.plans.comparators import comparator_named
+    from planner.simulate.choosers import check_policy
+    from planner.simulate.fleet_simulation import FleetSpec
+    from planner.simulate.machines import machine_of
+    from planner.simulate.scaling import check_scaler
+    from planner.simulate.simulation_errors import SimulationRefused
+    from planner.simulate.simulation_report import report_of
     from selfhosted.config import ScaleConfig
-    from selfhosted.offline.plans.comparators import comparator_named
-    from selfhosted.offline.simulate.choosers import check_policy
-    from selfhosted.offline.simulate.fleet import FleetSpec
-    from selfhosted.offline.simulate.machines import machine_of
-    from selfhosted.offline.simulate.report import report_of
-    from selfhosted.offline.simulate.scaling import check_scaler
-    from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 
     policies, scalers = policy or ["prefix"], scaling or ["fixed"]
     for each in policies:
@@ -135,13 +135,13 @@ def simulate(
     ]  # fmt: skip
     _print_reports(reports, replayed, machine, json_file)
     if plot is not None:
-        from selfhosted.offline.simulate.plots import draw
+        from planner.simulate.plots import draw
 
         typer.echo(f"drawn: {draw(plot, reports, title=_title(replayed, machine))}", err=True)
 
 
 def _trace(path: Path, limit: int | None, speed: float, users: int, days: int, seed: int, *, spread: bool) -> "Trace":
-    from selfhosted.offline.simulate import traces
+    from planner.simulate import traces
 
     rng = random.Random(seed)  # noqa: S311 - repeatable, and nothing is kept secret by it
     found = traces.read_trace(path, limit=traces.MAX_ROWS if limit is None else limit)
@@ -154,7 +154,7 @@ def _trace(path: Path, limit: int | None, speed: float, users: int, days: int, s
 
 
 def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) -> Any:
-    from selfhosted.offline.simulate.fleet import Fleet
+    from planner.simulate.fleet_simulation import FleetSimulation
 
     shown = sys.stderr.isatty()
 
@@ -164,10 +164,10 @@ def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) 
 
     gate = None
     if queue:
-        from gateway.commands.selfhosted.simulated_queue import SimulatedQueue
+        from planner.simulate.gateway_queue import SimulatedQueue
 
         gate = SimulatedQueue(spec.gateways)
-    measured = Fleet(spec, machine.steps, trace, progress, gate=gate).run()
+    measured = FleetSimulation(spec, machine.steps, trace, progress, gate=gate).run()
     if shown:
         typer.echo("\r" + " " * 60 + "\r", nl=False, err=True)
     return measured
@@ -205,7 +205,7 @@ def _title(trace: "Trace", machine: "Machine") -> str:
 
 def _print(reports: "list[Report]", trace: "Trace", machine: "Machine") -> None:
     from gateway.table import print_table
-    from selfhosted.offline.simulate.report import HEADINGS, row_of
+    from planner.simulate.simulation_report import HEADINGS, row_of
 
     typer.echo(
         f"{_title(trace, machine)}: {len(trace.requests):,} requests, "
@@ -226,7 +226,7 @@ def _print(reports: "list[Report]", trace: "Trace", machine: "Machine") -> None:
 
 
 def _dollars(text: str) -> Decimal:
-    from selfhosted.offline.simulate.simulation_errors import SimulationRefused
+    from planner.simulate.simulation_errors import SimulationRefused
 
     try:
         value = Decimal(text)

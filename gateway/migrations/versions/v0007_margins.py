@@ -1,4 +1,4 @@
-"""What an attempt's target was compared by, beside what it cost."""
+"""The margins by which an attempt's target was compared, beside its cost."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What is kept for callers may change: conversations grow by a turn at a time."""
+"""Stored responses may change: conversations grow by a turn at a time."""
 
 import sqlalchemy as sa
 from alembic import op

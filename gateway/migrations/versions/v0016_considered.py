@@ -1,4 +1,4 @@
-"""What a request's targets were compared by, so that its page can tell why one was chosen."""
+"""The figures by which a request's targets were compared, so that its page can tell why one was chosen."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What the tier batch saved, as a figure of its own in the ledger and in the roll-ups."""
+"""The savings of the tier batch, as a figure of its own in the ledger and in the roll-ups."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What was used beside tokens: seconds, characters, images and searches, in entries and roll-ups."""
+"""Usage beside tokens: seconds, characters, images and searches, in entries and roll-ups."""
 
 from typing import Final
 

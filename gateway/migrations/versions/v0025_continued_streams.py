@@ -1,4 +1,4 @@
-"""Whether a team wants a stream continued whose replica died."""
+"""A team's wish to have a stream continued whose replica died."""
 
 import sqlalchemy as sa
 from alembic import op

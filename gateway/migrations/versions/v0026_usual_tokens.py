@@ -1,4 +1,4 @@
-"""How long an answer to each request was thought to be, so that targets' own lengths can be compared with it."""
+"""The expected length of an answer to each request, so that targets' own lengths can be compared with it."""
 
 import sqlalchemy as sa
 from alembic import op

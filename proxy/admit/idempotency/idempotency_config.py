@@ -13,26 +13,23 @@ class IdempotencySection(Section):
         default=4 * 1024 * 1024,
         ge=1_024,
         le=16 * 1024 * 1024,
-        description="A larger answer is not kept: its key stays used, and a repeat is told so (422). A streamed token "
-        "takes about 300 bytes.",
+        description="A larger answer is not kept; its repeat gets 422. A streamed token takes about 300 bytes.",
     )
     max_keys_per_team: int = Field(
         default=100_000,
         ge=1,
         le=10_000_000,
-        description="Keys of one team that are kept at the same time; more are refused (429) until old ones expire. "
-        "Several processes that count at the same time may let a few more pass.",
+        description="Live keys of one team; more are refused (429) until old ones expire.",
     )
     claim_s: Finite = Field(
         default=60.0,
         ge=1.0,
         le=3_600.0,
-        description="How long a process that died still holds its keys; one that lives renews its hold three times in it.",
+        description="Lease of a process on its keys; renewed three times in it.",
     )
     timeout_s: Finite = Field(
         default=2.0,
         ge=0.05,
         le=60.0,
-        description="How long such a request waits for the database; later it is refused (503), for nobody knows whether "
-        "it was served before.",
+        description="How long the database is waited for; later the request is refused (503).",
     )

@@ -33,7 +33,7 @@ class EachLimits(Section):
         default=None,
         ge=1,
         le=MOST["request_burst"],
-        description="Requests that may come at once after a pause; a minute's worth when not set.",
+        description="Requests at once after a pause; default a minute's worth.",
     )
     tokens_per_minute: int | None = Field(
         default=None,
@@ -45,8 +45,7 @@ class EachLimits(Section):
         default=None,
         ge=1,
         le=MOST["token_burst"],
-        description="Tokens that may be used at once after a pause; a minute's worth when not set. A request that is "
-        "expected to need more is refused for good.",
+        description="Tokens at once after a pause; default a minute's worth. A larger request is never admitted.",
     )
     concurrency: int | None = Field(
         default=None, ge=1, le=MOST["concurrency"], description="Requests in flight at once; no limit when not set."
@@ -69,31 +68,31 @@ class ModelLimits(Section):
         default=None,
         ge=0,
         le=MOST["requests_per_minute"],
-        description="Requests a minute for this model, all callers together. Not set: as `limits.model`; 0: no limit.",
+        description="Requests a minute for this model. Default: `limits.model`; 0: no limit.",
     )
     request_burst: int | None = Field(
         default=None,
         ge=1,
         le=MOST["request_burst"],
-        description="Requests that may come at once after a pause. Not set: as `limits.model`.",
+        description="Requests at once after a pause. Default: `limits.model`.",
     )
     tokens_per_minute: int | None = Field(
         default=None,
         ge=0,
         le=MOST["tokens_per_minute"],
-        description="Tokens a minute for this model, all callers together. Not set: as `limits.model`; 0: no limit.",
+        description="Tokens a minute for this model. Default: `limits.model`; 0: no limit.",
     )
     token_burst: int | None = Field(
         default=None,
         ge=1,
         le=MOST["token_burst"],
-        description="Tokens that may be used at once after a pause. Not set: as `limits.model`.",
+        description="Tokens at once after a pause. Default: `limits.model`.",
     )
     concurrency: int | None = Field(
         default=None,
         ge=0,
         le=MOST["concurrency"],
-        description="Requests for this model in flight at once. Not set: as `limits.model`; 0: no limit.",
+        description="Requests in flight for this model. Default: `limits.model`; 0: no limit.",
     )
 
     def limits(self) -> Limits:
@@ -126,7 +125,7 @@ class LimitsSection(Section):
         default=2.0,
         ge=0.1,
         le=60.0,
-        description="How often a process looks for limits that `weighbridge limits` set. They hold everywhere after this time.",
+        description="How often a process reads limits set by `weighbridge limits`.",
     )
 
     @model_validator(mode="after")

@@ -170,7 +170,7 @@ def _by_teams(order: Sequence[str], records: Mapping[str, Record], left: int) ->
 
 
 def _scaled(holder: str, record: Record) -> list[TeamUse]:
-    """Whose the demand is, where its tokens are what is there now, and the demand has room for what comes next."""
+    """Return the record's teams with their tokens scaled to its demand, which leaves room for what comes next."""
     tokens = sum(use.tokens for use in record.teams)
     if not tokens:
         return [TeamUse(holder, 1000, record.demand)]

@@ -20,13 +20,13 @@ class MaxWait(Section):
         default=10.0,
         ge=0,
         le=600,
-        description="Seconds. A person who has waited this long for a first word has given up.",
+        description="Seconds.",
     )
     batch: Finite = Field(
         default=600.0,
         ge=0,
         le=86_400,
-        description="Seconds. Nobody watches, so it may wait for a quiet moment, but its connection is held open.",
+        description="Seconds; its connection is held open.",
     )
 
     def of(self, tier: Tier) -> float:
@@ -43,15 +43,14 @@ class QueueConfig(Section):
         default=0,
         ge=0,
         le=1_000_000_000,
-        description="Tokens, of prompts and expected answers, that may run at once, over all processes: about what the "
-        "engines' caches hold. A larger request runs alone. 0, where `selfhosted.pools` serve all targets: what the caches of "
-        "the replicas hold that are ready and not full.",
+        description="Tokens (prompts and expected answers) that run at once over all processes, about what the "
+        "engines' caches hold. 0 before pools: the capacity of their ready replicas.",
     )
     requests_in_flight: int | None = Field(
         default=None,
         ge=1,
         le=10_000_000,
-        description="Requests that may run at once as well; not looked at when not set.",
+        description="Requests that run at once, as a further bound.",
     )
     max_waiting: int = Field(
         default=1_000,
@@ -70,21 +69,21 @@ class QueueConfig(Section):
         default=60.0,
         ge=0.1,
         le=86_400,
-        description="A batch request that waited this long counts as interactive, and within a team one that waited this "
-        "long goes before one that is a step of priority above it: so nothing waits forever.",
+        description="A batch request that waited this long counts as interactive; within a team it outweighs "
+        "one step of priority.",
     )
     light_share: Finite = Field(
         default=0.1,
         ge=0,
         le=0.9,
-        description="The part of the capacity kept for teams below their weighted share, so that they need not wait for a "
-        "heavy team's work to end. A team that was alone for a minute uses all of it.",
+        description="Capacity kept for teams below their fair share, so that they need not wait for a heavy "
+        "team. A team alone for a minute uses all of it.",
     )
     interactive_share: Finite = Field(
         default=0.1,
         ge=0,
         le=0.9,
-        description="The part of the capacity that batch work leaves free, so that interactive work need not wait for it.",
+        description="Capacity that batch work leaves free for interactive work.",
     )
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.wire import IsModel, Understood, Wire
 
 _PREFIX: Final = "/openai/"

@@ -13,7 +13,7 @@ from cost.usage import Usage
 from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest, Event, Operation
 from proxy.errors import ErrorReply
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 
 Header = tuple[bytes, bytes]
 IsModel = Callable[[str], bool]

@@ -9,26 +9,25 @@ class ResponsesSection(Section):
     """Responses that their callers want kept (`store`, which is so unless they say otherwise)."""
 
     keep_days: int = Field(
-        default=30, ge=0, le=365, description="How long a response can be asked for and gone on from; 0 keeps none."
+        default=30, ge=0, le=365, description="How long a response can be read and continued; 0 keeps none."
     )
     max_response_bytes: int = Field(
         default=4 * 1024 * 1024,
         ge=1_024,
         le=64 * 1024 * 1024,
-        description="A response that is larger with its whole input is not kept, and says `store: false`.",
+        description="A larger response (with its whole input) is not kept and says `store: false`.",
     )
     max_bytes_per_team: int = Field(
         default=1024 * 1024 * 1024,
         ge=1_024,
         le=1024**4,
-        description="What a team's responses may take in the database, compressed; its oldest go first. Several processes "
-        "that keep at the same time may pass it by what they keep within a minute.",
+        description="Compressed size of a team's kept responses; the oldest go first.",
     )
     timeout_s: Finite = Field(
         default=2.0,
         ge=0.05,
         le=60.0,
-        description="How long a response waits for the database before it is given without being kept.",
+        description="How long the database is waited for before a response is given unkept.",
     )
     background_at_once: int = Field(
         default=32,
@@ -46,6 +45,5 @@ class ResponsesSection(Section):
         default=15.0,
         ge=1.0,
         le=600.0,
-        description="How long a process that makes a response in the background may say nothing before another one begins it "
-        "anew.",
+        description="Lease of a process on a background response; after it another one begins anew.",
     )

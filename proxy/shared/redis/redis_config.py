@@ -26,26 +26,26 @@ class RedisSection(Section):
 
     url: SecretRef | None = Field(
         default=None,
-        description="Where the address is found, `env:NAME`: it may hold a password. WEIGHBRIDGE_REDIS_URL comes first; "
-        "without either, each process enforces its share of the limits.",
+        description="Where the address is found, `env:NAME`; WEIGHBRIDGE_REDIS_URL goes first. Without it each "
+        "process enforces its share of limits.",
     )
     prefix: str = Field(
         default="{weighbridge}:",
         max_length=64,
-        description="What every key begins with. The part in braces keeps all keys in one slot of a cluster. Gateways that "
+        description="Beginning of every key; the part in braces keeps them in one cluster slot. Gateways that "
         "share limits share it.",
     )
     timeout_s: Finite = Field(
         default=0.1,
         ge=0.02,
         le=5,
-        description="How long a call may take. A later reply is not waited for: the connection is given up.",
+        description="Longest call; a later reply is not waited for.",
     )
     slow_s: Finite = Field(
         default=0.05, ge=0.005, le=2, description="A reply that takes longer is used, and counts as a failure."
     )
     failures: int = Field(
-        default=5, ge=1, le=1_000, description="So many failures in a row, and each process goes on with its share."
+        default=5, ge=1, le=1_000, description="Failures in a row after which each process uses its share."
     )
     probe_s: Finite = Field(
         default=0.25, ge=0.02, le=60, description="How often a Redis that was given up is tried again."
@@ -54,7 +54,7 @@ class RedisSection(Section):
         default=0.5,
         ge=0.05,
         le=30,
-        description="How long connecting may take, TLS and the password included. A start waits no longer.",
+        description="Longest connect, TLS and password included.",
     )
 
     @property

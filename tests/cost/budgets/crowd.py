@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from cost.budgets.books import BudgetedBooks
 from cost.budgets.budget import Budget
+from cost.budgets.budget_reservations import Holds
+from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import Grants
-from cost.budgets.holds import Holds
 from cost.budgets.memory import MemoryGrants
 from cost.errors import BudgetExceeded
 from cost.ledger.entries import TERMINAL, AttemptKey, Entry

@@ -9,9 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.grants import GrantNeed, GrantStore
+from cost.budgets.periods import LONGEST_DAYS, PERIODS, Period, end_us, start_us
 from cost.budgets.store import MAX_OF_ORGANISATION, BudgetStore, new_budget_id
 from cost.ledger.store import LedgerStore
 from cost.tables import BudgetRow
+from cost.times import DAY_US
 from tests.cost.budgets.crowd import NOON_US, budget
 from tests.cost.entries import settle
 
@@ -101,6 +103,16 @@ async def test_spent_is_of_the_period(store: BudgetStore, engine: AsyncEngine, p
     await LedgerStore(engine).insert(
         [settle(f"r{age}", at_us=NOON_US - age * day_us, cost_nanousd=cost) for age, cost in costs.items()]
     )
+    assert (await store.get("b1")).spent_nanousd == spent
+
+
+@pytest.mark.parametrize("period", PERIODS)
+async def test_sql_bounds_every_period(store: BudgetStore, engine: AsyncEngine, period: Period) -> None:
+    """Of one booking a day, the database sums up those of the period as the table bounds it."""
+    await store.put(budget(10, period=period))
+    days = [NOON_US - age * DAY_US for age in range(LONGEST_DAYS + 2)]
+    await LedgerStore(engine).insert([settle(f"r{at_us}", at_us=at_us, cost_nanousd=1) for at_us in days])
+    spent = sum(start_us(period, NOON_US) <= at_us < end_us(period, NOON_US) for at_us in days)
     assert (await store.get("b1")).spent_nanousd == spent
 
 

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.postings import PostingRefused, postings, reverse
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.times import DAY_US
 from tests.cost.entries import settle
 from tests.cost.ledger.verified import verify

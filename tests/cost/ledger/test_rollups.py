@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.ledger.entries import Entry, orphan_settlement, reversal_of, void_of
+from cost.ledger.orphan_reaper import expiry_of
 from cost.ledger.rollups import ROLLUP_KEY, by_key, roll_up, upserts
-from cost.ledger.sweep import expiry_of
 from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, HOUR_US
 from tests.cost.entries import reserve, settle

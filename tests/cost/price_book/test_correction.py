@@ -12,9 +12,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.errors import PriceRefused, UnknownPrice
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.postings import reverse
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.price_book.correction import (
     MOST_DAYS,
     Correction,

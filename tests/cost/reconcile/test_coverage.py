@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.reconcile.coverage import compared_days, keep_compared, outcomes
 from cost.reconcile.matching import Matching, compare
 from cost.reconcile.openai import read_openai
-from cost.reconcile.report import Tolerance, tolerance_of
+from cost.reconcile.reconciliation_report import Tolerance, tolerance_of
 from tests.cost.reconcile.exports import DAY_LENGTH_S, DAY_US, file_of, openai_bucket, openai_usage, page
 from tests.cost.reconcile.ours import row
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.reconcile.anthropic import read_anthropic
-from cost.reconcile.books import booked, is_posted, posting_alone
+from cost.reconcile.ledger_side import booked, is_posted, posting_alone
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import TooManyEntries, entries_of, posting_id, spread

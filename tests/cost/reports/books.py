@@ -6,8 +6,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
+from cost.meters import METER_COLUMNS
 from cost.prices import LongPrompt, Price
 from cost.reports.focus import FocusNames
 from cost.usage import Usage

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.entries import METER_COLUMNS
 from cost.ledger.store import LedgerStore
-from cost.prices import METERS, NANO_PER_USD, Price, UnitPrice
+from cost.meters import METER_COLUMNS, METER_NAMES
+from cost.prices import NANO_PER_USD, Price, UnitPrice
 from cost.reports.focus import COLUMNS, CUSTOM_COLUMNS, FOCUS_COLUMNS, FocusExport, FocusNames, FocusQuery, charges
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
@@ -84,7 +84,7 @@ async def test_the_costs_add_up_to_the_ledger(engine: AsyncEngine, by_hour: bool
         each.entry == "settle" and each.origin == "caller" for each in entries
     )
     used = Counter(row["x_TokenType"] for row in rows)
-    assert set(used) == {*METERS, ""}
+    assert set(used) == {*METER_NAMES, ""}
 
 
 async def test_lines_hold_what_the_standard_asks_of_a_row(engine: AsyncEngine) -> None:
@@ -250,7 +250,7 @@ amounts = st.integers(-(10**15), 10**15)
 
 
 @given(
-    costs=st.tuples(*(amounts for _ in METERS)),
+    costs=st.tuples(*(amounts for _ in METER_NAMES)),
     rest=st.sampled_from([0, 0, 1, -7]),
     tokens=st.lists(st.integers(-(10**12), 10**12), min_size=6, max_size=6),
     attempts=st.integers(-3, 10**6),

@@ -9,8 +9,8 @@ import pytest
 
 from cost.times import wall_us
 from dashboards.alerts.store import all_alerts
+from tests.api.webhooks.receiver import SECRET
 from tests.dashboards.pages.teams import asked, keep, running_teams
-from tests.dashboards.webhooks.receiver import SECRET
 from tests.in_turn import in_turn
 from tests.running_gateway import Running
 from tests.signed_in import Browser, signed_in

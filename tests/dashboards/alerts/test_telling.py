@@ -11,16 +11,16 @@ import pytest
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.webhooks.mail import Mailer
+from api.webhooks.outbox import Outbox
+from api.webhooks.sender import Destination, Sender
+from api.webhooks.shapes import mail_of, slack_body, words_of
 from cost.ledger.store import LedgerStore
 from cost.times import MINUTE_US
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import add_alert
 from dashboards.alerts.telling import AlertRound
-from dashboards.webhooks.mail import Mailer
-from dashboards.webhooks.outbox import Outbox
-from dashboards.webhooks.sender import Destination, Sender
-from dashboards.webhooks.shapes import mail_of, slack_body, words_of
 from proxy.settle.refusals.counting import RefusalsTold, Refused, RefusedCount
 from proxy.settle.refusals.store import RefusalStore
 from tests.cost.entries import settle

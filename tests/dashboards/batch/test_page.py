@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.dashboards.webhooks.receiver import receiving
+from tests.api.webhooks.receiver import receiving
 from tests.processes import until
 from tests.running_gateway import model, running_gateway
 from tests.scenarios.conftest import scripted_upstream

@@ -17,8 +17,8 @@ from cost.times import wall_us
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
 from proxy.admit.limits.store import LimitStore
+from tests.api.webhooks.receiver import SECRET
 from tests.cost.entries import settle
-from tests.dashboards.webhooks.receiver import SECRET
 from tests.in_turn import in_turn
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import Browser, signed_in

@@ -20,8 +20,8 @@ from cost.prices import usd
 from cost.reconcile.coverage import compared_days
 from cost.times import DAY_US, day_of, wall_us
 from dashboards.web.cookie import COOKIE
+from tests.api.finance import Finance, running_finance
 from tests.cost.reports.two_organisations import DAY, booked
-from tests.dashboards.api.finance import Finance, running_finance
 from tests.in_turn import in_turn
 from tests.signed_in import Answer, Browser, signed_in
 

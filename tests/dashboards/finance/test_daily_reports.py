@@ -14,13 +14,13 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
+from api.webhooks.outbox import Outbox
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
 from cost.reports.report_config import ReportSection
 from cost.reports.scope import ReadScope
 from dashboards.finance.daily_reports import DailyReports, ReportReader, Subject, due_days, rendered, write
-from dashboards.webhooks.outbox import Outbox
 from gateway.configuration.file import ConfigError
 from tests.cost.reports.days import DAY, DAY_LENGTH_US, DAY_US, HOSTILE, books
 from tests.running_gateway import model, running_gateway

@@ -14,9 +14,9 @@ from cost.close.checks import MonthChecks
 from cost.close.month import Month
 from cost.prices import usd
 from cost.times import HOUR_US, start_of
+from tests.api.finance import Finance, running_finance
 from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import booked
-from tests.dashboards.api.finance import Finance, running_finance
 from tests.signed_in import Answer, Browser, signed_in
 
 MARCH = Month(2026, 3)

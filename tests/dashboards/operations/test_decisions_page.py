@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.access import OrganisationRole
+from api.live.newest import EndedAttempt
+from api.live.tail import DecisionTail
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
-from dashboards.live.newest import EndedAttempt
-from dashboards.live.tail import DecisionTail
 from dashboards.operations.decisions_page import Filter, decision_events
 from dashboards.web.cookie import COOKIE
-from tests.dashboards.live.ledger import BASE_US, ended
-from tests.dashboards.live.turns import Turns
+from tests.api.live.ledger import BASE_US, ended
+from tests.api.live.turns import Turns
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import cookie_of, signed_in
 

@@ -10,16 +10,16 @@ import pytest_asyncio
 
 from accounts.access import OrganisationRole
 from accounts.audit.log import Scope
+from api.live.readers import open_operations
+from api.operations.snapshot import operations_snapshot
+from api.operations.stores import in_database
+from api.web.gateway import Gateway
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
-from dashboards.live.readers import open_operations
-from dashboards.operations.snapshot import operations_snapshot
-from dashboards.operations.stores import in_database
 from dashboards.web.cookie import COOKIE
-from dashboards.web.gateway import Gateway
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
-from tests.dashboards.live.ledger import ended
+from tests.api.live.ledger import ended
 from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.signed_in import cookie_of, signed_in
@@ -154,7 +154,7 @@ async def test_an_open_breaker_is_told_first(own: Running) -> None:
     for _ in range(5):
         permit = breakers.try_acquire("org/small/main")
         assert permit is not None
-        permit.went_wrong("UpstreamUnavailable", 503, counted=True)
+        permit.record_fault("UpstreamUnavailable", 503, counted=True)
         permit.failure()
     async with signed_in(own, role="operator") as browser:
         overview = (await browser.get(HOME)).text

@@ -11,7 +11,7 @@ from dashboards.operations.traffic_page import Traffic, charts_of, figures_of
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import Slot, TrafficStore
 from proxy.settle.traffic.waits import RANGES, range_of
-from tests.dashboards.api.finance import SCRIPTED
+from tests.api.finance import SCRIPTED
 from tests.running_gateway import model, running_gateway
 from tests.signed_in import signed_in
 

@@ -28,7 +28,7 @@ from cost.times import wall_us
 from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import COOKIE
 from gateway.configuration.settings import Environment, load, peppers
-from gateway.web import web_app
+from gateway.wiring.web_app import web_app
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
 from proxy.admit.limits.store import LimitStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cost.ledger.store import LedgerStore
-from tests.dashboards.admin_api.calls import key_of as key_for
+from tests.api.admin_api.calls import key_of as key_for
 from tests.dashboards.pages.teams import running_teams
 from tests.in_turn import in_turn
 from tests.running_gateway import Running

@@ -16,11 +16,11 @@ import pytest
 
 from accounts.audit.log import AuditLog, Filters, Scope
 from accounts.store import TeamRecord
+from api.policy.anchored import AnchoredPreview
+from api.web.gateway import READS_AT_ONCE
 from cost.times import wall_us
-from dashboards.policy.anchored import AnchoredPreview
 from dashboards.policy.page import STOPS, fingerprint, floor_options, outlook
 from dashboards.ui.formats import money
-from dashboards.web.gateway import READS_AT_ONCE
 from proxy.plan.quality_tolerance import Preview, Tolerances
 from tests.dashboards.pages.teams import asked, keep, month, running_teams
 from tests.in_turn import in_turn

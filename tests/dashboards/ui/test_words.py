@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from cost.ledger.entries import Entry
-from cost.ledger.sweep import expiry_of
+from cost.ledger.orphan_reaper import expiry_of
 from cost.reports.latency import CAUSES
 from cost.reports.recent import RecentRequest
 from cost.usage import ABSURD, MISSING, PARTIAL, REASONING_ADDED

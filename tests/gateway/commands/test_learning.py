@@ -15,6 +15,7 @@ from classifier.tuning import Tuning
 from gateway.cli import _Weighbridge
 from gateway.cli import app as weighbridge
 from gateway.commands.learning import print_report, register
+from gateway.commands.shared import prepare
 from gateway.database import make_engine
 from tests.sqlite import newest_sqlite
 
@@ -31,6 +32,7 @@ classifier: {enabled: false}
 
 app = typer.Typer(cls=_Weighbridge, pretty_exceptions_enable=False)
 register(app)
+prepare(app)
 invoke = CliRunner().invoke
 
 

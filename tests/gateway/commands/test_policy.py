@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from dashboards.policy.preview import preview_as_json
+from api.policy.preview import preview_as_json
 from gateway.cli import app
 from gateway.commands.policy import _merged, _print
 from proxy.plan.quality_tolerance import FLOORS

@@ -13,7 +13,7 @@ from openai import OpenAI
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
-from tests.dashboards.webhooks.receiver import SECRET
+from tests.api.webhooks.receiver import SECRET
 from tests.sqlite import newest_sqlite
 
 

@@ -26,8 +26,6 @@ from gateway.database import make_engine
 from gateway.demo import company
 from gateway.demo.history import History, replicas_up, times_of, write_history
 from gateway.demo.sample_config import Addresses, write_sample_config
-from gateway.demo.stand_ins import StandIn
-from selfhosted.engines.dialects import read_stats
 from tests.gateway.demo.test_demo import _Place, _read_until, place
 from tests.sqlite import newest_sqlite
 
@@ -136,13 +134,6 @@ def test_nobody_is_up_at_night() -> None:
     assert {up[0], up[3]} == {0}
     assert max(up) == 3
     assert set(up[6 * 24 :]) == {0}
-
-
-def test_a_stand_in_tells_its_load() -> None:
-    """In vLLM's words, as the gateway reads them."""
-    stats = read_stats("vllm", StandIn("replica-1").page().encode(), 0.0)
-    assert (stats.running, stats.waiting) == (0, 0)
-    assert stats.kv_usage is not None
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gateway.link.codec import MAX_FRAME_BYTES, TOLD, Frames, FrameTooLarge, Question, Vocabulary, frame
-from gateway.link.errors import LinkDown, NotAnswered
+from gateway.link.connection import LinkDown, NotAnswered
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link, Synced
 from tests.processes import until

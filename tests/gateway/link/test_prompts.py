@@ -12,11 +12,11 @@ from gateway.link.link import Hello, Link
 from gateway.link.reports import VOCABULARY
 from selfhosted.balance.sharing import PromptsSent
 from selfhosted.config import PoolConfig
-from selfhosted.fleet import Fleet, FleetObserver
-from selfhosted.pool import Pool, ReplicaLease
-from selfhosted.watch.health import Probe
-from selfhosted.watch.judging import PoolJudge
-from selfhosted.watch.messages import ReplicaObserved
+from selfhosted.health.judge import PoolJudge
+from selfhosted.health.messages import ReplicaObserved
+from selfhosted.health.verdict import Probe
+from selfhosted.pools.fleet import Fleet, FleetObserver
+from selfhosted.pools.pool import Pool, ReplicaLease
 from tests.processes import until
 from tests.selfhosted.balance.pool import ask, balancer, prompt, replica
 

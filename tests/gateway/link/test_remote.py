@@ -22,7 +22,7 @@ from cost.price_book.store import PriceStore
 from cost.prices import price_from_usd
 from gateway.link.answering import answer_from_database
 from gateway.link.codec import Vocabulary
-from gateway.link.errors import LinkDown
+from gateway.link.connection import LinkDown
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link, Synced
 from gateway.link.questions import QUESTIONS

@@ -9,8 +9,7 @@ import redis
 from prometheus_client import CollectorRegistry
 
 from accounts.keys import Pepper
-from gateway.wiring.host_metrics import HostMetrics
-from gateway.wiring.other_hosts import OtherHosts
+from gateway.wiring.other_hosts import HostMetrics, OtherHosts
 from proxy.responses.stored.sealing import Sealing
 from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.redis_link import RedisLink
@@ -167,7 +166,7 @@ async def test_a_host_that_cannot_be_understood_is_told_of(
         heard: list[PromptsSent] = []
         sealing = Sealing((Pepper(id="p", secret=b"p" * 32),))
         observer = HostMetrics(registry)
-        me = OtherHosts("me", link, sealing, heard.append, observer=observer, clock=lambda: now)
+        me = OtherHosts("me", link, sealing, heard.append, count=observer.count_news, clock=lambda: now)
         try:
             one.tell(message("w1"))
             await one.exchange()

@@ -11,8 +11,8 @@ from gateway.configuration.settings import GatewayConfig
 from gateway.wiring.scaling import PoolDemand, PoolSignals, PriceElsewhere, is_economic, sold_elsewhere
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
-from selfhosted.scale.reports import FleetReport, PoolReport, ProcessReports
-from selfhosted.scale.turn_loop import Wanted
+from selfhosted.scale.model_swap_loop import Wanted
+from selfhosted.scale.process_reports import FleetReport, PoolReport, ProcessReports
 
 POOL = PoolSection(
     name="own",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.batch.execution_options import MOST_FLEX, Way, cheapest_way, in_flex, takes_flex, times
-from proxy.batch.scheduler import EASY, Standing, laxities
+from proxy.batch.scheduler import EASY, Standing, slacks
 from tests.proxy.batch.test_lines import claimed
 
 CHAT = "/v1/chat/completions"
@@ -26,10 +26,10 @@ def test_flex_never_takes_time_that_a_deadline_needs(
     turn away before.
     """
     standing = Standing(batch_id="b", team_id="a", left_s=left_s, tokens_left=tokens, lines_left=1, idle=0.0)
-    laxity = laxities([standing], lambda _left_s: speed)["b"]
+    slack = slacks([standing], lambda _left_s: speed)["b"]
     spare = left_s is None or (left_s > 0 and speed is not None and tokens / speed / left_s <= EASY)
     line = claimed(generation=generation, failures=failures)
-    assert takes_flex(laxity, line, CHAT) == (spare and failures == 0 and generation <= MOST_FLEX)
+    assert takes_flex(slack, line, CHAT) == (spare and failures == 0 and generation <= MOST_FLEX)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_flex_never_takes_time_that_a_deadline_needs(
 )
 def test_flex_is_asked_for_where_its_api_has_it(endpoint: str, sold: bool) -> None:
     standing = Standing(batch_id="b", team_id="a", left_s=None, tokens_left=1, lines_left=1, idle=0.0)
-    assert takes_flex(laxities([standing], lambda _left_s: None)["b"], claimed(), endpoint) == sold
+    assert takes_flex(slacks([standing], lambda _left_s: None)["b"], claimed(), endpoint) == sold
 
 
 def test_a_body_asks_for_flex_and_is_the_same_otherwise() -> None:

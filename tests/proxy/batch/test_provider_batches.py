@@ -25,7 +25,7 @@ from proxy.batch.line_protocol import Answered, Asked, Handing, Offers, WayName
 from proxy.batch.observers import HandingObserver
 from proxy.batch.provider_batch_store import HandedStore
 from proxy.batch.provider_batches import Handover
-from proxy.batch.scheduler import Laxity
+from proxy.batch.scheduler import Slack
 from proxy.batch.store import BatchStore
 from proxy.shared.database_clock import DatabaseTime
 from tests.cost.entries import reserve as reserved
@@ -34,7 +34,7 @@ from tests.proxy.contexts import ALICE
 from tests.scenarios.conftest import Upstream, scripted_upstream
 
 DAY_S = 86_400.0
-EASY = Laxity(laxity_s=DAY_S, pressure=0.0)
+EASY = Slack(slack_s=DAY_S, pressure=0.0)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ class House:
         self.line = Line(self.at)
         self.purse = Purse()
         self.counts = Counts()
-        self.laxity = EASY
+        self.slack = EASY
         self.handover = self.process()
 
     def process(self) -> Handover:
@@ -145,7 +145,7 @@ class House:
             deployments=lambda: {self.at.deployment_id: self.at},
             caller_of=caller_of,
             body_of=body_of,
-            laxities=lambda: dict.fromkeys(self.names, self.laxity),
+            slacks=lambda: dict.fromkeys(self.names, self.slack),
             speed=lambda: 1.0,
             money=self.purse,
             holder=HOLDER,
@@ -401,7 +401,7 @@ async def test_what_is_late_goes_another_way_in_time(house: House) -> None:
     """It is cancelled, what was answered by then is given, and the rest waits for calls, and for no provider again."""
     house.line.script = lambda number: "ok" if number == 1 else "hang"
     batch = await house.batch(20, window="24h")
-    house.laxity = Laxity(laxity_s=80_000.0, pressure=0.0)
+    house.slack = Slack(slack_s=80_000.0, pressure=0.0)
     await house.handover.hand_over()
     (made,) = await house.handed()
     assert made["lines"] == 2, "a tenth is tried of a provider that was never measured"
@@ -416,7 +416,7 @@ async def test_what_is_late_goes_another_way_in_time(house: House) -> None:
     assert await house.entries() == {"reserve": 2, "settle": 1, "void": 1}
     assert await house.rows("SELECT number FROM batch_line WHERE failures > 0") == [{"number": 2}]
     house.clock.passes(600)
-    house.laxity = Laxity(laxity_s=10.0, pressure=1.0)
+    house.slack = Slack(slack_s=10.0, pressure=1.0)
     await house.handover.hand_over()
     assert len(await house.handed()) == 1
     assert house.handover.bound(batch) is None

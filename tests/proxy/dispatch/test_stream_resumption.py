@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cost.usage import Usage
+from providers.delta_coalescing import DeltaCoalescer
 from providers.wire import Event, decode_event
-from providers.word_runs import WordRuns
 from proxy.dispatch.stream_resumption import Seam
 
 FIRST = b'{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m","choices":[]}'
@@ -50,7 +50,7 @@ def test_the_rest_carries_the_first_engines_head() -> None:
 def test_what_came_together_is_sewn_as_one() -> None:
     """Its text is whole, and the events that it stood for are forgotten: they have another head."""
     two = b'data: {"choices":[{"index":0,"delta":{"content":" la"}}]}\n\n'
-    found = WordRuns().find(two + two.replace(b" la", b"te."))
+    found = DeltaCoalescer().find(two + two.replace(b" la", b"te."))
     assert found is not None
     (one,) = Seam(FIRST, "It was", overlap=" ", stops=(), before=BEFORE).sewn([found.event])
     assert (one.words, _text(json.loads(one.payload)), one.run) == ("late.", "late.", None)

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from gateway.web import serving_web
+from gateway.wiring.web_app import serving_web
 from proxy.http.hand_over import HandOver, Sender
 from tests.cost.entries import until
 from tests.proxy.http.callers import Caller, chunked, post, serving

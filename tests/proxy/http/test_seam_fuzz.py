@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.web import serving_web
+from gateway.wiring.web_app import serving_web
 from proxy.http.hand_over import HandOver
 from tests.proxy.http.callers import Served, serving
 

@@ -7,7 +7,8 @@ import pytest
 
 from classifier.answer_forms import NOTHING
 from proxy.judge.comparable import agree, said_by
-from proxy.parse.chat_request import RequestHeaders, parse_chat, prompt_of
+from proxy.parse.chat_request import parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.plan.answer_form import AskedForm, asked_form
 
 WEIGH = {"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}

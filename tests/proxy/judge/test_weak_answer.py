@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.scripted import chunks, completion, script_named
 from providers.wire import ChatRequest
 from proxy.dispatch.outcome import Weakness
 from proxy.judge.weak_answer import MAX_JUDGED_BYTES, graver, judge
-from proxy.parse.chat_request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
+from testing.scripted.upstream import chunks, completion, script_named
 
 PERSON = {
     "type": "object",

@@ -23,7 +23,6 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.retry_budget import RetryBudgets
-from providers.scripted import Script, ScriptedUpstream, completion
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, Event, decode_event
@@ -39,7 +38,9 @@ from proxy.learning.shadow import (
     question_of,
     sampled,
 )
-from proxy.parse.chat_request import RequestHeaders, parse_chat
+from proxy.parse.chat_request import parse_chat
+from proxy.parse.headers import RequestHeaders
+from testing.scripted.upstream import Script, ScriptedUpstream, completion
 from tests.proxy.plan.test_route_plan import price, target
 
 DAY_US = 86_400_000_000
@@ -452,7 +453,11 @@ class SpentBooks(MemoryLedger):
 
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
         raise BudgetExceeded(
-            scope="team", scope_id="team_a", period="day", limit_nanousd=1, resets_at=datetime(2026, 12, 1, tzinfo=UTC)
+            scope="team",
+            scope_id="team_a",
+            period_adjective="daily",
+            limit_nanousd=1,
+            resets_at=datetime(2026, 12, 1, tzinfo=UTC),
         )
 
 

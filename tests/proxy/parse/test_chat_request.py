@@ -14,7 +14,6 @@ from proxy.parse.chat_request import (
     ENGINE_FIELDS,
     MAX_EMBEDDED,
     MOST_IMAGE_TOKENS,
-    RequestHeaders,
     conversation_key,
     input_tokens,
     messages_digest,
@@ -23,9 +22,8 @@ from proxy.parse.chat_request import (
     parse_chat,
     parse_embeddings,
     prompt_of,
-    read_headers,
-    wants_escalation,
 )
+from proxy.parse.headers import RequestHeaders, read_headers, wants_escalation
 from proxy.parse.wires.reading import object_of
 
 NO_HEADERS = RequestHeaders()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from classifier.known_models import EFFORTS
-from proxy.parse.chat_request import RequestHeaders, parse_chat, prompt_of
+from proxy.parse.chat_request import parse_chat, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.messages.parser import read_messages
 from proxy.parse.wires.responses.parser import read_response

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from providers.direct import DirectUpstream
 from providers.errors import UpstreamUnavailable
-from providers.scripted_metered import add_metered_routes
+from providers.http_client import HttpUpstream
 from providers.upload import Upload
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.in_memory import InMemoryExchange
 from proxy.parse.uploads import Uploads
+from testing.scripted.metered import add_metered_routes
 from tests.providers.calls import deployment, read_all, upstream_call
-from tests.providers.test_direct import listening
+from tests.providers.test_http_client import listening
 
 _BOUNDARY: Final = "edge"
 _HEADERS: Final = [(b"content-type", b"multipart/form-data; boundary=edge")]
@@ -62,7 +62,7 @@ async def test_a_large_file_is_never_whole_in_memory() -> None:
     """From the caller to the upstream, though each of two attempts is sent all of it; afterwards nothing is held."""
     app = web.Application()
     add_metered_routes(app.router)
-    uploads, upstream = Uploads(), DirectUpstream()
+    uploads, upstream = Uploads(), HttpUpstream()
     async with listening(app) as url:
         tracemalloc.start()
         try:
@@ -82,7 +82,7 @@ async def test_a_large_file_is_never_whole_in_memory() -> None:
     assert (uploads.held_bytes, peak < _MOST_HELD) == (0, True), peak
 
 
-async def answer(upstream: DirectUpstream, url: str, model: str, fields: dict[str, msgspec.Raw], upload: Upload) -> str:
+async def answer(upstream: HttpUpstream, url: str, model: str, fields: dict[str, msgspec.Raw], upload: Upload) -> str:
     request = ChatRequest(operation="transcriptions", fields=fields, model="t", messages=[], upload=upload)
     call = upstream_call(deployment(base_url=url, upstream_model=model), request)
     try:

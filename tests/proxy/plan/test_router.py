@@ -44,7 +44,7 @@ class _Capacity(TargetRoom):
         self.asked = 0
         self.missed: list[tuple[str, int]] = []
         replicas: Any = self
-        super().__init__(queues=None, replicas=replicas, latency=None, clock=lambda: 0.0)
+        super().__init__(queues=None, replicas=replicas)
 
     def free(self, target: Any, tokens: int) -> PoolRoom | None:
         del target, tokens

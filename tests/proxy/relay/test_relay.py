@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from providers.delta_coalescing import DeltaCoalescer
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from providers.word_runs import WordRuns
 from proxy.context import RequestContext
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.wire import Wire
@@ -70,7 +70,7 @@ async def test_events_keep_every_field_and_gain_one() -> None:
 async def test_events_that_came_together_stay_apart() -> None:
     """A caller gets them as they came, and without the upstream's usage each of them counts as a token."""
     payloads = [content(text) for text in ("a", ' "b"', "", "c\n")]
-    found = WordRuns().find(b"".join(b"data: %b\n\n" % json.dumps(payload).encode() for payload in payloads))
+    found = DeltaCoalescer().find(b"".join(b"data: %b\n\n" % json.dumps(payload).encode() for payload in payloads))
     assert found is not None
     together, singly = (
         House("ok", upstream=Playing(END, first=found.event)),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from selfhosted.balance.balancer import Balancer, Matched, Rules, choose, choose_along_ring
 from selfhosted.balance.load import Load, PrefillSpeed
 from selfhosted.balance.ring import Ring
-from selfhosted.config import RoomConfig
+from selfhosted.config import BalanceConfig, BalanceTuning, RoomConfig
 from selfhosted.replica import PoolSnapshot, Replica, ReplicaRequest
 from tests.selfhosted.balance.pool import ask, balancer, pool, prompt, replica, stats
 
@@ -141,9 +141,9 @@ def test_the_ring_is_bounded_by_load() -> None:
 
 def test_ties_make_no_hot_spot() -> None:
     """Where not even the ring speaks, dice do: all replicas are picked alike (chi-square, 7 degrees of freedom, 0.1 %)."""
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(NAMES)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate(NAMES)]
     rng = random.Random(3)
-    rules = Rules(Ring(()), 1.25)
+    rules = Rules(Ring(()), BalanceConfig())
     picks = Counter(choose(ask(*prompt(1)), loads, ((0, 0), {}), rules, 0.0, rng).replica for _ in range(8_000))
     assert sum((picks[name] - 1_000) ** 2 / 1_000 for name in NAMES) < 24.3
 
@@ -151,9 +151,9 @@ def test_ties_make_no_hot_spot() -> None:
 @given(st.integers(0, 2**32), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 5), min_size=8, max_size=8))
 def test_a_decision_depends_on_its_arguments_alone(seed: int, root: int, depths: list[int]) -> None:
     """The same twice over, and nothing that it was given has changed."""
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(NAMES)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate(NAMES)]
     matched = ((0, 0), {1 << at: depth for at, depth in enumerate(depths) if depth})
-    rules = Rules(Ring(NAMES), 1.25)
+    rules = Rules(Ring(NAMES), BalanceConfig())
 
     def decide() -> object:
         return choose(ask(*prompt(1), root=root), loads, matched, rules, 1.0, random.Random(seed))
@@ -294,7 +294,7 @@ def test_a_pool_of_suspects_has_no_more_room_than_another() -> None:
 
 def _waiting(*waiting: int) -> list[Load]:
     """Replicas a, b, c with so long queues."""
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate("abc")]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate("abc")]
     for load, each in zip(loads, waiting, strict=True):
         load.read(stats(running=8, waiting=each, kv_usage=0.9), 0.0)
     return loads
@@ -304,7 +304,7 @@ def test_a_full_fleet_keeps_prefixes_together_and_its_queues_even() -> None:
     """Where all wait long, a prompt goes where it is cached although that is not the shortest queue; the longest one by
     far gets nothing more, whatever it has cached.
     """
-    rules, rng = Rules(Ring("abc"), 1.25), random.Random(1)
+    rules, rng = Rules(Ring("abc"), BalanceConfig()), random.Random(1)
     at_b: Matched = ((20, 0b010), {})
     choice = choose(ask(*prompt(1)), _waiting(40, 44, 60), at_b, rules, 3.0, rng)
     assert (choice.replica, choice.why) == ("b", "prefix")
@@ -327,8 +327,8 @@ def test_who_knows_little_keeps_to_the_ring() -> None:
     for now in range(5):
         first.pick(ask(*prompt(1)), _of_others(*[9] * 8), NAMES, float(now))
         second.pick(ask(*prompt(1)), _of_others(*[9] * 8), NAMES, float(now))
-    assert first.keeps_to_ring
-    assert second.keeps_to_ring
+    assert first.use_consistent_hashing
+    assert second.use_consistent_hashing
     for root in range(30):
         picks = [
             chosen.pick(ask(*prompt(root), root=root), _of_others(*[9] * 8), NAMES, 9.0) for chosen in (first, second)
@@ -336,7 +336,7 @@ def test_who_knows_little_keeps_to_the_ring() -> None:
         assert len({pick.replica for pick in picks if pick is not None}) == 1
     alone = balancer()
     _go(alone, ask(*prompt(1)), pool(*NAMES))
-    assert not alone.keeps_to_ring
+    assert not alone.use_consistent_hashing
 
 
 def test_engines_that_tell_what_they_have_need_no_ring() -> None:
@@ -345,7 +345,7 @@ def test_engines_that_tell_what_they_have_need_no_ring() -> None:
     chosen.index.exact("a")
     for now in range(5):
         chosen.pick(ask(*prompt(1)), _of_others(*[9] * 8), NAMES, float(now))
-    assert not chosen.keeps_to_ring
+    assert not chosen.use_consistent_hashing
 
 
 @given(
@@ -359,13 +359,23 @@ def test_the_ring_is_bounded_and_repeatable(running: list[int], root: int, depth
     chosen, the same one without dice; and nothing is said to be cached that is not.
     """
     names = NAMES[: len(running)]
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(names)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate(names)]
     for load, each in zip(loads, running, strict=True):
         load.read(stats(running=each), 0.0)
     matched = ((0, 0), {1 << at: depth for at, depth in enumerate(depths[: len(names)]) if depth})
-    rules = Rules(Ring(names), bound)
+    rules = Rules(Ring(names), BalanceConfig(load_bound=bound))
     choice = choose_along_ring(ask(*prompt(1), root=root), loads, matched, rules, 1.0)
     assert choice == choose_along_ring(ask(*prompt(1), root=root), loads, matched, rules, 1.0)
     at = names.index(choice.replica)
     assert running[at] < bound * (sum(running) + 1) / len(names)
     assert choice.matched_tokens <= depths[at] * 128
+
+
+def test_a_tuned_constant_may_be_overridden() -> None:
+    """Where prefill has no weight, a prompt goes to the shortest queue, wherever it is cached."""
+    chosen = {}
+    for weight in (2.0, 0.0):
+        rules = Rules(Ring("abc"), BalanceConfig(tuning=BalanceTuning(prefill_weight=weight)))
+        at_b: Matched = ((20, 0b010), {})
+        chosen[weight] = choose(ask(*prompt(1)), _waiting(40, 44, 60), at_b, rules, 3.0, random.Random(1)).replica
+    assert chosen == {2.0: "b", 0.0: "a"}

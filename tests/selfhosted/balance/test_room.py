@@ -12,7 +12,7 @@ ROOM = RoomConfig(kv_high=0.9, max_waiting=3)
 
 
 def _load(told: EngineStats | None) -> Load:
-    load = Load("a", 1, PrefillSpeed(1_000))
+    load = Load("a", 1, PrefillSpeed(1_000, 60_000))
     load.read(told, 0.0)
     return load
 

@@ -10,8 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlmodel import SQLModel
 
 from selfhosted.config import PoolConfig
-from selfhosted.discovery.discovery import Discovery, merged
-from selfhosted.discovery.observer import DiscoveryObserver
+from selfhosted.discovery.discovery import Discovery, DiscoveryObserver, merged
 from selfhosted.discovery.source import MOST_REPLICAS, DiscoveredReplica, SourceFailed, SourceResult
 from selfhosted.replica import Address
 from selfhosted.replica import Source as SourceName

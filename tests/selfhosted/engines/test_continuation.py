@@ -7,7 +7,7 @@ import pytest
 
 from providers.target import Deployment, DeploymentKind
 from providers.wire import upstream_body
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES

@@ -13,11 +13,11 @@ from selfhosted.kv_events.events import (
     BlocksStored,
     CacheCleared,
     Event,
+    Unreadable,
     pieces,
     read_batch,
     read_message,
 )
-from selfhosted.kv_events.kv_event_errors import Unreadable
 from tests.selfhosted.kv_events.engine import payload
 
 HASHES = [b"\x01" * 32, b"\x02" * 32]

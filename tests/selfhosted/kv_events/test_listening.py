@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.kv_events.following import KvObserver, KvResult
 from selfhosted.kv_events.listening import KvEvents, KvLimits, port_of
 from selfhosted.kv_events.sampling import Sample, SampleLimits, TokenizeFailed
+from selfhosted.kv_events.subscriber import KvObserver, KvResult
 from selfhosted.replica import Address
 from tests.selfhosted.kv_events.engine import Cache, Publisher, payload, publishing
 

@@ -7,13 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.database import make_engine
 from selfhosted.config import PoolConfig, SharedGpusConfig
+from selfhosted.model_swap.swap_state import written
+from selfhosted.model_swap.turns import Turns
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore
 from selfhosted.rollouts.store import RolloutStore
 from selfhosted.rollouts.versions import Rollout
 from selfhosted.scale.target import Targets
-from selfhosted.sleeping.told import written
-from selfhosted.sleeping.turns import Turns
 from tests.selfhosted.registry.registered import Clock, Process, pool
 
 

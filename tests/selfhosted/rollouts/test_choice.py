@@ -9,14 +9,14 @@ from providers.target import Target
 from providers.wire import ChatRequest
 from selfhosted.balance.balancer import Balancer
 from selfhosted.config import PoolConfig, RoomConfig
-from selfhosted.fleet import Fleet, FleetObserver
-from selfhosted.pool import Pool, ReplicaLease
+from selfhosted.health.judge import PoolJudge
+from selfhosted.health.messages import PoolMembers, ReplicaObserved
+from selfhosted.health.verdict import Probe
+from selfhosted.pools.fleet import Fleet, FleetObserver
+from selfhosted.pools.pool import Pool, ReplicaLease
 from selfhosted.replica import Address, ReplicaRequest
 from selfhosted.rollouts.sides import UNSAID
 from selfhosted.rollouts.versions import PPM, Rollout, RolloutTold, gets_candidate
-from selfhosted.watch.health import Probe
-from selfhosted.watch.judging import PoolJudge
-from selfhosted.watch.messages import PoolMembers, ReplicaObserved
 from tests.providers.calls import chat_request, target
 
 _CALLER = Caller(key_id="key_1", key_name="tests", team_id="team_1", organisation_id="org_1")

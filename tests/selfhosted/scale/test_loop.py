@@ -4,8 +4,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from selfhosted.config import ScaleConfig
 from selfhosted.registry.store import RegistryStore
-from selfhosted.scale.loop import ScaleLoop
-from selfhosted.scale.observer import ScaleObserver
+from selfhosted.scale.loop import ScaleLoop, ScaleObserver
 from selfhosted.scale.policy import Reason, ScalePolicy
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.target import Targets

@@ -11,7 +11,8 @@ import msgspec
 from cost.usage import Usage
 from providers.wire import EMPTY_OBJECT, ChatRequest, Event, fields_of
 from proxy.errors import ErrorReply
-from proxy.parse.chat_request import RequestHeaders, parse_chat, parse_embeddings
+from proxy.parse.chat_request import parse_chat, parse_embeddings
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.openai_errors import as_told, error_event
 from proxy.parse.wires.own_fields import own_fields
 from proxy.parse.wires.wire import EventWriter, IsModel, Served, Understood, Wire

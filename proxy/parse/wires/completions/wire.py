@@ -13,7 +13,8 @@ import msgspec
 from cost.usage import Usage
 from providers.wire import ChatRequest, Event, Message
 from proxy.errors import ErrorReply
-from proxy.parse.chat_request import AUTO, Asked, RequestHeaders, chat_request, refuse_steering, request_of
+from proxy.parse.chat_request import AUTO, Asked, chat_request, refuse_steering, request_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.completions_of_chat import Choice, Completion, Said, completion_of, to_json
 from proxy.parse.wires.openai_errors import as_told, error_event
 from proxy.parse.wires.own_fields import Bill, bill

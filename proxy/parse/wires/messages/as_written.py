@@ -8,7 +8,8 @@ import msgspec
 from providers.provider_tools import AsWritten, tool_name
 from providers.wire import Event
 from proxy.errors import ErrorReply
-from proxy.parse.chat_request import OWN_FIELDS, RequestHeaders, steers
+from proxy.parse.chat_request import OWN_FIELDS, steers
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.as_written import event_as_written, fields_as_written, with_fields
 from proxy.parse.wires.messages.errors import error_event
 from proxy.parse.wires.own_fields import own_fields

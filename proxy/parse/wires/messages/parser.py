@@ -7,7 +7,8 @@ import msgspec
 
 from providers.cache_marks import with_cache_marks
 from providers.wire import Message
-from proxy.parse.chat_request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
+from proxy.parse.chat_request import Asked, PlainMessage, chat_request, request_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.messages.as_written import (
     MessagesAsWritten,

@@ -8,7 +8,8 @@ import msgspec
 from classifier.tokens import estimate_tokens
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import MAX_CHOICES, OwnFields, RequestHeaders, decoded, request_without_messages
+from proxy.parse.chat_request import MAX_CHOICES, OwnFields, decoded, request_without_messages
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.chat.dialect import ChatDialect
 from proxy.parse.wires.openai_errors import as_told, error_event
 from proxy.parse.wires.wire import IsModel, Understood, Wire

@@ -8,7 +8,8 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.parse.chat_request import RequestHeaders, chat_request
+from proxy.parse.chat_request import chat_request
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.completions_of_chat import Said, completion_of, to_json
 from proxy.parse.wires.own_fields import own_fields
 from proxy.parse.wires.reading import object_of, own_fields_of, text, unread, wrong

@@ -7,7 +7,8 @@ import msgspec
 
 from providers.wire import Message
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import Asked, PlainMessage, RequestHeaders, chat_request, request_of
+from proxy.parse.chat_request import Asked, PlainMessage, chat_request, request_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.reading import (
     an_object,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import app
 
-DATA = Path(__file__).parents[3] / "selfhosted" / "offline" / "simulate" / "data"
+DATA = Path(__file__).parents[3] / "planner" / "simulate" / "data"
 CHAT, CODE = str(DATA / "conversation.jsonl"), str(DATA / "coding.csv")
 
 

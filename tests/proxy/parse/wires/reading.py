@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from providers.wire import ChatRequest
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.wire import Understood, Wire
 
 

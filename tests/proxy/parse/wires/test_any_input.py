@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from providers.claude.request import claude_body
 from providers.errors import UpstreamError
-from providers.litellm_door import litellm_arguments
+from providers.litellm_client import litellm_arguments
 from providers.wire import decode_event, upstream_body
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import RequestHeaders, input_tokens, prompt_of
+from proxy.parse.chat_request import input_tokens, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import COUNT_TOKENS, MESSAGES

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.responses.compaction import compacted, read_compaction
 from proxy.parse.wires.responses.items import chat_messages
 from tests.proxy.parse.wires.writing import completion, served

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from providers.litellm_door import litellm_arguments
+from providers.litellm_client import litellm_arguments
 from providers.wire import untaken, upstream_body
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import RequestHeaders, input_tokens, prompt_of
+from proxy.parse.chat_request import input_tokens, prompt_of
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.messages.wire import COUNT_TOKENS, MESSAGES
 from tests.providers.calls import deployment, upstream_call
 from tests.proxy.parse.wires.reading import chat_fields, read

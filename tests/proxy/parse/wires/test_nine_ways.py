@@ -9,7 +9,7 @@ import pytest
 from cost.usage import Usage, estimated, from_openai
 from providers.claude.reply import chat_of_message
 from providers.claude.request import claude_body
-from providers.litellm_door import litellm_arguments
+from providers.litellm_client import litellm_arguments
 from providers.parameters import MINOR, lacking
 from providers.target import Deployment
 from providers.wire import decode_event, untaken, upstream_body

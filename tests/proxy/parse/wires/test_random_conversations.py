@@ -15,7 +15,7 @@ import pytest
 from providers.claude.reply import ClaudeReader
 from providers.claude.request import claude_body
 from providers.wire import EMPTY_OBJECT, Event
-from proxy.parse.chat_request import RequestHeaders
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.continuing import continued, names_in
 from proxy.parse.wires.responses.tools import chat_name

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from providers.litellm_door import litellm_arguments
+from providers.litellm_client import litellm_arguments
 from providers.wire import untaken, upstream_body
 from proxy.errors import BadRequest
 from proxy.parse.chat_request import conversation_key, input_tokens, prompt_of

@@ -1,0 +1,25 @@
+"""List of the routers of the admin API."""
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from api.audit import admin as audit
+from api.budgets import admin as budgets
+from api.keys import admin as keys
+from api.limits import admin as limits
+from api.openapi import routes as api_docs
+from api.people import admin as people
+from api.people import members_admin as members
+from api.teams import admin as teams
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    audit.router,
+    budgets.router,
+    keys.router,
+    limits.router,
+    members.router,
+    api_docs.router,
+    people.router,
+    teams.router,
+)

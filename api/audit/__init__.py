@@ -1,0 +1,1 @@
+"""/v1/admin/audit: the audit log, filtered and exported."""

@@ -1,0 +1,1 @@
+"""/v1/budgets and /v1/admin/budgets."""

@@ -1,0 +1,128 @@
+"""Changes of budgets, by people and by administrators' keys, each with its audit entry."""
+
+from decimal import Decimal
+from typing import Any
+
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog
+from accounts.errors import UnknownKeyId, UnknownTeam
+from accounts.store import AccountStore, TeamRecord
+from api.web.changing import changing, check_may_change, looking, no_such_place, refusals
+from cost.budgets.alerts import dollars
+from cost.budgets.budget import Budget, BudgetStatus, checked
+from cost.budgets.budget_errors import UnknownBudget
+from cost.budgets.store import BudgetStore
+from proxy.errors import BadRequest, NotAllowed
+
+
+async def put_budget(
+    log: AuditLog,
+    actor: Actor,
+    budget: Budget,
+    *,
+    webhooks: frozenset[str],
+    only_keys_of: TeamRecord | None = None,
+    reason: str = "",
+) -> tuple[BudgetStatus, bool]:
+    """Set a budget, or change its limit and what happens when it is exhausted; the second value is True for a new one.
+    Servers follow within seconds.
+
+    `only_keys_of` restricts the actor to budgets of that team's keys. Raises BadRequest and NotAllowed.
+    """
+    with refusals():
+        checked(budget)
+    if budget.webhook and budget.webhook not in webhooks:
+        # A budget with an unknown webhook would never warn anybody.
+        known = ", ".join(sorted(webhooks)) or "none"
+        raise BadRequest(
+            f"There is no webhook `{budget.webhook[:80]}`; the configuration has under `webhooks`: {known}.",
+            param="webhook",
+        )
+    owner = budget.organisation_id
+    team_id = budget.scope_id if budget.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
+    async with changing(log, actor, "budget.set", owner, team_id=team_id, reason=reason) as change:
+        store = BudgetStore(change.within)
+        team_id = await _team_of(AccountStore(change.within), budget, only_keys_of)
+        before = await _budget_or_none(store, budget.budget_id, owner)
+        if before != budget:
+            await store.put(budget)
+        standing = await store.get(budget.budget_id, owner)
+        change.tell(
+            "budget",
+            budget.budget_id,
+            None if before is None else audit_record(before),
+            audit_record(budget),
+            team_id=team_id,
+        )
+    return standing, before is None
+
+
+async def remove_budget(
+    log: AuditLog,
+    actor: Actor,
+    organisation_id: str,
+    budget_id: str,
+    *,
+    only_keys_of: TeamRecord | None = None,
+    reason: str = "",
+) -> Budget:
+    """Remove a budget and return it: it no longer blocks or warns. Its spend stays in the books."""
+    async with changing(log, actor, "budget.removed", organisation_id, reason=reason) as change:
+        store = BudgetStore(change.within)
+        found = (await store.get(budget_id, organisation_id)).budget
+        if only_keys_of is not None:
+            await _team_of(AccountStore(change.within), found, only_keys_of)
+        await store.remove(budget_id, organisation_id)
+        team_id = found.scope_id if found.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
+        change.tell("budget", budget_id, audit_record(found), None, team_id=team_id)
+    return found
+
+
+async def read_budgets(store: BudgetStore, organisation_id: str) -> list[BudgetStatus]:
+    """All budgets of an organisation, with their spend."""
+    async with looking():
+        return await store.of_organisation(organisation_id)
+
+
+async def read_budget(store: BudgetStore, organisation_id: str, budget_id: str) -> BudgetStatus:
+    """One of an organisation's budgets, with its spend. Raises BudgetNotFound."""
+    async with looking():
+        return await store.get(budget_id, organisation_id)
+
+
+def audit_record(budget: Budget) -> dict[str, Any]:
+    """Return a budget as its audit entry stores it."""
+    return {
+        "scope": budget.scope,
+        "of": budget.shown_id,
+        "period": budget.period,
+        "kind": budget.kind,
+        "limit_usd": Decimal(dollars(budget.limit_nanousd)),
+        "on_exhausted": budget.on_exhausted,
+        "webhook": budget.webhook,
+    }
+
+
+async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRecord | None) -> str:
+    """Return the team whose audit log the change also belongs to, or ''. A team or key of another organisation is not found."""
+    owner = budget.organisation_id
+    if only_keys_of is not None and budget.scope != "key":
+        raise NotAllowed("Only the organisation's administrators set budgets of teams, tags and the organisation.")
+    try:
+        if budget.scope == "team":
+            return (await accounts.team_of(owner, budget.scope_id)).team_id
+        if budget.scope == "key":
+            within = None if only_keys_of is None else only_keys_of.team_id
+            key = await accounts.key_of(owner, within, budget.scope_id)
+            check_may_change(key, may_all=only_keys_of is None)
+            return key.team_id
+    except (UnknownTeam, UnknownKeyId) as error:
+        raise no_such_place(budget.scope, budget.scope_id) from error
+    return ""
+
+
+async def _budget_or_none(store: BudgetStore, budget_id: str, organisation_id: str) -> Budget | None:
+    try:
+        return (await store.get(budget_id, organisation_id)).budget
+    except UnknownBudget:
+        return None

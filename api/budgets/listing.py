@@ -1,0 +1,78 @@
+"""JSON of budgets: the body that sets one, and its standing as the APIs return it."""
+
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from cost.budgets.alerts import dollars
+from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted, Scope, limit_from_usd, tag_id
+from cost.budgets.budget_errors import BadBudget
+from cost.budgets.periods import Period
+from cost.times import iso
+
+_MAX_ID: Final = 200
+_MAX_NAME: Final = 64
+
+
+class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of PUT /v1/budgets/{id}. A tag's `scope_id` is the tag alone."""
+
+    scope: Scope
+    scope_id: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID)]
+    period: Period
+    limit_usd: Decimal
+    kind: Kind = "soft"
+    on_exhausted: OnExhausted = "refuse"
+    webhook: Annotated[str, msgspec.Meta(max_length=_MAX_NAME)] = ""
+
+    def budget(self, budget_id: str, organisation_id: str) -> Budget:
+        """Return the body as a stored budget; a tag's id is prefixed with its organisation. Raises BadBudget."""
+        scope_id = tag_id(organisation_id, self.scope_id) if self.scope == "tag" else self.scope_id
+        return Budget(
+            budget_id=budget_id,
+            organisation_id=organisation_id,
+            scope=self.scope,
+            scope_id=scope_id,
+            period=self.period,
+            kind=self.kind,
+            limit_nanousd=limit_from_usd(self.limit_usd),
+            on_exhausted=self.on_exhausted,
+            webhook=self.webhook,
+        )
+
+
+def parse_budget(body: bytes) -> EnteredBudget:
+    """Decode a body. Amounts are read as decimals, never through floats. Raises BadBudget."""
+    try:
+        return msgspec.json.decode(body, type=EnteredBudget)
+    except msgspec.DecodeError as error:
+        raise BadBudget(str(error)) from error
+
+
+def member_budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
+    """Return a budget for a member key. A tag's spend is null, because it includes other teams' spend."""
+    found = budget_as_json(standing)
+    return found if standing.budget.scope != "tag" else {**found, "spent_usd": None, "held_usd": None, "share": None}
+
+
+def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
+    """Return a budget and its standing, with exact amounts as Decimals."""
+    budget = standing.budget
+    return {
+        "id": budget.budget_id,
+        "object": "budget",
+        "scope": budget.scope,
+        "scope_id": budget.shown_id,
+        "period": budget.period,
+        "kind": budget.kind,
+        "limit_usd": Decimal(dollars(budget.limit_nanousd)),
+        "on_exhausted": budget.on_exhausted,
+        "webhook": budget.webhook or None,
+        "spent_usd": Decimal(dollars(standing.spent_nanousd)),
+        "held_usd": Decimal(dollars(standing.held_nanousd)),
+        "share": standing.share,
+        "state": standing.state,
+        "period_start": iso(standing.start_us),
+        "resets_at": iso(standing.resets_us),
+    }

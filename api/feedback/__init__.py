@@ -1,0 +1,1 @@
+"""/v1/feedback: judgements of answers, and their sums."""

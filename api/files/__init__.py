@@ -1,0 +1,1 @@
+"""/v1/files: files of batch requests, in OpenAI's shape."""

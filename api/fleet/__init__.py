@@ -1,0 +1,1 @@
+"""/v1/fleet: pools and replicas of our own engines, their prefixes, versions and rollouts."""

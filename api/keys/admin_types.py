@@ -1,0 +1,91 @@
+"""Body and reply types of the admin API's keys."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from accounts.caller import Role
+from accounts.store import KeyRecord
+from api.web.api_types import RequestBody
+from cost.reports.keys import KeyUse
+from cost.times import iso
+
+_MAX_OVERLAP_S = 30 * 86_400
+
+
+class PutKey(RequestBody, frozen=True):
+    """The key to ensure. `expires_at` is null by default: the key does not expire."""
+
+    role: Annotated[
+        Role,
+        msgspec.Meta(description="member calls models; finance reads everything; admin changes everything. For good."),
+    ] = "member"
+    expires_at: (
+        Annotated[datetime, msgspec.Meta(tz=True, description="When it stops working, with its time zone.")] | None
+    ) = None
+    models: (
+        Annotated[
+            list[Annotated[str, msgspec.Meta(min_length=1, max_length=128)]],
+            msgspec.Meta(
+                max_length=1_000, description="The only models it may use, of its team's; null for all of those."
+            ),
+        ]
+        | None
+    ) = None
+
+
+class RotateKey(RequestBody, frozen=True):
+    """Seconds for which the old key works beside the new one."""
+
+    overlap_s: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=_MAX_OVERLAP_S, description="Seconds; with 0 the old key is revoked at once."),
+    ]
+
+
+class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A key. Its secret is only in the reply that created it."""
+
+    id: str
+    team_id: str
+    name: str
+    role: str
+    models: list[str] | None
+    state: Literal["working", "expired", "revoked"]
+    last4: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_on: str | UnsetType | None = UNSET
+    """UTC day of its last request within 90 days."""
+    requests_30d: int | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    object: str = "key"
+
+
+def key_out(key: KeyRecord, now: datetime, *, plaintext: str | UnsetType = UNSET) -> KeyOut:
+    """Return a key, with its secret when `plaintext` is given."""
+    return KeyOut(
+        id=key.key_id,
+        team_id=key.team_id,
+        name=key.name,
+        role=key.role,
+        models=key.models,
+        state="working" if key.works_at(now) else "expired" if key.revoked_at is None else "revoked",
+        last4=key.last4,
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+        key=plaintext,
+    )
+
+
+def used_key_out(key: KeyRecord, now: datetime, use: KeyUse | None) -> KeyOut:
+    """Return a key with its recent use."""
+    return msgspec.structs.replace(
+        key_out(key, now),
+        last_used_on=None if use is None else iso(use.last_day_us)[:10],
+        requests_30d=0 if use is None else use.requests,
+    )

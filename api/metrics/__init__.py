@@ -1,0 +1,1 @@
+"""/metrics: Prometheus's exposition."""

@@ -1,0 +1,1 @@
+"""/v1/models, in OpenAI's and Anthropic's shape."""

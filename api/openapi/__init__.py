@@ -1,0 +1,1 @@
+"""/v1/openapi.json: the OpenAPI document, built from the routes."""

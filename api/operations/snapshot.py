@@ -1,0 +1,184 @@
+"""The operations snapshot of one host, for the operators' pages, GET /v1/operations and `weighbridge top`."""
+
+import asyncio
+import time
+from importlib import metadata
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.limits.routes import queue_as_json as told_queue
+from api.live.recent import MOST, WINDOW_US, Recent, Spend, summed
+from api.live.workers import WorkersNow
+from api.operations import stores
+from api.operations.incidents import incidents
+from api.operations.refusals import refusals_snapshot
+from api.operations.targets import figures_snapshot, target_snapshots
+from api.web.gateway import Gateway, Settings
+from classifier.onnx_classifier import OnnxClassifier
+from cost.times import iso, wall_us
+from providers.target import Tier
+from selfhosted.health.fleet_view import fleet_as_json as told_fleet
+
+PATIENCE_S: Final = 2.0
+TIERS: Final[tuple[Tier, ...]] = ("interactive", "batch")
+NO_FLEET: Final[dict[str, Any]] = {"object": "list", "data": [], "registry": {"reachable": True, "problem": None}}
+_DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+
+
+async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
+    """Return the snapshot as plain values, incidents included. It works without the database; values from there are then None."""
+    now_us = wall_us()
+    recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
+    workers = await gateway.workers.now()
+    told: dict[str, Any] = {
+        "object": "operations",
+        "at": iso(now_us),
+        "at_us": now_us,
+        "incidents": [],
+        "process": process_snapshot(gateway, workers),
+        "patience_s": gateway.rules().timeouts.first_token_s("interactive"),
+        "recent": recent_snapshot(recent),
+        "refusals": await refusals_snapshot(gateway, now_us),
+        "targets": target_snapshots(gateway.rules().catalog, workers, gateway.ready, recent, now_us),
+        "pools": fleet(gateway),
+        "queues": queues(workers),
+        "tiers": tier_snapshots(gateway.config(), recent),
+        "stores": await stores_snapshot(gateway, workers, now_us),
+        "spend": spend_snapshot(spend),
+        "classifier": await classifier_snapshot(gateway, workers),
+    }
+    found = incidents(told)
+    since = gateway.operations.first_seen.dated({each.key: each.since_us for each in found}, now_us)
+    told["incidents"] = [
+        {**msgspec.structs.asdict(each), "since_us": since[each.key], "since": iso(since[each.key])} for each in found
+    ]
+    return told
+
+
+async def read_recent(gateway: Gateway, now_us: int) -> Recent:
+    """Figures of the last minutes; empty ones while the ledger cannot be read."""
+    try:
+        async with asyncio.timeout(PATIENCE_S), gateway.reads:
+            return await gateway.operations.recent.recent()
+    except _DATABASE_FAILS:
+        return summed((), now_us)
+
+
+async def _read_spend(gateway: Gateway) -> Spend | None:
+    try:
+        async with asyncio.timeout(PATIENCE_S), gateway.reads:
+            return await gateway.operations.recent.spend()
+    except _DATABASE_FAILS:
+        return None
+
+
+def process_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
+    """Return the workers of this host, together."""
+    return {
+        "boot_id": gateway.boot_id,
+        "version": metadata.version("weighbridge"),
+        "workers": len(workers.reports),
+        "draining": workers.draining,
+        "in_flight": workers.in_flight,
+        "max_in_flight": workers.max_in_flight,
+        "is_refusing": workers.is_refusing,
+        "live_processes": workers.live,
+        "limits": workers.limits_mode,
+        "watching_decisions": gateway.operations.tail.viewers,
+    }
+
+
+def recent_snapshot(recent: Recent) -> dict[str, Any]:
+    """Figures of all processes' attempts of the last minutes."""
+    return {
+        "since": iso(recent.since_us),
+        "since_us": recent.since_us,
+        "window_s": WINDOW_US // 1_000_000,
+        "is_whole_window": recent.whole,
+        "most_attempts": MOST,
+        **figures_snapshot(recent.all),
+    }
+
+
+def tier_snapshots(config: Settings, recent: Recent) -> list[dict[str, Any]]:
+    """Return the interactive and batch tiers with their deadlines and measured times to the first token."""
+    timeouts = config.providers.timeouts
+    return [
+        {
+            "tier": tier,
+            "queue_s": config.deadlines.of(tier).first_token_s,
+            "answer_s": config.deadlines.of(tier).answer_s,
+            "first_token_s": timeouts.first_token_s(tier),
+            **figures_snapshot(recent.by_tier.get(tier)),
+        }
+        for tier in TIERS
+    ]
+
+
+def fleet(gateway: Gateway) -> dict[str, Any]:
+    """Return the self-hosted fleet, as GET /v1/fleet returns it."""
+    return NO_FLEET if gateway.fleet_view is None else told_fleet(gateway.fleet_view, time.monotonic())
+
+
+def queues(workers: WorkersNow) -> list[dict[str, Any]]:
+    """Return the queues, as GET /v1/queues returns them."""
+    return [told_queue(each) for each in workers.queues]
+
+
+async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) -> dict[str, Any]:
+    """Database, Redis, journal, and what the database knows of processes, checks and messages."""
+    told: dict[str, Any] = {
+        "database": await stores.database(gateway.database),
+        "redis": stores.redis(workers.redis),
+        "journal": stores.journal(workers, gateway.drain),
+        "processes": [],
+        "books_check": {"done_us": None, "differences": None},
+        "webhooks": {"waiting": None, "oldest_us": None},
+    }
+    if told["database"]["answers"]:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                told |= await stores.in_database(gateway.database, gateway.boot_id, now_us)
+        except _DATABASE_FAILS as error:
+            told["database"] |= {"answers": False, "problem": type(error).__name__}
+    return told
+
+
+def spend_snapshot(spend: Spend | None) -> dict[str, Any]:
+    """Return the hour's cost beside the usual cost by now. Nano-dollars."""
+    if spend is None:
+        return {"hour_us": None, "spent_nanousd": None, "usual_nanousd": None, "times_usual": None}
+    usual = spend.usual_nanousd
+    times = spend.spent_nanousd / usual if usual else None
+    return {
+        "hour_us": spend.hour_us,
+        "spent_nanousd": spend.spent_nanousd,
+        "usual_nanousd": usual,
+        "times_usual": None if times is None else round(times, 2),
+    }
+
+
+async def classifier_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
+    """Return the classifier in use, its artifact and tuning, and drift as last computed."""
+    classifier, known = gateway.classifier, gateway.operations.drift.known
+    told: dict[str, Any] = {
+        "in_use": "trained model" if classifier.fallback_reason is None else "plain rule",
+        "fallback_reason": classifier.fallback_reason,
+        "artifact": None,
+        "weighed_by_rule": None,
+        "tuning": None,
+        "drift": "unknown" if known is None else known.verdict,
+    }
+    if isinstance(classifier, OnnxClassifier):
+        told |= {
+            "artifact": classifier.artifact,
+            "weighed_by_rule": workers.scored_by_rule,
+        }
+    try:
+        async with asyncio.timeout(stores.PATIENCE_S):
+            told["tuning"] = await gateway.learning.active_version()
+    except _DATABASE_FAILS:
+        pass
+    return told

@@ -1,0 +1,1 @@
+"""/v1/organization: usage and costs in OpenAI's shapes."""

@@ -1,0 +1,84 @@
+"""GET /v1/policy/preview: forecast savings of quality floors for the caller's team. Nothing is applied."""
+
+import asyncio
+import contextlib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import JSONResponse
+
+from accounts.caller import Caller
+from api.policy.preview import floors_from, preview_as_json, replicas_up
+from api.policy.traffic import AutoTraffic, auto_traffic
+from api.web.gateway import AuthenticatedCaller, Gateway, gateway_of
+from api.web.openapi import described
+from api.web.patience import patience
+from classifier.heuristic import HeuristicClassifier
+from classifier.learning.requests import OwnRequests, own_requests
+from cost.reports.scope import ReadScope
+from cost.times import wall_us
+from proxy.errors import BadRequest
+from proxy.plan.quality_tolerance import FLOORS, Tolerances
+
+router = APIRouter(tags=["policy"])
+
+_PATIENCE_S = 3.0
+
+
+@router.get(
+    "/v1/policy/preview",
+    **described("Preview minimum qualities", gives={200: "What each minimum would cost, save and keep"}),
+)
+async def preview_policy(
+    request: Request,
+    caller: AuthenticatedCaller,
+    quality_floor: Annotated[
+        list[str] | None, Query(description="Minimum qualities from 0 to 1, one or several.")
+    ] = None,
+) -> JSONResponse:
+    """Forecasts of the floors asked for (`quality_floor` may be repeated), or of the usual ones, beside the team's own."""
+    try:
+        floors = floors_from(quality_floor or ())
+    except ValueError as error:
+        raise BadRequest(f"`quality_floor` is not valid: {error}.", param="quality_floor") from error
+    gateway = gateway_of(request)
+    rules = gateway.rules()
+    tolerances = rules.tolerances or Tolerances(
+        catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
+    )
+    own, traffic = await _own_traffic(gateway, caller, tolerances)
+    # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
+    # answers are checked in the same threads.
+    async with gateway.reads:
+        return JSONResponse(
+            await asyncio.to_thread(
+                _previewed, tolerances, floors or FLOORS, caller, own, traffic, replicas_up(gateway)
+            )
+        )
+
+
+def _previewed(
+    tolerances: Tolerances,
+    floors: tuple[float, ...],
+    caller: Caller,
+    own: OwnRequests | None,
+    traffic: AutoTraffic | None,
+    up: dict[str, int],
+) -> dict[str, Any]:
+    found = tolerances.preview(floors, caller.allowed_models, current=caller.settings.quality_floor, own=own, up=up)
+    return preview_as_json(found, caller.team_id, traffic)
+
+
+async def _own_traffic(
+    gateway: Gateway, caller: Caller, tolerances: Tolerances
+) -> tuple[OwnRequests | None, AutoTraffic | None]:
+    """Return the team's own requests and bill; None without a database, where the classifier's sample is used and the reply says
+    so.
+    """
+    scope = ReadScope(organisation_id=caller.organisation_id, team_id=caller.team_id)
+    with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
+        async with patience(_PATIENCE_S):
+            own = await own_requests(gateway.database, caller.team_id, tolerances.artifact, tolerances.width)
+            return own, await auto_traffic(gateway.database, scope, wall_us())
+    return None, None

@@ -1,0 +1,1 @@
+"""/v1/savings: the savings claim."""

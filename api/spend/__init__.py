@@ -1,0 +1,1 @@
+"""/spend/logs and its neighbours, in litellm's shapes."""

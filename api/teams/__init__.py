@@ -1,0 +1,1 @@
+"""/v1/admin/teams: teams and their policies."""

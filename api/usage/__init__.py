@@ -1,0 +1,1 @@
+"""/v1/usage: booked usage, grouped, as JSON or CSV."""

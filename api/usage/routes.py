@@ -1,0 +1,292 @@
+"""GET /v1/usage: tokens, requests and cost of a day or a range, grouped; as JSON, CSV or NDJSON."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from api.usage.usage_types import UsageDay, UsagePageOut
+from api.web.accept import best_kind
+from api.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_of, read_scope
+from api.web.openapi import described
+from api.web.parameters import Parameter, Parameters, day, listed, moment, text, texts, whole
+from api.web.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
+from cost.prices import usd
+from cost.reports.cells import Cell, csv_line
+from cost.reports.scope import ReadScope
+from cost.reports.usage import Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, UsageSums
+from cost.tables import ROLLUP_SUMS
+from cost.times import DAY_US, iso, start_of, wall_us
+from proxy.errors import BadRequest, UsageUnavailable
+
+router = APIRouter(tags=["usage"])
+
+CSV: Final = "text/csv"
+NDJSON: Final = "application/x-ndjson"
+
+MAX_LIMIT: Final = 1_000
+_DEFAULT_LIMIT: Final = 100
+_EXPORT_ROWS: Final = 1_000
+_MAX_EXPORT_PAGES: Final = 1_000
+_GROUPS: Final[Mapping[str, Dimension]] = {
+    "team": "team",
+    "key": "key",
+    "model": "model",
+    "provider": "provider",
+    "tier": "tier",
+    "tag": "tag",
+    "unit": "unit",
+    "day": "day",
+    "hour": "hour",
+}
+_FIELDS: Final[Mapping[Dimension, str]] = {"team": "team_id", "key": "key_id"}
+_RANGE: Final[Mapping[str, Parameter]] = {
+    "start": moment("The range's beginning, a day or a full hour; today when left out."),
+    "end": moment("Its end, which is not in it; tomorrow when left out."),
+    "group_by": listed("What a row is of; one row of everything when left out.", _GROUPS),
+    "limit": whole("Rows on a page. For JSON only.", least=1, most=MAX_LIMIT, otherwise=_DEFAULT_LIMIT),
+    "page": text("The `next_page` of the page before; the other parameters stay. For JSON only."),
+    "key_id": texts("Only these keys."),
+    "model": texts("Only these models."),
+    "provider": texts("Only these providers."),
+    "tier": texts("Only these tiers."),
+    "tag": texts("Only these tags."),
+    "unit": texts("Only these units, such as `second`."),
+}
+_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "team_id": texts("Only these teams; a single one where one day is asked for."),
+    "date": day(
+        "One day, by model; today when left out. Not with the parameters of a range, which are all but `team_id`."
+    ),
+    **_RANGE,
+}
+
+
+@router.get(
+    "/v1/usage",
+    **described("Read usage", gives={200: (UsageDay, UsagePageOut)}, files=(CSV, NDJSON), query=_PARAMETERS),
+)
+async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
+    """Usage of one UTC day of a team (default: today, the key's own), or of a range grouped by `group_by`."""
+    scope = read_scope(caller)
+    parameters = Parameters(request.query_params, _PARAMETERS)
+    kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
+    with_range = any(name in parameters for name in _RANGE)
+    if with_range and "date" in parameters:
+        raise BadRequest("`date` asks for one day; leave it out with the parameters of a range.", param="date")
+    if with_range and kind == JSON:
+        return await _range_reply(request, scope, parameters)
+    if kind == JSON:
+        return await _day_reply(request, scope, parameters)
+    for name in ("limit", "page"):
+        if name in parameters:
+            raise BadRequest(f"`{name}` is for JSON; {kind} comes whole.", param=name)
+    query = _range_query(scope, parameters) if with_range else _day_query(scope, parameters)
+    return await _export(gateway_of(request), query, kind)
+
+
+async def usage_export(gateway: Gateway, scope: ReadScope, given: QueryParams, kind: str) -> Response:
+    """Return a range, grouped and complete, as CSV or NDJSON. The caller has checked that the scope may be read."""
+    return await _export(gateway, _range_query(scope, Parameters(given, ("team_id", *_RANGE))), kind)
+
+
+async def _day_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
+    query = _day_query(scope, parameters)
+    page = await _first_page(gateway_of(request), query, with_totals=True)
+    teams = query.filters.team
+    body = {
+        "team_id": query.scope.team_id or (teams[0] if teams else None),
+        "date": iso(query.start_us)[:10],
+        **_day_sums(page.totals or UsageSums()),
+        "models": [{"model": row.group[0], **_day_sums(row.sums)} for row in page.rows],
+    }
+    return json_reply(body)
+
+
+async def _range_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
+    query = _range_query(scope, parameters)
+    page = await _first_page(gateway_of(request), query, with_totals=True)
+    body = {
+        "object": "usage.page",
+        "start": iso(query.start_us),
+        "end": iso(query.end_us),
+        "group_by": query.group_by,
+        "data": [_as_row(row, query) for row in page.rows],
+        "totals": _figures(page.totals or UsageSums()),
+        "has_more": page.next_cursor is not None,
+        "next_page": page.next_cursor,
+    }
+    return json_reply(body)
+
+
+def _day_query(scope: ReadScope, parameters: Parameters) -> UsageQuery:
+    day = parameters.day("date")
+    start_us = _today_us() if day is None else start_of(day)
+    return _query(
+        scope=scope,
+        start_us=start_us,
+        end_us=start_us + DAY_US,
+        group_by=("model",),
+        filters=UsageFilters(team=_one_team(scope, parameters)),
+        limit=MAX_LIMIT,
+    )
+
+
+def _range_query(scope: ReadScope, parameters: Parameters) -> UsageQuery:
+    start_us, end_us = parameters.moment_us("start"), parameters.moment_us("end")
+    today_us = _today_us()
+    names = parameters.listed("group_by", _GROUPS)
+    return _query(
+        scope=scope,
+        start_us=today_us if start_us is None else start_us,
+        end_us=today_us + DAY_US if end_us is None else end_us,
+        group_by=tuple(_GROUPS[name] for name in names),
+        filters=_filters(scope, parameters),
+        limit=parameters.whole("limit", _DEFAULT_LIMIT, least=1, most=MAX_LIMIT),
+        cursor=parameters.text("page"),
+    )
+
+
+def _query(**fields: Any) -> UsageQuery:
+    with sound_query():
+        return UsageQuery(**fields)
+
+
+def _filters(scope: ReadScope, parameters: Parameters) -> UsageFilters:
+    teams = parameters.texts("team_id")
+    for team_id in teams:
+        check_reads(scope, team_id)
+    return UsageFilters(
+        team=teams,
+        key=parameters.texts("key_id"),
+        model=parameters.texts("model"),
+        provider=parameters.texts("provider"),
+        tier=parameters.texts("tier"),
+        tag=parameters.texts("tag"),
+        unit=parameters.texts("unit"),
+    )
+
+
+def _one_team(scope: ReadScope, parameters: Parameters) -> tuple[str, ...]:
+    team_id = parameters.text("team_id")
+    if team_id is None:
+        return ()
+    check_reads(scope, team_id)
+    return (team_id,)
+
+
+async def _first_page(gateway: Gateway, query: UsageQuery, *, with_totals: bool) -> UsagePage:
+    async with reading(gateway):
+        return await gateway.usage.page(query, with_totals=with_totals)
+
+
+async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
+    """Read the first page before the reply starts, so that an unreachable database still gets an error status."""
+    query = msgspec.structs.replace(query, limit=_EXPORT_ROWS)
+    first = await _first_page(gateway, query, with_totals=False)
+    headers = {"vary": "accept"}
+    if kind == CSV:
+        name = f"usage-{iso(query.start_us)[:10]}-{iso(query.end_us)[:10]}.csv"
+        headers["content-disposition"] = f'attachment; filename="{name}"'
+        lines: Callable[[UsagePage], bytes] = lambda page: _csv_lines(page, query)  # noqa: E731
+        heading = csv_line([*_fields(query), *_FIGURES]).encode()
+        media_type = "text/csv; charset=utf-8; header=present"
+    else:
+        lines, heading, media_type = (lambda page: _json_lines(page, query)), b"", NDJSON
+    return Export(_pages(gateway, query, first, heading, lines), media_type=media_type, headers=headers)
+
+
+async def _pages(
+    gateway: Gateway, query: UsageQuery, page: UsagePage, heading: bytes, lines: Callable[[UsagePage], bytes]
+) -> AsyncIterator[bytes]:
+    """Yield the export's content, holding one page in memory. A failure raises, which cuts the connection, so that a
+    truncated file is not taken for a complete one.
+    """
+    yield heading + lines(page)
+    for _ in range(_MAX_EXPORT_PAGES):
+        if page.next_cursor is None:
+            return
+        async with reading(gateway, on=True):
+            page = await gateway.usage.page(msgspec.structs.replace(query, cursor=page.next_cursor), with_totals=False)
+        yield lines(page)
+    raise UsageUnavailable(f"An export has at most {_EXPORT_ROWS * _MAX_EXPORT_PAGES} rows; ask for a shorter range.")
+
+
+def _csv_lines(page: UsagePage, query: UsageQuery) -> bytes:
+    return "".join(csv_line(_cells(row, query)) for row in page.rows).encode()
+
+
+def _cells(row: UsageRow, query: UsageQuery) -> list[Cell]:
+    return list(_as_row(row, query).values())
+
+
+def _json_lines(page: UsagePage, query: UsageQuery) -> bytes:
+    return b"".join(json_bytes(_as_row(row, query)) + b"\n" for row in page.rows)
+
+
+def _as_row(row: UsageRow, query: UsageQuery) -> dict[str, Cell]:
+    return {**_groups(row, query), **_figures(row.sums, by_unit="unit" in query.group_by)}
+
+
+def _groups(row: UsageRow, query: UsageQuery) -> dict[str, str]:
+    return {field: _as_text(field, value) for field, value in zip(_fields(query), row.group, strict=True)}
+
+
+def _fields(query: UsageQuery) -> list[str]:
+    return [_FIELDS.get(each, each) for each in query.group_by]
+
+
+def _as_text(field: str, value: str | int) -> str:
+    if isinstance(value, str):
+        return value
+    return iso(value)[:10] if field == "day" else iso(value)
+
+
+def _figures(sums: UsageSums, *, by_unit: bool = False) -> dict[str, Cell]:
+    """Every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost, and for a quantity that
+    may be of several units.
+    """
+    figures: dict[str, Cell] = {told: _amount(sums, name) for name, told in _TOLD.items()}
+    figures[_QUANTITY] = Decimal(sums.quantity_milli) / _MILLI if by_unit else None
+    return {**figures, "cost_usd": known_usd(sums.known_cost_nanousd), "savings_usd": known_usd(sums.savings_nanousd)}
+
+
+def _amount(sums: UsageSums, name: str) -> int | Decimal:
+    figure: int = getattr(sums, name)
+    return usd(figure) if name.endswith("_nanousd") else figure
+
+
+_QUANTITY: Final = "quantity"
+_MILLI: Final = 1_000
+_TOLD: Final = {name: name.replace("_nanousd", "_usd").replace("_milli", "") for name in ROLLUP_SUMS}
+_FIGURES: Final = (*_TOLD.values(), "savings_usd")
+
+
+def _day_sums(sums: UsageSums) -> dict[str, Any]:
+    saved, baseline = sums.savings_nanousd, sums.baseline_nanousd
+    return {
+        "requests": sums.requests,
+        "input_tokens": sums.input_tokens,
+        "cached_input_tokens": sums.cached_input_tokens,
+        "output_tokens": sums.output_tokens,
+        "cost_usd": known_usd(sums.known_cost_nanousd),
+        "baseline_usd": usd(baseline),
+        "savings_usd": known_usd(saved),
+        "savings_share": None if saved is None else _share(saved, baseline),
+        "estimated_requests": sums.estimated_attempts,
+        "unpriced_requests": sums.unpriced_attempts,
+    }
+
+
+def _share(part: int, whole: int) -> Decimal | None:
+    """Return the quotient to four decimals; None when `whole` is 0."""
+    return (Decimal(part) / Decimal(whole)).quantize(Decimal("0.0001")) if whole else None
+
+
+def _today_us() -> int:
+    now_us = wall_us()
+    return now_us - now_us % DAY_US

@@ -1,0 +1,1 @@
+"""Shared by the API and the pages: the running gateway's parts, rights of keys, parameters, bodies and changes."""

@@ -1,0 +1,147 @@
+"""The transaction of a change with its audit entry, and the mapping of store errors to replies."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog, Change
+from accounts.errors import (
+    AccountsError,
+    BadId,
+    BadName,
+    BadSetting,
+    OrganisationExists,
+    TeamExists,
+    UnknownKeyId,
+    UnknownOrganisation,
+    UnknownTeam,
+)
+from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
+from accounts.store import KeyRecord
+from api.web.patience import patience
+from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
+from proxy.admit.limits.rules import BadLimit, UnknownLimit
+from proxy.errors import (
+    BadRequest,
+    BudgetNotFound,
+    BudgetTaken,
+    ChangesUnavailable,
+    KeyNotFound,
+    LimitNotFound,
+    NameTaken,
+    NotAllowed,
+    PersonNotFound,
+    Refused,
+    RolloutRefused,
+    TeamNotFound,
+    VersionNotFound,
+)
+from selfhosted.rollouts.versions import BadVersion, RolloutConflict, VersionExists, VersionUnknown
+
+_log: Final = logging.getLogger("weighbridge.changes")
+_PATIENCE_S: Final = 5.0
+REASON_CHARS: Final = 500
+"""Most characters of a change's reason."""
+
+
+@contextlib.asynccontextmanager
+async def changing(
+    log: AuditLog, actor: Actor, action: str, organisation_id: str, *, team_id: str = "", reason: str = ""
+) -> AsyncIterator[Change]:
+    """One change and its audit entry in one transaction, with a timeout. Raises refusals, and ChangesUnavailable."""
+    with refusals():
+        async with (
+            patience(_PATIENCE_S),
+            log.change(
+                actor, action, team_id=team_id, reason=checked_reason(reason), organisation_id=organisation_id
+            ) as change,
+        ):
+            yield change
+
+
+@contextlib.asynccontextmanager
+async def looking() -> AsyncIterator[None]:
+    """Bound a read of the accounts by a timeout. Raises refusals, and ChangesUnavailable."""
+    with refusals():
+        async with patience(_PATIENCE_S):
+            yield
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Map errors of stores to the errors that callers get. Raises ChangesUnavailable where the database does not
+    answer.
+    """
+    try:
+        yield
+    except tuple(_TOLD) as error:
+        told = next(_TOLD[kind] for kind in type(error).__mro__ if kind in _TOLD)
+        refused = told(_sentence(error))
+        if isinstance(error, BadVersion):
+            refused.param = error.field
+        raise refused from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        # Only the type: the driver's message repeats the statement with its values.
+        _log.warning("the database did not answer a change or a look: %s", type(error).__name__)
+        raise ChangesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error
+
+
+def check_may_change(key: KeyRecord, *, may_all: bool) -> None:
+    """Raise NotAllowed for a key that is not a member's, unless the actor may change the whole organisation
+    (`may_all`).
+    """
+    if key.role != "member" and not may_all:
+        raise NotAllowed(f"A key of the role {key.role} is for the organisation's administrators to change.")
+
+
+def no_such_place(scope: str, scope_id: str) -> BadRequest:
+    """Return the refusal of a limit or a budget of a team or a key that the organisation does not have."""
+    lists = "GET /v1/admin/teams" if scope == "team" else "GET /v1/admin/teams/{team_id}/keys"
+    return BadRequest(f"There is no {scope} `{scope_id[:80]}`; {lists} lists them.", param="scope_id")
+
+
+def checked_reason(reason: str) -> str:
+    """Return the reason in one line. Raises BadRequest."""
+    found = " ".join(reason.split())
+    if len(found) > REASON_CHARS or not found.isprintable():
+        raise BadRequest(f"A reason has at most {REASON_CHARS} printable characters.", param="reason")
+    return found
+
+
+def _bad_request(param: str | None = None) -> Callable[[str], Refused]:
+    return lambda message: BadRequest(message, param=param)
+
+
+_TOLD: Final[dict[type[Exception], Callable[[str], Refused]]] = {
+    BadId: _bad_request("id"),
+    BadName: _bad_request("name"),
+    BadSetting: _bad_request(),
+    BadEmail: _bad_request("email"),
+    UnknownOrganisation: _bad_request("organisation_id"),
+    UnknownTeam: TeamNotFound,
+    UnknownKeyId: KeyNotFound,
+    UnknownPerson: PersonNotFound,
+    TeamExists: NameTaken,
+    OrganisationExists: NameTaken,
+    PersonExists: NameTaken,
+    BadBudget: _bad_request(),
+    UnknownBudget: BudgetNotFound,
+    BudgetConflict: BudgetTaken,
+    BadLimit: _bad_request(),
+    UnknownLimit: LimitNotFound,
+    AccountsError: _bad_request(),
+    BadVersion: _bad_request(),
+    VersionExists: NameTaken,
+    VersionUnknown: VersionNotFound,
+    RolloutConflict: RolloutRefused,
+}
+
+
+def _sentence(error: Exception) -> str:
+    """Return the error's text as a sentence."""
+    text = str(error).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,273 @@
+"""The parts of a running gateway, as routes find them in the request's state."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypedDict
+
+from fastapi import Depends, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.access import may, principal_of
+from accounts.audit.log import AuditLog
+from accounts.caller import Caller
+from accounts.config import AccountsSection
+from accounts.directory import Directory
+from accounts.keys import Pepper
+from accounts.openid.providers import Providers
+from accounts.people.links import OneTimeLinks
+from accounts.people.people import PeopleStore
+from accounts.people.sessions import Sessions
+from accounts.people.sign_in import SignIn
+from accounts.people.sign_in_config import SignInSection
+from accounts.store import AccountStore
+from api.claims import Claims
+from api.live.readers import Operations
+from api.live.workers import Workers
+from api.webhooks.callbacks import CallbackDesk
+from classifier.config import ClassifierSection
+from classifier.heuristic import HeuristicClassifier
+from classifier.learning.store import LearningStore
+from classifier.onnx_classifier import OnnxClassifier
+from cost.config import CostSection
+from cost.ledger.drain import Drain
+from cost.price_book.price_updates import PriceWatch
+from cost.reports.scope import ReadScope
+from cost.reports.usage import UsageReader
+from providers.config import ProvidersSection
+from providers.target import Deployment, Target
+from proxy.admit.limits.book import LimitBook
+from proxy.batch.batch_parts import BatchTier
+from proxy.batch.line_protocol import Answering
+from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, TeamNotFound
+from proxy.learning.learning_metrics import LearningMetrics
+from proxy.parse.headers import caller_by_key, read_headers
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.routing_config import PolicyConfig
+from proxy.responses.background.background_responses import BackgroundResponses
+from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.observers.metrics import Metrics
+from proxy.settle.refusals.store import RefusalStore
+from proxy.settle.traffic.store import TrafficStore
+from proxy.shared.deadline import DeadlinesSection
+from selfhosted.health.fleet_view import FleetView
+from selfhosted.registry.registry_metrics import RegistryMetrics
+
+READS_AT_ONCE: Final = 4
+"""Concurrent reads of the books; fewer than the database's connections, so that finance cannot starve requests."""
+
+
+class MetricsAccess(Protocol):
+    """The access to metrics without a token."""
+
+    @property
+    def metrics_local(self) -> bool: ...
+
+
+class ServerAddress(Protocol):
+    """The address that the server listens on."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def tls(self) -> object | None: ...
+
+
+class Settings(Protocol):
+    """Sections of the effective configuration that pages and routes use."""
+
+    @property
+    def server(self) -> ServerAddress: ...
+    @property
+    def accounts(self) -> AccountsSection: ...
+    @property
+    def sign_in(self) -> SignInSection: ...
+    @property
+    def classifier(self) -> ClassifierSection: ...
+    @property
+    def cost(self) -> CostSection: ...
+    @property
+    def policy(self) -> PolicyConfig: ...
+    @property
+    def providers(self) -> ProvidersSection: ...
+    @property
+    def deadlines(self) -> DeadlinesSection: ...
+    @property
+    def telemetry(self) -> MetricsAccess: ...
+
+
+class Gateway(NamedTuple):
+    """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
+
+    rules: Callable[[], PipelineConfig]
+    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
+    directory: Directory
+    limit_book: LimitBook
+    is_draining: Callable[[], bool]
+    boot_id: str
+    """Id of this process, as in its entries."""
+    drain: Drain
+    """Brings all journals of this host into the database, or stands by while another process does."""
+    reprice: Callable[[], Awaitable[object]]
+    """Brings prices that were entered into effect, here and in all workers of this host."""
+    write_down: Callable[[], Awaitable[object]]
+    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
+    usage: UsageReader
+    metrics: Metrics
+    learning_metrics: LearningMetrics
+    registry_metrics: RegistryMetrics
+    learning: LearningStore
+    classifier: OnnxClassifier | HeuristicClassifier
+    prices: PriceWatch
+    claims: Claims
+    database: AsyncEngine
+    reads: asyncio.Semaphore
+    """Semaphore of concurrent reads of the books."""
+    webhooks: frozenset[str]
+    """Names of the destinations that budgets may use."""
+    operator: str
+    """Id of the operating organisation, whose admins may change what all organisations share."""
+    metrics_token: str | None
+    accounts: AccountStore
+    people: PeopleStore
+    sessions: Sessions
+    sign_in: SignIn
+    links: OneTimeLinks
+    audit: AuditLog
+    workers: Workers
+    """The data-plane workers of this host."""
+    ready: Callable[[Target], tuple[Deployment, ...]]
+    """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
+    answering: Answering
+    """Answers a request of a known caller in this process, as if that had sent it."""
+    operations: Operations
+    refusals: RefusalStore
+    traffic: TrafficStore
+    providers: Providers
+    """OpenID providers for sign-in."""
+    responses: StoredResponses
+    background: BackgroundResponses
+    peppers: tuple[Pepper, ...]
+    """Peppers, the current one first."""
+    config: Callable[[], Settings]
+    """Returns the effective configuration; a reload changes it."""
+    every_setting: Callable[[], tuple[BaseModel, BaseModel | None]]
+    """Returns the effective configuration and the process's environment settings, None where those have become invalid.
+    """
+    batch: BatchTier | None = None
+    """Files and batches; None where they are turned off."""
+    callbacks: CallbackDesk | None = None
+    """Callbacks of batches; None where these are turned off."""
+    fleet_view: FleetView | None = None
+    """State of the self-hosted fleet; None without one."""
+
+
+class State(TypedDict):
+    """The typed lifespan state."""
+
+    gateway: Gateway
+
+
+def gateway_of(request: Request) -> Gateway:
+    """Return the gateway that serves this request."""
+    found: Gateway = request.state.gateway
+    return found
+
+
+class Keyed(SecurityBase):
+    """Base of dependencies that require a key, which the OpenAPI document recognises."""
+
+    model = HTTPBearer(description="An API key: `Authorization: Bearer wb-…`.")
+    scheme_name = "key"
+
+
+class _CallerOf(Keyed):
+    """Authenticates the request's key. Raises what `caller_by_key` raises."""
+
+    async def __call__(self, request: Request) -> Caller:
+        return await caller_by_key(gateway_of(request).directory, read_headers(request.scope["headers"]))
+
+
+caller_of: Final = _CallerOf()
+
+AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
+
+
+def read_scope(caller: Caller) -> ReadScope:
+    """Return the scope that a key may read: a member key its team, a finance or admin key its organisation."""
+    team_id = None if caller.role in {"finance", "admin"} else caller.team_id
+    return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
+
+
+def check_reads(scope: ReadScope, team_id: str, *, param: str = "team_id") -> None:
+    """Raise TeamNotFound for a team outside the scope. A finance key may name another organisation's team: it has no
+    rows, like a team that does not exist.
+    """
+    if scope.team_id not in {None, team_id}:
+        raise TeamNotFound(
+            f"There is no team `{team_id[:80]}` for this key: it reads its own, `{scope.team_id}`, alone. A key of the role "
+            "finance reads all teams (`weighbridge keys create TEAM --role finance`).",
+            param=param,
+        )
+
+
+def narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
+    """Return the scope of one of its teams; None leaves it as it is. Raises TeamNotFound."""
+    if team_id is None:
+        return scope
+    check_reads(scope, team_id)
+    return ReadScope(organisation_id=scope.organisation_id, team_id=team_id)
+
+
+async def _scope_of(caller: AuthenticatedCaller) -> ReadScope:
+    return read_scope(caller)
+
+
+async def _admin_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.role != "admin":
+        raise AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
+    return caller
+
+
+async def _operator_caller(caller: Annotated[Caller, Depends(_admin_caller)], request: Request) -> Caller:
+    if caller.organisation_id != gateway_of(request).operator:
+        raise OperatorOnly("This holds for every organisation, so it needs an admin key of the operator's own.")
+    return caller
+
+
+async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.reads_only:
+        raise ReadsOnly
+    return caller
+
+
+async def _team_changer(caller: Annotated[Caller, Depends(_acting_caller)], request: Request) -> Caller:
+    if not may(principal_of(caller, gateway_of(request).operator), "team.change", team_id=caller.team_id):
+        raise NotAllowed(
+            f"This key has the role {caller.role}, which may use its team and not change it; use an administrator's key of the team "
+            "(`weighbridge keys create TEAM --role admin`)."
+        )
+    return caller
+
+
+FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
+"""Any valid key, as its read scope."""
+AdminCaller = Annotated[Caller, Depends(_admin_caller)]
+OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
+ActingCaller = Annotated[Caller, Depends(_acting_caller)]
+"""Any key except read-only ones."""
+TeamChanger = Annotated[Caller, Depends(_team_changer)]
+"""A key that may change what belongs to its own team."""
+
+RIGHT_OF: Final[Mapping[Callable[..., Any], str]] = {
+    _operator_caller: "operations.change",
+    _admin_caller: "organisation.change",
+    _team_changer: "team.change",
+    _acting_caller: "act",
+    caller_of: "signed-in",
+}
+"""Required right by dependency, as the OpenAPI document shows it; stricter ones come first."""

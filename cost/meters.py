@@ -1,0 +1,137 @@
+"""Meters: what is billed apart, in one table, and all that follows from it.
+
+Usage counts tokens in inclusive buckets: `input_tokens` contains what came from a cache. Meters do not overlap, and `split` is
+the one way from buckets to meters:
+
+    split([100, 60, 0, 0, 20, 5], 1)  ->  (40, 60, 0, 0, 15, 5, 1)
+
+The columns of the ledger, of its roll-ups and of prices are named `<meter>_tokens` and `<meter>_nanousd`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+
+class Meter(NamedTuple):
+    """One meter, and its words on each surface."""
+
+    name: str
+    within: str
+    """Meter whose inclusive bucket contains this one's, and whose price and weight it has without one of its own; or empty."""
+    request_label: str
+    """Words on the page of one request."""
+    price_label: str
+    """Column of the page of prices."""
+    report_label: str
+    """Words in the daily report."""
+    focus_label: str
+    """Words in a FOCUS export."""
+    follows: bool = False
+    """True if a price without this figure has none stored, so that it goes along with that of `within`."""
+    in_tokens: bool = True
+
+
+METERS: Final = (
+    Meter("input", "", "Prompt, fresh", "Input", "Input, not cached", "Input Tokens"),
+    Meter("cached_input", "input", "Prompt, from a cache", "Cached input", "Input, cached", "Cached Input Tokens"),
+    Meter(
+        "cache_write",
+        "input",
+        "Prompt, written to a cache",
+        "Cache write",
+        "Cache writes, 5 minutes",
+        "Cache Write Tokens",
+    ),
+    Meter(
+        "cache_write_1h",
+        "cache_write",
+        "Prompt, written to a cache for an hour",
+        "Cache write, 1 h",
+        "Cache writes, 1 hour",
+        "Cache Write Tokens for 1 Hour",
+        follows=True,
+    ),
+    Meter("output", "", "Answer", "Output", "Output", "Output Tokens"),
+    Meter("reasoning", "output", "Reasoning", "Reasoning", "Reasoning", "Reasoning Tokens", follows=True),
+    Meter(
+        "request",
+        "",
+        "The request itself, or what cannot be divided",
+        "Request",
+        "Requests and other charges",
+        "Requests",
+        in_tokens=False,
+    ),
+)
+"""All meters, tokens first.
+
+`input` is what neither came from nor went to a cache, `output` what is not reasoning, and `cache_write` what is kept for the
+usual five minutes. `request` is the request itself, and what it used of a unit.
+"""
+
+Meters = tuple[int, ...]
+"""One figure for each of `METERS`, in that order."""
+
+METER_NAMES: Final = tuple(each.name for each in METERS)
+TOKEN_METERS: Final = tuple(each.name for each in METERS if each.in_tokens)
+METER_COLUMNS: Final = tuple(f"{name}_nanousd" for name in METER_NAMES)
+"""Columns of the amount of each meter; they add up to the cost."""
+TOKEN_COLUMNS: Final = tuple(f"{name}_tokens" for name in TOKEN_METERS)
+"""Columns of token counts in inclusive buckets, as in `cost.usage.Usage`."""
+ZERO_METERS: Final[Meters] = (0,) * len(METERS)
+FALLBACKS: Final = tuple((place, METER_NAMES.index(each.within)) for place, each in enumerate(METERS) if each.within)
+"""Places of the meters that are within others, and of those others, which come first."""
+FOLLOWERS: Final = tuple((part, whole) for part, whole in FALLBACKS if METERS[part].follows)
+"""The same of the meters whose price may be left to that of another."""
+
+
+class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts in inclusive buckets, one field for each of `TOKEN_COLUMNS`."""
+
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    """Part of `cache_write_tokens` that is kept for an hour."""
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class MeterSums(TokenCounts, frozen=True, kw_only=True):
+    """The same counts with amounts in nano-dollars, one field for each of `METER_COLUMNS`."""
+
+    input_nanousd: int = 0
+    cached_input_nanousd: int = 0
+    cache_write_nanousd: int = 0
+    cache_write_1h_nanousd: int = 0
+    output_nanousd: int = 0
+    reasoning_nanousd: int = 0
+    request_nanousd: int = 0
+
+
+def _compiled() -> Callable[[Sequence[int], int], Meters]:
+    """Compile `split` from the table: a loop over it would take four times as long, and every attempt is split."""
+    terms = [f"b[{place}]" for place in range(len(TOKEN_METERS))]
+    for part, whole in FALLBACKS:
+        terms[whole] += f" - b[{part}]"
+    found: Callable[[Sequence[int], int], Meters] = eval(f"lambda b, requests: ({', '.join(terms)}, requests)")  # noqa: S307
+    return found
+
+
+split: Final = _compiled()
+"""Split inclusive counts, in the order of `TOKEN_COLUMNS`, into meters that do not overlap; requests are the last one."""
+
+
+def split_row(row: Mapping[str, int], requests: int) -> Meters:
+    """Split the token columns of a row, as `split` does."""
+    return split([row[name] for name in TOKEN_COLUMNS], requests)
+
+
+def with_fallbacks(figures: Mapping[str, int]) -> Meters:
+    """Return a figure for each meter: its own, or else that of the meter that it is within."""
+    found: list[int] = []
+    for each in METERS:
+        found.append(figures[each.name] if each.name in figures else found[METER_NAMES.index(each.within)])
+    return tuple(found)

@@ -1,0 +1,109 @@
+"""Ledger side of a reconciliation: roll-ups of one provider, and whether a posting exists already."""
+
+import contextlib
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
+from cost.reconcile.matching import OurRow
+from cost.reconcile.statement import COST_METERS, TOKEN_METERS
+from cost.tables import LedgerEntry, rollup_day
+from cost.times import DAY_US
+
+MAX_ROWS: Final = 2_000_000
+_GROUP: Final = (
+    "start_us",
+    "organisation_id",
+    "team_id",
+    "key_id",
+    "target_id",
+    "provider",
+    "tier",
+    "tag",
+    "price_version",
+    "pool",
+)
+_OF_NO_PROVIDER: Final = ("true-up", "idle")
+"""Origins on no provider's bill: the cost of our own GPUs beyond the planned rate."""
+
+
+class TooManyRows(Exception):
+    """The range has more groups than can be compared at once."""
+
+
+# Any number will do, as long as every version of this program uses the same one.
+_POSTING_LOCK: Final = 7_236_451_921
+
+
+@contextlib.asynccontextmanager
+async def posting_alone(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Open a transaction that excludes other reconcilers: two who read the same difference would post it twice."""
+    async with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _POSTING_LOCK})
+        yield connection
+
+
+async def booked(
+    connection: AsyncConnection,
+    *,
+    first_day_us: int,
+    last_day_us: int,
+    providers: Collection[str],
+    organisation_id: str | None,
+) -> list[OurRow]:
+    """Return what was booked to these providers on these days, by group; of all organisations for None.
+
+    `providers` are compared without regard to case: they are names that an operator chose.
+    """
+    wanted: list[ColumnElement[bool]] = [
+        rollup_day.c.start_us >= first_day_us,
+        rollup_day.c.start_us < last_day_us + DAY_US,
+        func.lower(rollup_day.c.provider).in_(sorted(name.lower() for name in providers)),
+        rollup_day.c.origin.not_in(_OF_NO_PROVIDER),
+    ]
+    if organisation_id is not None:
+        wanted.append(rollup_day.c.organisation_id == organisation_id)
+    group = [rollup_day.c[name] for name in _GROUP]
+    query = select(*group, *(func.sum(rollup_day.c[name]).label(name) for name in _SUMS))
+    query = query.where(*wanted).group_by(*group).order_by(*group).limit(MAX_ROWS + 1)
+    rows = [_our_row(row) for row in await connection.execute(query)]
+    if len(rows) > MAX_ROWS:
+        raise TooManyRows(f"more than {MAX_ROWS:,} groups in the books; give a shorter range")
+    return rows
+
+
+async def is_posted(connection: AsyncConnection, posting: str) -> bool:
+    """Return True if a posting of this id exists: it is written whole, so its first entry tells."""
+    query = select(col(LedgerEntry.request_id)).where(col(LedgerEntry.request_id) == f"{posting}/1").limit(1)
+    return (await connection.execute(query)).first() is not None
+
+
+_SUMS: Final = ("attempts", "unpriced_attempts", *TOKEN_COLUMNS, "cost_nanousd", *METER_COLUMNS)
+
+
+def _our_row(row: Row[Any]) -> OurRow:
+    names = row._mapping  # noqa: SLF001 - SQLAlchemy's own public way to read a row by name
+    # PostgreSQL sums integers to Decimals.
+    sums = {name: int(names[name] or 0) for name in _SUMS}
+    used = dict(zip(METER_NAMES, split_row(sums, sums["attempts"]), strict=True))
+    spent = dict(zip(METER_NAMES, (sums[name] for name in METER_COLUMNS), strict=True))
+    # No provider tells reasoning apart.
+    for each in (used, spent):
+        each["output"] += each["reasoning"]
+    return OurRow(
+        day_us=int(names["start_us"]),
+        **{name: str(names[name]) for name in _GROUP[1:]},
+        tokens=tuple(used[name] for name in TOKEN_METERS),
+        reasoning_tokens=sums["reasoning_tokens"],
+        attempts=sums["attempts"],
+        unpriced_attempts=sums["unpriced_attempts"],
+        cost_nanousd=sums["cost_nanousd"],
+        meters=tuple(spent[name] for name in COST_METERS),
+    )

@@ -1,1 +1,0 @@
-"""Callers' feedback on answers."""

@@ -1,1 +1,0 @@
-"""APIs of the self-hosted fleet: state, registration, drains and prompt prefixes."""

@@ -1,1 +1,0 @@
-"""Refused requests as pages and APIs show them."""

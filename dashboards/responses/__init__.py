@@ -1,1 +1,0 @@
-"""Kept responses: read, listed and deleted by the team that asked for them."""

@@ -1,0 +1,166 @@
+"""The data plane: one worker process, with the line, its journal, and what the control plane tells it."""
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from accounts.errors import AccountsError
+from accounts.people.client_address import client_address, site_of
+from cost.ledger.backlog import Backlog
+from cost.times import wall_us
+from gateway.configuration.settings import Environment, GatewayConfig
+from gateway.database import AnswerCheck, make_engine
+from gateway.link.data_sources import from_control_plane
+from gateway.link.link import Hello, Link
+from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
+from gateway.process.runtime_folder import RuntimeFolder
+from gateway.process_pipeline import ProcessPipeline
+from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
+from gateway.wiring.metrics import AllMetrics, all_metrics
+from gateway.wiring.processes import told_processes
+from gateway.wiring.worker_books import ProcessParts, open_worker_books
+from proxy.admin.health import Health
+from proxy.admit.load_shedding import AcceptBacklog
+from proxy.errors import Refused
+from proxy.http.exchange import Exchange
+from proxy.http.hand_over import HandOver, Sender
+from proxy.parse.headers import read_headers
+from proxy.settle.observers.logs import configure_logging
+from selfhosted.health.host_messages import TO_FLEET, ToFleet
+from selfhosted.pools.fleet import Fleet
+
+_log = logging.getLogger("weighbridge.app")
+
+_SYNC_S: Final = 60.0
+"""Seconds that a start waits for the control plane; it recovers dead processes' journals before it answers."""
+
+
+class DataPlane:
+    """The process's life: from its start to its last booked entry."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        environment: Environment,
+        config_path: Path | None,
+        folder: RuntimeFolder,
+        metrics: AllMetrics | None = None,
+    ) -> None:
+        self._environment = environment
+        self._folder = folder
+        self._metrics = metrics or all_metrics()
+        self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=True)
+        self._is_open = False
+        self.others = HandOver(folder.web, self._whose)
+        """Answers what is not a hot route."""
+        self.reloaded: list[Callable[[GatewayConfig], None]] = []
+        """Called with the configuration after a reload."""
+
+    async def _whose(self, exchange: Exchange) -> Sender:
+        """Return the team of the key that was sent; without one that works, the address that the request comes from."""
+        try:
+            caller = await self.live.line.authenticate(read_headers(exchange.headers))
+        except (Refused, AccountsError):
+            forwarded = [value.decode("latin-1") for name, value in exchange.headers if name == b"x-forwarded-for"]
+            peer = "" if exchange.peer is None else exchange.peer[0]
+            site = site_of(client_address(peer, forwarded, self.live.config.sign_in.trusted_proxies))
+            return Sender(site, is_known=False)
+        return Sender(caller.team_id, is_known=True)
+
+    def begin_drain(self) -> None:
+        """Readiness turns false and new work is refused; what runs goes on."""
+        if self._is_open:
+            self.live.line.draining = True
+            self.others.end_streams()
+            if self.live.line.shadow is not None:
+                self.live.line.shadow.drain()
+
+    def cut_off(self) -> None:
+        """End, tell and settle what still runs once the time to drain is over."""
+        if self._is_open:
+            self.live.line.cut_off()
+
+    def reload(self) -> None:
+        """Read the file again and swap the rules whole; a bad file changes nothing."""
+        self.live.reload()
+        for reloaded in self.reloaded:
+            reloaded(self.live.config)
+
+    def watch_backlog(self, backlog: AcceptBacklog) -> None:
+        """Let the overload guard see the connections that wait to be accepted."""
+        self.live.gate.guard.watch(backlog)
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[Health]:
+        """Open everything in the order of need, and close it in reverse, the books last. Yield what tells its health."""
+        config, metrics, live = self.live.config, self._metrics, self.live
+        log_lines = configure_logging()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(log_lines.close)
+            engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
+            stack.push_async_callback(engine.dispose)
+            stack.push_async_callback(self.others.aclose)
+            link = Link(self._folder.link, VOCABULARY)
+            stack.push_async_callback(link.aclose)
+            sources = from_control_plane(link, engine, told_processes(link))
+            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            self.holds = opened.holds
+            boot_id = opened.ledger.boot_id
+            fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)
+            _hear_of_fleet(link, fleet)
+            link.start(Hello(boot_id, os.getpid()))
+            try:
+                await link.synced(_SYNC_S)
+            except TimeoutError:
+                _log.error("the control plane does not answer; serving with the configuration alone")
+            await fleet.known(FIRST_LOOK_S)
+            await live.open(ProcessParts(engine, sources, opened, fleet), stack)
+            live.background.news = lambda: link.tell(ResponseQueued())
+            live.open_shadow(sources, stack)
+            self._answer(link)
+            self._is_open = True
+            yield Health(
+                line=live.line,
+                journal=opened.ledger.state,
+                backlog=Backlog(config.cost.journal_dir).waiting,
+                control_plane=lambda: link.is_up,
+                database=AnswerCheck(engine).answers,
+                fallback_reason=lambda: live.classifier.fallback_reason,
+            )
+            self.begin_drain()
+            # Nobody asks a worker that ends, so it tells what is left; what is kept already stays as it is.
+            link.tell(self._counts({}))
+
+    def _answer(self, link: Link) -> None:
+        async def write_down() -> None:
+            self.live.write_down()
+            await self.live.learning_log.flush()
+
+        answer_of_itself(
+            link.handlers,
+            report=self.live.report,
+            peek=self.live.gate.limiter.peek,
+            reprice=self.live.prices.refresh,
+            write_down=write_down,
+            counts=self._counts,
+        )
+
+    def _counts(self, after: Mapping[str, tuple[int, int]]) -> CountsTold:
+        boot_id = self.live.boot_id
+        refusals, traffic = after.get(boot_id, (0, 0))
+        self.live.line.reports.tell()
+        self.live.traffic.look(self.live.gate.queues.waiting)
+        return CountsTold(
+            self.live.refusals.changed_after(refusals, boot_id), self.live.traffic.changed_after(traffic, boot_id)
+        )
+
+
+def _hear_of_fleet(link: Link, fleet: Fleet) -> None:
+    def hear(_from: object, message: ToFleet) -> None:
+        fleet.hear(message)
+
+    for each in TO_FLEET:
+        link.handlers.when_told(each, hear)

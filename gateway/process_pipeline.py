@@ -1,0 +1,398 @@
+"""The line of one process with all that requests are planned by, kept current: prices, tunings, limits, the fleet, reloads."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from accounts.directory import Directory
+from accounts.store import AccountStore
+from classifier.learning.store import Verdict
+from classifier.onnx_classifier import load_classifier
+from cost.price_book.book import PriceBook
+from cost.price_book.price_updates import PriceWatch
+from cost.times import wall_us
+from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
+from gateway.link.data_sources import DataSources
+from gateway.wiring.admission import adopt, open_gate
+from gateway.wiring.background_responses import open_background
+from gateway.wiring.fleet import at_gate
+from gateway.wiring.metrics import AllMetrics
+from gateway.wiring.pipeline import (
+    hedging,
+    open_prefix_tracker,
+    open_tracing,
+    open_upstreams,
+    pipeline_config,
+    warn_of_classifier,
+    warn_of_evidence,
+    warn_of_models,
+)
+from gateway.wiring.policy import choice_evidence
+from gateway.wiring.worker_books import ProcessParts
+from providers.breaker import Breakers
+from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
+from providers.retry_budget import RetryBudgets
+from proxy.admin.worker_report import WorkerReport, report_of
+from proxy.admit.admission import AdmissionControl
+from proxy.admit.queues.pool_sizes import sized
+from proxy.admit.queues.queues_config import QueueConfig
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.judge import schema_check
+from proxy.learning.measuring import MeasuringRules
+from proxy.learning.shadow import Shadow, ShadowRules
+from proxy.learning.tunings import TuningWatch
+from proxy.pipeline import RequestPipeline
+from proxy.plan.evidence import Evidence
+from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.quality_tolerance import learn_from_own_requests
+from proxy.plan.session_affinity import Affinity
+from proxy.responses.stored.sealing import Sealing
+from proxy.responses.stored.store import ResponseStore
+from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.observers.learning import LearningLog
+from proxy.settle.observers.logs import RequestLog
+from proxy.settle.refusals.counting import Refusals
+from proxy.settle.traffic.counting import Traffic
+from proxy.shared.background_tasks import background, every
+
+_log = logging.getLogger("weighbridge.app")
+
+_SILENT = logging.getLogger("weighbridge.app.silent")
+_SILENT.disabled = True
+_TICK_S = 1.0
+_OWN_REQUESTS_S = 300.0
+_REPORTED_AT_ONCE = (8, 32)
+_KEYS_READ_AGAIN = 3
+"""Times that the keys in use are read again within the time for which an answer counts as fresh."""
+
+
+class ProcessPipeline:
+    """One process's line; `open` it once."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        environment: Environment,
+        config_path: Path | None,
+        metrics: AllMetrics,
+        *,
+        serves_callers: bool,
+    ) -> None:
+        """Without `serves_callers` it is the control plane's own, which tells for all processes what is wrong with the
+        configuration, and has nothing to tell of callers.
+        """
+        self._serves_callers = serves_callers
+        self._log = _SILENT if serves_callers else _log
+        self.config = config
+        self._environment = environment
+        self._config_path = config_path
+        self._metrics = metrics
+        self._pools = config.selfhosted.pool_of_target()
+        self._served_as = config.selfhosted.upstream_models()
+        """Both are decided at the start."""
+        self.breakers = Breakers(config.providers.breaker, time.monotonic)
+        self.refusals = Refusals(wall_us)
+        """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
+        self.traffic = Traffic(wall_us)
+        """Answers given to callers, in the same way."""
+        self._is_refreshing = False
+        self._is_open = False
+        self._queues: dict[str, QueueConfig] = {}
+
+    async def open(self, process: ProcessParts, stack: contextlib.AsyncExitStack) -> None:
+        """Open every part in the order of need; `stack` closes them."""
+        config, metrics, sources = self.config, self._metrics, process.sources
+        self._ledger, self._fleet = process.books.ledger, process.fleet
+        self.directory = self._open_directory(process, stack)
+        self.prices = PriceWatch(sources.prices, configured_prices(config.providers), self._repriced, wall_us)
+        await self.prices.refresh()
+        self.breakers.ready, self._fleet.cleared = self._fleet.ready, self.breakers.cleared
+        self._catalog = catalog = self._built(config, self.prices.book)
+        self.breakers.adopt(catalog)
+        upstreams = await open_upstreams(catalog, config.server, self._environment.forward_proxy())
+        stack.push_async_callback(upstreams.aclose)
+        await asyncio.to_thread(schema_check.prepare)
+        self.learning_log = LearningLog(sources.rows, sources.learning_of, observer=metrics.learning)
+        self.learning_log.start()
+        stack.push_async_callback(self.learning_log.aclose)
+        self.classifier = load_classifier(config.classifier, catalog.abilities, catalog.efforts)
+        if not self._serves_callers:
+            warn_of_classifier(self.classifier, catalog)
+            warn_of_models(config, catalog)
+        metrics.classifier.set_trained(trained=self.classifier.fallback_reason is None)
+        self._queues = self._sized()
+        self.gate = gate = await open_gate(
+            process,
+            config,
+            self._queues,
+            self._environment,
+            metrics,
+            self._in_flight,
+            stack,
+            shares=self._serves_callers,
+            shut_s=lambda queue: self._fleet.opens_in_s(queue.targets),
+        )
+        self.dispatcher = Dispatcher(
+            upstream=upstreams,
+            breakers=self.breakers,
+            budgets=RetryBudgets(config.providers.retry, time.monotonic),
+            books=process.books.budgeted,
+            clock=time.monotonic,
+            now_us=wall_us,
+            rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
+            queues=gate.queues,
+            latency=gate.latency,
+            replicas=self._fleet,
+            hedging=hedging(config),
+        )
+        sealing = Sealing(peppers(config, self._environment))
+        self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)
+        self.background = open_background(process.engine, self.responses, sealing, lambda: self.config.responses)
+        self.line = RequestPipeline(
+            config=pipeline_config(config, catalog, self.classifier),
+            directory=self.directory,
+            admission=AdmissionControl(
+                gate.limiter,
+                budgets=process.books.holds,
+                load_shedding=gate.guard,
+                idempotency=gate.once,
+                record_shed=self._turned_away,
+            ),
+            classifier=self.classifier,
+            affinity=Affinity(time.monotonic),
+            breakers=self.breakers,
+            dispatcher=self.dispatcher,
+            observers=(
+                metrics.requests,
+                RequestLog(share=config.telemetry.log_success_share),
+                self.learning_log,
+                self.refusals,
+                self.traffic,
+            ),
+            tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
+            clock=time.monotonic,
+            latency=gate.latency,
+            habits=open_prefix_tracker(config, self._environment, sources.habits, metrics.prefixes, stack),
+            responses=self.responses,
+            # What the control plane asks for itself is answered at once.
+            background=self.background if self._serves_callers else None,
+            counter=upstreams,
+            reported_at_once=_REPORTED_AT_ONCE,
+        )
+        stack.callback(self.line.reports.tell)
+        self._is_open = True
+        self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)
+        await self.tunings.refresh()
+        if not self._serves_callers:
+            # After the tuning, which may know more.
+            warn_of_evidence(self.line.config.policy, catalog, self.classifier)
+        self._keep_current(sources, stack)
+
+    def _open_directory(self, process: ProcessParts, stack: contextlib.AsyncExitStack) -> Directory:
+        section = self.config.accounts
+        directory = Directory(
+            AccountStore(process.engine),
+            peppers(self.config, self._environment),
+            fresh_s=section.fresh_s,
+            outage_s=section.outage_s,
+            lookup_timeout_s=section.lookup_timeout_s,
+            max_entries=section.max_entries,
+        )
+        stack.push_async_callback(directory.aclose)
+        background(
+            stack,
+            every(section.fresh_s / _KEYS_READ_AGAIN, lambda: directory.refresh(process.sources.find_keys)),
+        )
+        return directory
+
+    def _keep_current(self, sources: DataSources, stack: contextlib.AsyncExitStack) -> None:
+        async def tick() -> None:
+            self._tick()
+
+        async def learn_own() -> None:
+            """Learn a floor's meaning for a team from its own requests, once there are enough of them."""
+            found = self.line.config.tolerances
+            if found is not None:
+                artifact, width = found.artifact, found.width
+                await learn_from_own_requests(found, lambda team_id: sources.own_requests(team_id, artifact, width))
+
+        background(stack, every(_TICK_S, tick))
+        background(stack, every(_OWN_REQUESTS_S, learn_own))
+        background(stack, self.prices.follow(self.config.cost.prices_poll_s))
+        background(stack, every(self.config.classifier.learning.poll_s, self.tunings.refresh))
+
+    def open_shadow(self, sources: DataSources, stack: contextlib.AsyncExitStack) -> None:
+        """Start to ask a second target in the background for a share of requests; the stack ends it."""
+        metrics = self._metrics.learning
+
+        def rules() -> ShadowRules:
+            catalog = self.line.config.catalog
+            return ShadowRules(
+                catalog=catalog,
+                reference=self.config.cost.reference_target,
+                fleet=self.breakers.fleet(catalog.targets),
+                timeouts=self.line.config.timeouts,
+                pools=self.line.config.pools,
+            )
+
+        async def keep(verdicts: Sequence[Verdict]) -> None:
+            await sources.add_verdicts(verdicts)
+            for verdict in verdicts:
+                metrics.count_verdict(verdict.source, verdict.signal)
+
+        shadow = Shadow(
+            section=self.config.classifier.shadow,
+            rules=rules,
+            dispatcher=self.dispatcher,
+            keep=keep,
+            learning_of=sources.learning_of,
+            clock=time.monotonic,
+            now_us=wall_us,
+            count=metrics.count_shadow,
+        )
+        stack.push_async_callback(shadow.aclose)
+        shadow.start()
+        self.line.shadow = shadow
+
+    def write_down(self) -> None:
+        """Bring what was counted to where other processes see it."""
+        self.line.reports.tell()
+        self._metrics.ledger.set_journal(self._ledger.state())
+        self._metrics.requests.write()
+
+    @property
+    def boot_id(self) -> str:
+        """Id of the process, as in its entries."""
+        return self._ledger.boot_id
+
+    def report(self) -> WorkerReport:
+        """Report on the process as it is now."""
+        scored_by_rule = getattr(self.classifier, "fallbacks", 0)
+        return report_of(self._ledger, self.line, self.gate, self.breakers, scored_by_rule)
+
+    def evidence(self, target_id: str) -> Evidence:
+        """Return the evidence that a choice of the target rests on, the baseline model counted in; also for one that is configured no more."""
+        rules = self.line.config
+        return choice_evidence(target_id, rules.policy, rules.catalog, self.classifier)
+
+    def measuring_rules(self) -> MeasuringRules:
+        """Return the rules by which a measurement calls targets now."""
+        rules = self.line.config
+        return MeasuringRules(
+            catalog=rules.catalog,
+            fleet=self.breakers.fleet(rules.catalog.targets),
+            timeouts=rules.timeouts,
+            retry=rules.retry,
+            pools=rules.pools,
+        )
+
+    def _turned_away(self) -> None:
+        self.refusals.turned_away()
+        self.traffic.turned_away()
+
+    def _in_flight(self) -> int:
+        return self.line.in_flight if self._is_open else 0
+
+    def _built(self, config: GatewayConfig, book: PriceBook) -> Catalog:
+        """Return the catalog with the replicas that are known now."""
+        catalog = build_catalog(config.providers, resolve_secret, book, wall_us(), self._pools, self._served_as)
+        return with_deployments(catalog, self._fleet.deployments())
+
+    def fleet_changed(self) -> None:
+        """Replicas came, went, or are in another state. Many tell so at once."""
+        if self._is_open and not self._is_refreshing:
+            self._is_refreshing = True
+            asyncio.get_running_loop().call_soon(self._refresh_deployments)
+
+    def _refresh_deployments(self) -> None:
+        self._is_refreshing = False
+        before = self._catalog
+        catalog = with_deployments(before, self._fleet.deployments())
+        if catalog != before:
+            self._catalog = catalog
+            self.line.config = msgspec.structs.replace(self.line.config, catalog=catalog)
+            self.breakers.adopt(catalog)
+            self._metrics.requests.keep_deployments({each.deployment_id for each in catalog.deployments})
+        self._resize()
+
+    def _sized(self) -> dict[str, QueueConfig]:
+        return sized(self.config.queues, self._queues, self._fleet.tokens)
+
+    def _resize(self) -> None:
+        """Queues that are as large as the pools behind them."""
+        queues = self._sized()
+        if queues != self._queues:
+            self._queues = queues
+            self.gate.queues.adopt(queues)
+
+    def _reloaded_rules(self, config: GatewayConfig, catalog: Catalog) -> PipelineConfig:
+        """Return the classifier's targets come first: what a floor means is computed from their abilities."""
+        before = self._catalog
+        self.classifier.adopt(catalog.abilities, catalog.efforts)
+        try:
+            return pipeline_config(config, catalog, self.classifier)
+        except Exception:
+            self.classifier.adopt(before.abilities, before.efforts)
+            raise
+
+    def _retuned(self) -> None:
+        """Compute anew what followed from the classifier's old rows."""
+        self.line.config = pipeline_config(self.config, self._catalog, self.classifier)
+
+    def _repriced(self) -> None:
+        """Other prices came into effect: the rules are swapped whole, as a reload does."""
+        if self._is_open:
+            self._catalog = repriced(self._catalog, self.prices.book, wall_us())
+            self.line.config = pipeline_config(self.config, self._catalog, self.classifier)
+
+    def _tick(self) -> None:
+        self._resize()
+        self._fleet.tick(_TICK_S, lambda pool: at_gate(pool, self.gate))
+        self.write_down()
+        if not self._serves_callers:
+            return
+        metrics = self._metrics.requests
+        self._metrics.limits.set_processes(self.gate.sharers())
+        metrics.set_in_flight(self.line.in_flight)
+        for target in self.line.config.catalog:
+            for deployment in target.deployments:
+                metrics.set_breaker(deployment.deployment_id, self.breakers.state(deployment.deployment_id))
+
+    def reload(self) -> None:
+        """Read the file again and swap the rules whole; a bad file changes nothing."""
+        if not self._is_open:
+            return
+        answer = reload(self.config, self._config_path, self._environment)
+        if answer.refused is not None:
+            self._log.error("reload refused, the old configuration stays: %s", answer.refused)
+            return
+        try:
+            configured = configured_prices(answer.config.providers)
+            book = self.prices.with_configured(configured)
+            catalog = self._built(answer.config, book)
+            # Before anything is taken over: the classifier would already know the new targets only.
+            if catalog.needs_litellm and not self.line.config.catalog.needs_litellm:
+                self._log.error("reload refused, the old configuration stays: targets through litellm need a restart")
+                return
+            rules = self._reloaded_rules(answer.config, catalog)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
+            self._log.error("reload refused, the old configuration stays: %s", error)
+            return
+        self.config = answer.config
+        self.prices.adopt(configured)
+        self._catalog = rules.catalog
+        self.line.config = rules
+        self.breakers.adopt(rules.catalog)
+        self._queues = self._sized()
+        adopt(self.gate, answer.config, self._queues)
+        self.breakers.configure(answer.config.providers.breaker)
+        self.dispatcher.configure(answer.config.providers.retry, answer.config.providers.hedging)
+        for key in answer.needs_restart:
+            self._log.warning("reloaded, but `%s` takes effect only after a restart", key)
+        self._log.warning("configuration reloaded: %d targets", len(rules.catalog.targets))

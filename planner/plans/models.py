@@ -1,0 +1,264 @@
+"""Model shapes from cards and config.json files, and the bytes and operations that follow from them.
+
+Nothing is rounded here: a model's parameters are counted from its shape, which is how the published totals come about.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from planner.plans.plan_errors import PlanRefused
+
+Precision = Literal["bf16", "fp8", "int8", "int4", "fp4"]
+KvPrecision = Literal["bf16", "fp8"]
+
+KV_BYTES: Final[dict[KvPrecision, int]] = {"bf16": 2, "fp8": 1}
+
+WEIGHT_BITS: Final[dict[Precision, float]] = {
+    "bf16": 16,
+    "fp8": 8,
+    "int8": 8,
+    # AWQ and GPTQ at their usual group of 128: 4 bits, and a 16-bit scale and a 4-bit zero point a group.
+    "int4": 4 + (16 + 4) / 128,
+    # NVFP4: 4 bits, and an 8-bit scale for each 16.
+    "fp4": 4 + 8 / 16,
+}
+"""Bytes per parameter of the matrices within the layers. Embeddings and the output head stay in bf16, as vLLM leaves
+them."""
+
+_BF16_BITS: Final = 16
+_MOST: Final = 10_000_000
+_MOST_LAYERS: Final = 10_000
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of a decoder-only transformer with gated feed-forward layers, such as Llama and its relatives."""
+
+    name: str
+    repository: str
+    """Repository of the weights on a hub, as given to `vllm serve`."""
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    """Inner width of one feed-forward block; of one expert where there are several."""
+    vocabulary: int
+    max_context: int
+    tied_embeddings: bool = False
+    experts: int = 1
+    active_experts: int = 1
+    shared_experts: int = 0
+    latent_values: int | None = None
+    """Values cached per token and layer by multi-head latent attention (DeepSeek), instead of keys and values; None
+    without it."""
+    stated_parameters: int | None = None
+    """Parameters stated by the card, where the shape does not account for everything."""
+    source: str
+    as_of: str
+
+    @property
+    def gqa(self) -> bool:
+        """True with grouped-query attention, where several query heads share one key and value head."""
+        return self.latent_values is None and self.kv_heads < self.heads
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Attention parameters of one layer."""
+        return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one feed-forward block."""
+        return 3 * self.hidden * self.intermediate
+
+    @property
+    def routed_parameters(self) -> int:
+        """Parameters of all experts that a router chooses among; 0 in a dense model."""
+        return self.layers * self.experts * self.expert_parameters if self.experts > 1 else 0
+
+    @property
+    def parameters(self) -> int:
+        blocks = (self.experts + self.shared_experts) * self.expert_parameters
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        layer = self.attention_parameters + blocks + router + 2 * self.hidden
+        counted = self.embedding_parameters + self.layers * layer + self.hidden
+        return counted if self.stated_parameters is None else self.stated_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes through, without the embedding's look-up."""
+        idle = self.routed_parameters * (self.experts - self.active_experts) // self.experts
+        lookup = 0 if self.tied_embeddings else self.vocabulary * self.hidden
+        return self.parameters - idle - lookup
+
+    def weight_bytes(self, precision: Precision) -> int:
+        inner = self.parameters - self.embedding_parameters
+        return math.ceil((inner * WEIGHT_BITS[precision] + self.embedding_parameters * _BF16_BITS) / 8)
+
+    def kv_bytes_per_token(self, precision: KvPrecision) -> int:
+        """KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
+        if self.latent_values is not None:
+            return self.layers * self.latent_values * KV_BYTES[precision]
+        return 2 * self.layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
+
+    def kv_bytes_per_token_per_gpu(self, precision: KvPrecision, tp: int) -> float:
+        """KV cache bytes of one token on each GPU. KV heads are divided, rounded up; a latent vector is kept by every
+        GPU.
+        """
+        whole = self.kv_bytes_per_token(precision)
+        if self.latent_values is not None:
+            return whole
+        return whole * math.ceil(self.kv_heads / tp) / self.kv_heads
+
+
+_AS_OF: Final = "2026-11"
+
+
+def _known(
+    repository: str, shape: tuple[int, int, int, int, int, int], vocabulary: int, max_context: int, **more: Any
+) -> ModelShape:
+    layers, hidden, heads, kv_heads, head_dim, intermediate = shape
+    return ModelShape(
+        repository=repository,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=intermediate,
+        vocabulary=vocabulary,
+        max_context=max_context,
+        source=f"config.json of {repository}",
+        as_of=_AS_OF,
+        **more,
+    )
+
+
+_8B: Final = (32, 4_096, 32, 8, 128, 14_336)
+_70B: Final = (80, 8_192, 64, 8, 128, 28_672)
+_405B: Final = (126, 16_384, 128, 8, 128, 53_248)
+_LLAMA_3: Final = 128_256
+
+MODELS: Final[Mapping[str, ModelShape]] = {
+    shape.name: shape
+    for shape in (
+        _known("meta-llama/Meta-Llama-3-8B-Instruct", _8B, _LLAMA_3, 8_192, name="llama-3-8b"),
+        _known("meta-llama/Meta-Llama-3-70B-Instruct", _70B, _LLAMA_3, 8_192, name="llama-3-70b"),
+        _known("meta-llama/Llama-3.1-8B-Instruct", _8B, _LLAMA_3, 131_072, name="llama-3.1-8b"),
+        _known("meta-llama/Llama-3.1-70B-Instruct", _70B, _LLAMA_3, 131_072, name="llama-3.1-70b"),
+        _known("meta-llama/Llama-3.1-405B-Instruct", _405B, _LLAMA_3, 131_072, name="llama-3.1-405b"),
+        _known("meta-llama/Llama-3.3-70B-Instruct", _70B, _LLAMA_3, 131_072, name="llama-3.3-70b"),
+        _known("meta-llama/Llama-2-7b-chat-hf", (32, 4_096, 32, 32, 128, 11_008), 32_000, 4_096, name="llama-2-7b"),
+        _known("meta-llama/Llama-2-13b-chat-hf", (40, 5_120, 40, 40, 128, 13_824), 32_000, 4_096, name="llama-2-13b"),
+        _known("meta-llama/Llama-2-70b-chat-hf", (80, 8_192, 64, 8, 128, 28_672), 32_000, 4_096, name="llama-2-70b"),
+        _known(
+            "mistralai/Mistral-7B-Instruct-v0.3", (32, 4_096, 32, 8, 128, 14_336), 32_768, 32_768, name="mistral-7b"
+        ),
+        _known(
+            "mistralai/Mixtral-8x7B-Instruct-v0.1",
+            (32, 4_096, 32, 8, 128, 14_336),
+            32_000,
+            32_768,
+            name="mixtral-8x7b",
+            experts=8,
+            active_experts=2,
+        ),
+        _known(
+            "Qwen/Qwen3-30B-A3B",
+            (48, 2_048, 32, 4, 128, 768),
+            151_936,
+            40_960,
+            name="qwen3-30b-a3b",
+            experts=128,
+            active_experts=8,
+        ),
+        _known(
+            "Qwen/Qwen3-235B-A22B",
+            (94, 4_096, 64, 4, 128, 1_536),
+            151_936,
+            40_960,
+            name="qwen3-235b-a22b",
+            experts=128,
+            active_experts=8,
+        ),
+        _known("Qwen/Qwen2.5-7B-Instruct", (28, 3_584, 28, 4, 128, 18_944), 152_064, 32_768, name="qwen2.5-7b"),
+        _known("Qwen/Qwen2.5-72B-Instruct", (80, 8_192, 64, 8, 128, 29_568), 152_064, 32_768, name="qwen2.5-72b"),
+    )
+}
+
+
+def model_named(name: str) -> ModelShape:
+    """Return the built-in model of that name. Raises PlanRefused for an unknown one."""
+    if name not in MODELS:
+        raise PlanRefused(
+            f"`{name}` is not among the models that are known ({', '.join(sorted(MODELS))}); "
+            "`weighbridge selfhosted plan` takes another one's config.json with --config-json FILE"
+        )
+    return MODELS[name]
+
+
+def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> ModelShape:
+    """Read a shape from the config.json beside the weights. Raises PlanRefused.
+
+    A model without `num_key_value_heads` has as many as it has heads: that is what the key's absence means.
+    """
+    text = config.get("text_config", config)
+    if not isinstance(text, Mapping):
+        raise PlanRefused(f"{source}: text_config is not an object")
+    hidden = _count(text, source, "hidden_size")
+    heads = _count(text, source, "num_attention_heads")
+    experts = _count(text, source, "num_experts", "num_local_experts", "n_routed_experts", otherwise=1)
+    intermediate = _count(text, source, *(("moe_intermediate_size",) if experts > 1 else ()), "intermediate_size")
+    active = _count(text, source, "num_experts_per_tok", otherwise=min(2, experts))
+    if active > experts:
+        raise PlanRefused(f"{source}: num_experts_per_tok is {active}, and there are {experts} experts")
+    latent = None
+    if text.get("kv_lora_rank") is not None:
+        latent = _count(text, source, "kv_lora_rank") + _count(text, source, "qk_rope_head_dim", otherwise=0)
+    stated = text.get("num_parameters")
+    return ModelShape(
+        name=name,
+        repository=str(config.get("_name_or_path") or name),
+        layers=_count(text, source, "num_hidden_layers", most=_MOST_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_count(text, source, "num_key_value_heads", otherwise=heads),
+        head_dim=_count(text, source, "head_dim", otherwise=max(1, hidden // heads)),
+        intermediate=intermediate,
+        vocabulary=_count(text, source, "vocab_size"),
+        max_context=_count(text, source, "max_position_embeddings", otherwise=4_096, most=1_000_000_000),
+        tied_embeddings=text.get("tie_word_embeddings") is True,
+        experts=experts,
+        active_experts=active,
+        shared_experts=_count(text, source, "n_shared_experts", otherwise=0),
+        latent_values=latent,
+        stated_parameters=None if stated is None else _count(text, source, "num_parameters", most=100_000_000_000_000),
+        source=source,
+        as_of="as given",
+    )
+
+
+def _count(config: Mapping[str, Any], source: str, *names: str, otherwise: int | None = None, most: int = _MOST) -> int:
+    """Return the value of the first of these keys that is present. Null counts as absent, as transformers writes it. Raises
+    PlanRefused.
+    """
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise PlanRefused(f"{source}: {name} must be a whole number from 0 to {most:,}")
+        if value == 0 and otherwise != 0:
+            raise PlanRefused(f"{source}: {name} must be at least 1")
+        return value
+    if otherwise is None:
+        raise PlanRefused(f"{source}: {' or '.join(names)} is missing; is this the config.json of a language model?")
+    return otherwise

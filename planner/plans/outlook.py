@@ -1,0 +1,77 @@
+"""A cautious and a hopeful plan for the same question, and what decides between them."""
+
+import msgspec
+
+from planner.plans.efficiency import EFFICIENCIES, Reach
+from planner.plans.plan_errors import PlanRefused
+from planner.plans.planning import Candidate, Plan, Question, plan
+
+_FACTORS = {
+    "prefill": "a prompt's operations",
+    "decode": "an answer's operations",
+    "kv_read": "reading the cache",
+}
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to the same question with an engine as NVIDIA publishes its own."""
+
+    hopeful: Plan
+    layout: str
+    """The hopeful plan's division of the model."""
+    hopeful_rate: float
+    """Requests per second of one such replica within the targets."""
+    cautious_rate: float | None
+    """The same by the cautious plan; None where that replica cannot meet the targets at all."""
+    differences: tuple[str, ...]
+    """Factors in which the two differ."""
+
+    @property
+    def deciding(self) -> str:
+        """The measurement that decides which of the two to buy."""
+        cautious = (
+            "cannot meet the targets at all" if self.cautious_rate is None else f"carries {self.cautious_rate:.3g}"
+        )
+        return (
+            f"one replica of {self.layout} decides: the hopeful plan is right if it carries {self.hopeful_rate:.3g} requests/s "
+            f"within the targets; by the cautious one it {cautious}"
+        )
+
+
+def outlook_of(question: Question, cautious: Plan) -> Outlook | None:
+    """Return the hopeful plan beside a cautious one; None where the question was hopeful itself, measured, or hope does not help."""
+    if question.efficiency.hopeful or question.tokens_per_gpu is not None:
+        return None
+    better = EFFICIENCIES["ceiling"]
+    try:
+        hopeful = plan(msgspec.structs.replace(question, efficiency=better, margin=0.0))
+    except PlanRefused:
+        return None
+    chosen = _of(hopeful, hopeful.tp, hopeful.pp)
+    same = _of(cautious, hopeful.tp, hopeful.pp)
+    return Outlook(
+        hopeful=hopeful,
+        layout=chosen.layout,
+        hopeful_rate=chosen.rate,
+        cautious_rate=None if same.obstacle is not None else same.rate,
+        differences=(
+            f"every step {cautious.margin:.0%} longer, for what the fit is off, or as the roofline says",
+            *_differences(question.efficiency.reach(question.gpu.name), better.reach(question.gpu.name)),
+        ),
+    )
+
+
+def _of(found: Plan, tp: int, pp: int) -> Candidate:
+    """Return the candidate of that division; the plan's own where another one was not tried."""
+    own = (found.tp, found.pp)
+    ranked = sorted(found.candidates, key=lambda each: ((each.tp, each.pp) != (tp, pp), (each.tp, each.pp) != own))
+    return ranked[0]
+
+
+def _differences(cautious: Reach, hopeful: Reach) -> tuple[str, ...]:
+    pairs = {name: (getattr(cautious, name), getattr(hopeful, name)) for name in _FACTORS}
+    return tuple(
+        f"{_FACTORS[name]}: {low:.0%} or {high:.0%} of the data sheet"
+        for name, (low, high) in pairs.items()
+        if low != high
+    )

@@ -1,0 +1,81 @@
+"""Request headers: what of them the gateway reads, and whose key they bring."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from accounts.caller import Caller, Escalation
+from accounts.directory import Directory
+from proxy.errors import BadRequest, NotAuthenticated
+
+
+class RequestHeaders(msgspec.Struct, frozen=True):
+    """The request headers that the gateway reads."""
+
+    authorization: str | None = None
+    api_key: str | None = msgspec.field(default=None, name="x-api-key")
+    azure_key: str | None = msgspec.field(default=None, name="api-key")
+    team_id: str | None = msgspec.field(default=None, name="x-team-id")
+    tier: str | None = msgspec.field(default=None, name="x-tier")
+    session_id: str | None = msgspec.field(default=None, name="x-session-id")
+    claude_session: str | None = msgspec.field(default=None, name="x-claude-code-session-id")
+    codex_session: str | None = msgspec.field(default=None, name="session_id")
+    codex_session_id: str | None = msgspec.field(default=None, name="session-id")
+    anthropic_version: str | None = msgspec.field(default=None, name="anthropic-version")
+    anthropic_beta: str | None = msgspec.field(default=None, name="anthropic-beta")
+    traceparent: str | None = None
+    escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
+    tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
+    priority: str | None = msgspec.field(default=None, name="x-priority")
+    timeout_ms: str | None = msgspec.field(default=None, name="x-request-timeout-ms")
+    read_timeout: str | None = msgspec.field(default=None, name="x-stainless-read-timeout")
+    client_timeout: str | None = msgspec.field(default=None, name="x-stainless-timeout")
+    idempotency_key: str | None = msgspec.field(default=None, name="idempotency-key")
+
+
+_HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.structs.fields(RequestHeaders)}
+
+
+def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
+    """Parses ASGI's lower-cased header list; of a repeated header the first value counts."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        field = _HEADER_FIELDS.get(name)
+        if field is not None and field not in found:
+            found[field] = value.decode("latin-1").strip()
+    return RequestHeaders(**found)
+
+
+def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Returns True when the headers alone select the tier batch; the body may still do so."""
+    return (b"x-tier", b"batch") in raw
+
+
+def key_of(headers: RequestHeaders) -> str | None:
+    """Returns the API key that was sent; an `Authorization` of another scheme than Bearer counts as none."""
+    if headers.authorization is None:
+        return headers.api_key or headers.azure_key
+    scheme, _, key = headers.authorization.partition(" ")
+    return key if scheme.lower() == "bearer" else None
+
+
+_ESCALATIONS: Final[Mapping[str, Escalation]] = {"true": "all", "false": "off", "agreement": "agreement-all"}
+
+
+def wants_escalation(header: str) -> Escalation:
+    """Returns the request's choice of escalation, for whatever it streams. Raises BadRequest."""
+    said = _ESCALATIONS.get(header.lower())
+    if said is None:
+        raise BadRequest(
+            "`x-weighbridge-escalate` must be `true`, `false` or `agreement`.", param="x-weighbridge-escalate"
+        )
+    return said
+
+
+async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller:
+    """The key's owner. Raises NotAuthenticated or an accounts error."""
+    key = key_of(headers)
+    if not key:
+        raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
+    return directory.lookup_fresh(key) or await directory.authenticate(key)

@@ -1,1 +1,0 @@
-"""Tools that nothing serving imports: launch plans and the simulator."""

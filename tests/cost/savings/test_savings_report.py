@@ -1,0 +1,61 @@
+"""The calculated saving beside the measured one: who is in each, and whether they agree."""
+
+from decimal import Decimal
+
+import pytest
+
+from cost.savings.comparisons import Line
+from cost.savings.holdout import ArmSums
+from cost.savings.savings_reader import ClaimBooks
+from cost.savings.savings_report import Claim, claim, claim_as_json, comparability
+from cost.times import DAY_US
+
+DAY = 20_000 * DAY_US
+
+
+def arm(costs: list[int]) -> ArmSums:
+    return ArmSums(requests=len(costs), cost_nanousd=sum(costs), squares=float(sum(cost * cost for cost in costs)))
+
+
+NOBODY = ArmSums()
+
+
+def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, served: int = 1_000) -> Claim:
+    """A day of requests that would have cost 100 each at the reference."""
+    line = Line(
+        day_us=DAY,
+        target_id="small",
+        pool="",
+        origin="caller",
+        ground="measured",
+        served=served,
+        attempts=served,
+        cost_nanousd=cost * served,
+        baselines=(100 * served, 0, 0),
+        rows=(served, 0, 0),
+    )
+    books = ClaimBooks(start_us=DAY, end_us=DAY + DAY_US, lines=(line,), holdout=holdout, control=control)
+    return claim(books, target=Decimal("0.4"), gateway_usd_per_hour=Decimal(0), now_us=DAY + DAY_US, judged=None)
+
+
+@pytest.mark.parametrize(("cost", "agrees"), [(40, True), (54, False)])
+def test_a_calculation_outside_of_the_interval_is_told_with_who_took_part(cost: int, *, agrees: bool) -> None:
+    """Measured are 60 %, give or take little; the means of both sides say whose requests were dearer."""
+    found = made(cost=cost, holdout=arm([90, 110] * 50), control=arm([35, 45] * 50))
+    beside = comparability(found)
+    assert beside is not None
+    assert beside.agrees is agrees
+    assert (beside.took_part, beside.served, beside.part) == (200, 1_000, Decimal("0.2"))
+    assert (beside.each_nanousd, beside.all_each_nanousd) == (40, cost)
+    told = claim_as_json(found)["measured"]
+    assert (told["agrees_with_calculation"], told["share_of_served"]) == (agrees, Decimal("0.2"))
+
+
+def test_without_an_experiment_or_a_request_nothing_is_compared() -> None:
+    """Nor is it said that they agree."""
+    assert comparability(made(cost=40)) is None
+    small = made(cost=40, holdout=arm([100]), control=arm([40]))
+    assert comparability(small) is None
+    assert claim_as_json(small)["measured"]["agrees_with_calculation"] is None
+    arms = {"holdout": arm([90, 110] * 50), "control": arm([35, 45] * 50)}
+    assert comparability(made(cost=40, served=0, **arms)) is None
