@@ -45,7 +45,7 @@ from tests.signed_in import Answer, Browser, signed_in
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _PASSWORD: Final = "four scales and a bridge"
-_REQUESTS: Final = 300
+_REQUESTS: Final = 150
 _SECRET: Final = "whsec_" + "A" * 32
 _PEPPER: Final = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
 _ODD: Final = "Support: =1+1"
