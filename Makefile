@@ -27,7 +27,7 @@ dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; print
 # Hundreds of processes are started: where this is set, each compiles anew all that it imports.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready check  ## everything that a change must pass
+test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready check  ## everything that a change must pass
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 test-long: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples

@@ -2,8 +2,8 @@
 
 `python -m tests.nursery` imports what a gateway imports, and forks for each order that it reads. A child has the
 environment, the folder and the log that it was ordered with and runs `weighbridge` with its arguments, and a supervisor among them
-forks its processes likewise; that they were not executed anew is all that is different. `tests/gateway/process` and the demo
-start the commands themselves.
+forks its processes likewise; that they were not executed anew is all that is different. `tests/gateway/process`, `tests/gateway/test_cli.py`
+and the demo start the commands themselves.
 """
 
 import atexit
@@ -16,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,8 @@ class Order(msgspec.Struct):
     environ: dict[str, str]
     cwd: str
     log: str
+    errors: str
+    """Where standard error goes; the log's file, mostly."""
 
 
 class News(msgspec.Struct):
@@ -97,15 +100,30 @@ class Nursery:
         threading.Thread(target=self._listen, daemon=True).start()
         atexit.register(self._process.kill)
 
-    def start(self, arguments: Sequence[str], *, environ: Mapping[str, str], cwd: Path, log: Path) -> Child:
+    def start(
+        self, arguments: Sequence[str], *, environ: Mapping[str, str], cwd: Path, log: Path, errors: Path | None = None
+    ) -> Child:
         """Runs `weighbridge` with these arguments."""
-        order = Order(list(arguments), dict(environ), str(cwd), str(log))
+        order = Order(list(arguments), dict(environ), str(cwd), str(log), str(errors or log))
         assert self._process.stdin is not None
         with self._changed:
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             self._process.stdin.flush()
             assert self._changed.wait_for(lambda: self._born or self._process.poll() is not None, timeout=60)
             return self._born.pop()
+
+    def run(
+        self, arguments: Sequence[str], *, environ: Mapping[str, str], cwd: Path, timeout_s: float
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs `weighbridge` with these arguments to its end, without a terminal."""
+        with tempfile.TemporaryDirectory(prefix="weighbridge-command-") as folder:
+            out, errors = Path(folder, "out"), Path(folder, "errors")
+            child = self.start(arguments, environ=environ, cwd=cwd, log=out, errors=errors)
+            try:
+                status = child.wait(timeout_s)
+            finally:
+                child.kill()
+            return subprocess.CompletedProcess(list(arguments), status, out.read_text(), errors.read_text())
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -148,8 +166,9 @@ def _become(order: Order) -> None:
         signal.signal(each, signal.SIG_DFL if each != signal.SIGINT else signal.default_int_handler)
     signal.set_wakeup_fd(-1)
     log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    errors = log if order.errors == order.log else os.open(order.errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for there, here in ((nothing, 0), (log, 1), (log, 2)):
+    for there, here in ((nothing, 0), (log, 1), (errors, 2)):
         os.dup2(there, here)
     os.closerange(3, 256)
     os.environ.clear()

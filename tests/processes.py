@@ -77,17 +77,7 @@ class Site(msgspec.Struct, frozen=True):
     async def run(self, *arguments: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
         """One command of the command line, to its end. A variable that is None is taken away."""
         environ = {name: value for name, value in (self.environ() | variables).items() if value is not None}
-        return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "gateway.cli", *arguments],
-            env=environ,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return await asyncio.to_thread(nursery().run, list(arguments), environ=environ, cwd=ROOT, timeout_s=WAIT_S)
 
     async def rows(self, where: str = "1 = 1") -> list[dict[str, Any]]:
         """Ledger rows as the database has them now, oldest first."""

@@ -30,7 +30,7 @@ from tests.running_gateway import CHEAP_PRICES, model
 
 _log: Final = logging.getLogger(__name__)
 
-REQUESTS: Final = int(os.environ.get("WB_REQUESTS", "1000"))
+REQUESTS: Final = int(os.environ.get("WB_REQUESTS", "400"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
 CALLERS: Final = 32
 HANGS_UP: Final = 0.05

@@ -144,6 +144,7 @@ async def test_an_empty_pool_is_told_and_its_work_goes_elsewhere(tmp_path: Path)
             await until(awake)
 
 
+@pytest.mark.long
 async def test_a_killed_replica_is_not_noticed_before_the_first_byte(tmp_path: Path) -> None:
     """Kill -9 of one of two under load: whoever had not seen a byte gets a whole answer from the other one."""
     with llama_replicas(tmp_path, "a", "b") as pair:
@@ -165,6 +166,7 @@ async def test_a_killed_replica_is_not_noticed_before_the_first_byte(tmp_path: P
             assert (later.done, later.replica) == (True, "b")
 
 
+@pytest.mark.long
 async def test_a_killed_replicas_stream_goes_on(tmp_path: Path) -> None:
     """Kill -9 in the middle of an answer, for a team that wants its streams continued: the other engine completes the very
     sentence, in as many tokens as were asked for.

@@ -36,7 +36,7 @@ from tests.scenarios.conftest import Upstream
 
 _log: Final = logging.getLogger(__name__)
 
-KILLS: Final = int(os.environ.get("WB_KILLS", "10"))
+KILLS: Final = int(os.environ.get("WB_KILLS", "6"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
 CALLERS: Final = 32
 HANGS_UP: Final = 0.15
@@ -262,7 +262,7 @@ async def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 async def test_kills_with_a_database_that_outlives_the_gateway(tmp_path: Path, postgres: Postgres) -> None:
     """The same on PostgreSQL, which finishes or forgets what a dead gateway had begun."""
-    await _story(tmp_path, 6, await postgres.database())
+    await _story(tmp_path, 12, await postgres.database())
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -45,7 +45,7 @@ from tests.signed_in import Answer, Browser, signed_in
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _PASSWORD: Final = "four scales and a bridge"
-_REQUESTS: Final = 300
+_REQUESTS: Final = 150
 _SECRET: Final = "whsec_" + "A" * 32
 _PEPPER: Final = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
 _ODD: Final = "Support: =1+1"
@@ -226,7 +226,8 @@ def _refusals(now_us: int) -> RefusalsTold:
     return RefusalsTold("sample", tuple(counts), 1, tuple(requests))
 
 
-async def test_a_team_s_figures_are_its_ledger_s(sample: Sample) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+async def test_a_team_s_figures_are_its_ledger_s(sample: Sample, every: int) -> None:
     """Requests, tokens, cost and saving of each team: entries, roll-ups, API, its pages, finance's, and their files."""
     verified = await check(sample.running.engine, sample.start_us, sample.end_us, now_us=wall_us())
     assert verified.differences == 0
@@ -234,9 +235,11 @@ async def test_a_team_s_figures_are_its_ledger_s(sample: Sample) -> None:
     listed = {row["team_id"]: row for row in await sample.file("/dashboard/teams?format=csv&table=teams")}
     shown = {row["id"]: row for row in await sample.file("/dashboard/finance/showback?format=csv&table=showback")}
     assert set(listed) >= {team.team_id for team in TEAMS}
-    for team in TEAMS:
+    for number, team in enumerate(TEAMS):
         assert await sample.ledger(team.team_id) == await sample.rolled(team.team_id)
-        await _team_agrees(sample, team.team_id, listed[team.team_id], shown[team.team_id])
+        # The odd ones are the support team's.
+        if number % every == 0 or team.team_id == "support":
+            await _team_agrees(sample, team.team_id, listed[team.team_id], shown[team.team_id])
 
 
 async def _team_agrees(sample: Sample, team_id: str, listed: Mapping[str, str], shown: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, wall_us
 from tests.cost.entries import reserve, settle
-from tests.dashboards.pages.walk import Walk, walk
+from tests.dashboards.pages.walk import EACH, Walk, walk
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.signed_in import signed_in
 
@@ -39,12 +39,14 @@ LONG: Final = "Wideness <b>&</b> " + "w" * 182
 _PEPPER: Final = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
 
 
-async def all_walk(running: Running, *, most: int = 160, people: Sequence[Person] = EVERYBODY) -> list[Walk]:
+async def all_walk(
+    running: Running, *, most: int = 160, people: Sequence[Person] = EVERYBODY, each: int = EACH
+) -> list[Walk]:
     """Everybody follows every link."""
     walks = []
     for number, (role, teams) in enumerate(people):
         async with signed_in(running, f"p{number}@example.com", role=role, teams=teams) as browser:
-            found = await walk(browser, most=most)
+            found = await walk(browser, most=most, each=each)
         assert found.dead_ends == [], (role, teams)
         walks.append(found)
     return walks
@@ -64,21 +66,23 @@ def attempts(count: int, *, before_us: int | None = None, **changes: Any) -> lis
     return entries
 
 
-async def test_a_gateway_that_nobody_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("each", [1, pytest.param(EACH, marks=pytest.mark.long)])
+async def test_a_gateway_that_nobody_used(tmp_path: Path, each: int) -> None:
     """No request, no reference, no pool, no Redis."""
     async with running_gateway(tmp_path, [model("only", SCRIPTED)]) as running:
-        walks = await all_walk(running)
+        walks = await all_walk(running, each=each)
         assert len(walks[0].answers) > 40
         for found in walks:
             assert not re.search(r">\s*None\s*<", found.text())
 
 
-async def test_only_failures(tmp_path: Path) -> None:
+@pytest.mark.parametrize("each", [1, pytest.param(EACH, marks=pytest.mark.long)])
+async def test_only_failures(tmp_path: Path, each: int) -> None:
     """Every request failed, and nothing has a price."""
     async with running_gateway(tmp_path, [model("only", SCRIPTED)]) as running:
         free = {"cost_nanousd": None, "input_nanousd": 0, "baseline_nanousd": None}
         await LedgerStore(running.engine).insert(attempts(200, served=False, status=502, output_tokens=0, **free))
-        await all_walk(running, people=ENOUGH)
+        await all_walk(running, people=ENOUGH, each=each)
 
 
 @pytest.mark.long

@@ -10,8 +10,8 @@ from tests.signed_in import Answer, Browser
 
 _LINKS: Final = re.compile(r'(?:href|hx-get|src)="([^"]+)"')
 _NAMED: Final = re.compile(r"/(teams|keys|people|requests|audit|prices|targets|pools|budgets|measurements)/[^/?]+")
-_EACH: Final = 3
-"""How many addresses that differ in a name or a figure only are tried."""
+EACH: Final = 3
+"""How many addresses that differ in a name or a figure only are tried, where nothing else is said."""
 
 
 class Walk:
@@ -35,20 +35,20 @@ class Walk:
         return "\n".join(answer.text for answer in self.answers.values())
 
 
-async def walk(browser: Browser, start: str = "/dashboard", *, most: int = 400) -> Walk:
+async def walk(browser: Browser, start: str = "/dashboard", *, most: int = 400, each: int = EACH) -> Walk:
     """From one page on, wherever links, files, refreshed parts and redirects lead."""
     found, ahead, tried = Walk(), deque([(start, "the start")]), Counter[str]()
     while ahead and len(found.answers) < most:
         path, shown_on = ahead.popleft()
         path = urldefrag(path).url
         tried[_shape(path)] += 1
-        if path in found.answers or tried[_shape(path)] > _EACH or "/decisions/stream" in path:
+        if path in found.answers or tried[_shape(path)] > each or "/decisions/stream" in path:
             continue
         answer = await browser.get(path)
         found.answers[path], found.shown_on[path] = answer, shown_on
         if answer.location:
             ahead.append((urljoin(path, answer.location), path))
-        ahead.extend((each, path) for each in _links(path, answer) if each not in found.answers)
+        ahead.extend((link, path) for link in _links(path, answer) if link not in found.answers)
     return found
 
 

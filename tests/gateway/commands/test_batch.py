@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-import sys
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.nursery import nursery
 from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.test_batch import FAST, line
 
@@ -25,12 +26,13 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[Running, Path]]:
 
 async def run(running: Running, key: Path, *arguments: str) -> tuple[int, str]:
     """One command, without a terminal."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway.cli", "batch", *arguments, "--url", running.url, "--key-file", str(key),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    out, _ = await process.communicate()
-    return process.returncode or 0, out.decode()
+    given = ["batch", *arguments, "--url", running.url, "--key-file", str(key)]
+    return await asyncio.to_thread(_run, given)
+
+
+def _run(arguments: list[str]) -> tuple[int, str]:
+    ended = nursery().run(arguments, environ=os.environ, cwd=Path.cwd(), timeout_s=60)
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 def requests(folder: Path, *lines: object) -> str:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from gateway.commands.top import screen
 from gateway.configuration.settings import Environment, load, peppers
+from tests.nursery import nursery
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 
 _FIGURES = {"attempts": 3, "failed_share": None, "ttft_p50_s": 0.25, "ttft_p95_s": None}
@@ -36,12 +37,10 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[Running, Path]]:
 
 async def run(*arguments: str) -> tuple[int, str]:
     """The command, without a terminal."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway.cli", "top", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    out, _ = await process.communicate()
-    return process.returncode or 0, out.decode()
+    ended = await asyncio.to_thread(
+        nursery().run, ["top", *arguments], environ=os.environ, cwd=Path.cwd(), timeout_s=60
+    )
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 async def test_once(tmp_path: Path) -> None:

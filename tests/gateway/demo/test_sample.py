@@ -38,7 +38,7 @@ _END_US: Final = 1_795_338_000_000_000
 """A Sunday in November 2026, 09:00 UTC."""
 
 
-async def _written(engine: AsyncEngine, folder: Path, requests: int = 300, seed: int = 20) -> History:
+async def _written(engine: AsyncEngine, folder: Path, requests: int = 150, seed: int = 20) -> History:
     path = write_sample_config(folder, Addresses(), day_of(_END_US - 30 * DAY_US))
     environment = Environment(pepper=SecretStr("a" * 32))
     config = load(path, environment, secrets_from=None)
