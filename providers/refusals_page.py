@@ -60,7 +60,6 @@ def _lines() -> Iterator[str]:
     yield from _HEAD.replace("{day}", str(day)).splitlines()
     for provider, rows in groupby(table.refusal, key=lambda row: row.provider):
         yield from ("", f"## {_TITLES.get(provider, provider)}", "")
-        yield from ("| reply | owner | source |", "|---|---|---|")
         yield from (_row(row, day) for row in rows)
     yield from ("", *_PACE.format(words=", ".join(f"*{each.after} …*" for each in table.wait)).splitlines())
     for each in table.reset:
@@ -93,11 +92,12 @@ At most an hour is waited; a value that cannot be meant is ignored.
 
 
 def _row(row: Row, day: Day | None) -> str:
-    said = [
-        *(f"`{code}`" for code in sorted(row.codes)),
-        *(f"begins {_quoted(words)}" for words in row.begins),
-        *(_quoted(words) for words in row.words),
+    kinds = [
+        " or ".join(f"`{code}`" for code in sorted(row.codes)),
+        row.begins and f"begins {' or '.join(map(_quoted, row.begins))}",
+        " or ".join(map(_quoted, row.words)),
     ]
+    said = [kind for kind in kinds if kind]
     both = (row.codes and (row.begins or row.words)) or (row.begins and row.words)
     statuses = ", ".join(map(str, sorted(row.status)))
     about = f" ({row.reason})" if row.reason else ""
@@ -106,7 +106,7 @@ def _row(row: Row, day: Day | None) -> str:
     told = f", `{row.told_code}`" if row.told_code else ""
     says = (" and " if both else " or ").join(said)
     reply = f"{statuses}: {says}" if statuses and says else statuses or says
-    return f"| {reply} | {whose}{elsewhere}{told} | {_where(row.seen, row.source, row.date, day)} |"
+    return f"- {reply}: {whose}{elsewhere}{told} ({_where(row.seen, row.source, row.date, day)})"
 
 
 def _quoted(words: str) -> str:
