@@ -60,7 +60,10 @@ def _lines() -> Iterator[str]:
     yield from _HEAD.replace("{day}", str(day)).splitlines()
     for provider, rows in groupby(table.refusal, key=lambda row: row.provider):
         yield from ("", f"## {_TITLES.get(provider, provider)}", "")
-        yield from (_row(row, day) for row in rows)
+        owed: dict[str, list[str]] = {}
+        for row in rows:
+            owed.setdefault(_outcome(row), []).append(f"{_reply(row)} ({_where(row.seen, row.source, row.date, day)})")
+        yield from (f"- **{outcome}**: {'; '.join(replies)}" for outcome, replies in owed.items())
     yield from ("", *_PACE.format(words=", ".join(f"*{each.after} …*" for each in table.wait)).splitlines())
     for each in table.reset:
         where = _where(each.seen, each.source, each.date, day)
@@ -91,7 +94,8 @@ At most an hour is waited; a value that cannot be meant is ignored.
 |---|---|---|---|---|"""
 
 
-def _row(row: Row, day: Day | None) -> str:
+def _reply(row: Row) -> str:
+    """Return the statuses, codes and words that the row is known by."""
     kinds = [
         " or ".join(f"`{code}`" for code in sorted(row.codes)),
         row.begins and f"begins {' or '.join(map(_quoted, row.begins))}",
@@ -100,13 +104,16 @@ def _row(row: Row, day: Day | None) -> str:
     said = [kind for kind in kinds if kind]
     both = (row.codes and (row.begins or row.words)) or (row.begins and row.words)
     statuses = ", ".join(map(str, sorted(row.status)))
+    says = (" and " if both else " or ").join(said)
+    return f"{statuses}: {says}" if statuses and says else statuses or says
+
+
+def _outcome(row: Row) -> str:
+    """Return whose the refusal is, why, and what callers are told."""
     about = f" ({row.reason})" if row.reason else ""
-    whose = f"{_OWNERS[row.owner]}{'' if row.certain else '?'}{about}"
     elsewhere = ", try others" if row.elsewhere else ""
     told = f", `{row.told_code}`" if row.told_code else ""
-    says = (" and " if both else " or ").join(said)
-    reply = f"{statuses}: {says}" if statuses and says else statuses or says
-    return f"- {reply}: {whose}{elsewhere}{told} ({_where(row.seen, row.source, row.date, day)})"
+    return f"{_OWNERS[row.owner]}{'' if row.certain else '?'}{about}{elsewhere}{told}"
 
 
 def _quoted(words: str) -> str:
