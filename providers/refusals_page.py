@@ -38,7 +38,7 @@ _SEEN: Final[dict[Seen, str]] = {
     "source": "source",
     "report": "report",
     "described": "described",
-    "recalled": "about it",
+    "recalled": "related",
 }
 _OWNERS: Final[dict[Owner, str]] = {
     "request": "request",
@@ -64,13 +64,13 @@ def _lines() -> Iterator[str]:
         for row in rows:
             owed.setdefault(_outcome(row), []).append(f"{_reply(row)} ({_where(row.seen, row.source, row.date, day)})")
         yield from (f"- **{outcome}**: {'; '.join(replies)}" for outcome, replies in owed.items())
-    yield from ("", *_PACE.format(words=", ".join(f"*{each.after} …*" for each in table.wait)).splitlines())
+    yield from ("", *_PACE.format(words=", ".join(f"*{each.after} …*" for each in table.wait)).splitlines(), "")
     for each in table.reset:
         where = _where(each.seen, each.source, each.date, day)
-        yield f"| {each.provider} | `{each.remaining}` | `{each.reset}` | `{each.example}` | {where} |"
-    yield from ("", "## How sure it is", "", "| source | means | rows |", "|---|---|---|")
+        yield f"- {each.provider}: `{each.remaining}`, `{each.reset}` (`{each.example}`; {where})"
+    yield from ("", "## How sure it is", "")
     yield from (
-        f"| {words} | {_MEANS[seen]} | {sum(row.seen == seen for row in table.refusal)} |"
+        f"- {words}: {_MEANS[seen]} ({sum(row.seen == seen for row in table.refusal)} rows)"
         for seen, words in _SEEN.items()
     )
 
@@ -88,10 +88,8 @@ _PACE: Final = """## How long a provider asks to be left alone
 
 `retry-after-ms` and `retry-after` are read first; then the reset of each limit of which nothing is left (seconds, a duration such as
 `6m0s`, a date, or a moment since 1970), Google's `retryDelay`, the headers that OpenRouter repeats in `metadata`, and words: {words}.
-At most an hour is waited; a value that cannot be meant is ignored.
-
-| provider | nothing left of | resets at | example | source |
-|---|---|---|---|---|"""
+At most an hour is waited; a value that cannot be meant is ignored. The fields of what is left and of when it resets:
+"""
 
 
 def _reply(row: Row) -> str:
