@@ -405,7 +405,7 @@ class RequestPipeline:
             if context.agreement in {"agreed", "unconfirmed"}:
                 return committed
         else:
-            committed = await self._dispatcher.dispatch(routed, context.attempts)
+            committed = await self._dispatcher.dispatch(routed, context.attempts, context.waits)
         if routed.hold is not None:
             # It was held back to be judged, so a weak one may still be asked again of a better target.
             committed = await self._better_answers.choose(context, committed)

@@ -304,7 +304,6 @@ class Attempt:
             detail="" if error is None else self._told(error),
             pool=self.candidate.target.pool or "",
             version="" if self.load_tracker is None else self.load_tracker.version,
-            waited_s=self.candidate.waited_s,
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
             continues=self.routed.before is not None,

@@ -28,7 +28,7 @@ class QueueMetrics(QueueObserver):
         )
         self._wait = Histogram(
             "weighbridge_queue_wait_seconds",
-            "Seconds that a request waited before it was let through.",
+            "Seconds that a request waited until it was let through or its wait ended otherwise.",
             ("queue", "tier"),
             buckets=WAIT_BUCKETS,
             registry=registry,
