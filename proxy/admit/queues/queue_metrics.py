@@ -1,6 +1,6 @@
 """Prometheus metrics of queues."""
 
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -35,7 +35,7 @@ class QueueMetrics(QueueObserver):
         )
         self._refusals = Counter(
             "weighbridge_queue_refusals",
-            "Requests that a queue refused or gave up, by why: full, late, shed, expired.",
+            f"Requests that a queue refused or gave up, by why: {', '.join(get_args(Why))}.",
             ("queue", "why"),
             registry=registry,
         )
