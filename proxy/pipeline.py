@@ -191,7 +191,7 @@ class RequestPipeline:
         headers = read_headers(exchange.headers)
         context.trace = self._tracing.begin(headers.traceparent)
         caller = context.caller = context.caller or await self.authenticate(headers)
-        if caller.role == "finance":
+        if caller.reads_only:
             raise ReadsOnly
         if self.in_flight > context.config.max_in_flight:
             # Before the body is read: what is refused should cost nothing.
