@@ -360,7 +360,7 @@ class HeadTooLarge(Refused, status=431, code="request_header_fields_too_large"):
 
 
 class InvalidHttp(Refused, status=400, code="invalid_http"):
-    """What came is no HTTP request, or one that two readers could read differently."""
+    """Bytes that are no HTTP request, or one that two readers could read differently."""
 
 
 class UnsupportedVersion(Refused, status=505, code="http_version_not_supported", error_type=_INVALID):
@@ -433,7 +433,7 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     original: Original | None = None
-    """What the provider said, for a wire that is its own."""
+    """The provider's own words, for a wire that is its own."""
 
 
 def known_fault(kind: type[BaseException]) -> Fault | None:
@@ -523,7 +523,7 @@ def _refused(error: Refused) -> ErrorReply:
 
 
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:
-    """Renders a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
+    """Render a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
     reply = _reply(fault, str(error), should_retry=False)
     if isinstance(error, UnpricedUnderBudget):
         return reply
@@ -535,7 +535,7 @@ def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> E
 
 
 def retry_headers(retry_after_s: float) -> list[tuple[bytes, bytes]]:
-    """Returns both `retry-after` (seconds, standard) and `retry-after-ms` (milliseconds, read first by OpenAI's
+    """Return both `retry-after` (seconds, standard) and `retry-after-ms` (milliseconds, read first by OpenAI's
     clients).
     """
     milliseconds = max(1, math.ceil(retry_after_s * 1000))

@@ -255,7 +255,7 @@ class Queue:
         )
 
     def waited_s(self, place: Place) -> float:
-        """Returns the seconds of a wait that is over. One that ended in no start is observed here, the others when they start."""
+        """Return the seconds of a wait that is over. One that ended in no start is observed here, the others when they start."""
         if place.started_at is not None:
             return place.waited_s
         waited_s = self._clock() - place.arrived_at
@@ -429,7 +429,7 @@ class Queues:
             queue.refuse_all(_stopping)
 
     async def enter(self, target_id: str, work: Work, on_wait: Callable[[float], None] | None = None) -> Slot:
-        """Waits for a slot. Raises NoRoom. A caller that is cancelled leaves no trace but its wait.
+        """Wait for a slot. Raises NoRoom. A caller that is cancelled leaves no trace but its wait.
 
         `on_wait` is told the seconds of a wait however that ended: in a slot, a refusal or a cancellation.
         """
