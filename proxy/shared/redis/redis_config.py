@@ -1,4 +1,6 @@
-"""The `redis` section of the configuration: where processes share their limits, and how long one may be kept waiting."""
+"""The `redis` section of the configuration: the Redis where processes share their limits, and the longest wait for
+it.
+"""
 
 import re
 from typing import Final, Self
@@ -77,7 +79,7 @@ class RedisSection(Section):
 
 
 def address_problem(url: str) -> str | None:
-    """Returns the problem with an address, or None. Never repeats the address, which may hold a password."""
+    """Return the problem with an address, or None. Never repeats the address, which may hold a password."""
     try:
         parts = urlsplit(url)
         # Reading the port is what checks it.
