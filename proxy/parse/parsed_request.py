@@ -29,7 +29,7 @@ class TagBounds:
         self._seen: OrderedDict[str, set[str]] = OrderedDict()
 
     def admit(self, team_id: str, tag: str) -> None:
-        """Records a tag. Raises BadRequest when the team has too many."""
+        """Record a tag. Raises BadRequest when the team has too many."""
         tags = self._seen.get(team_id)
         if tags is None:
             tags = self._seen[team_id] = set()
@@ -60,9 +60,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request's own choice; None leaves it to the alias and the team."""
     idempotency_key: str | None
     later: Later | None = None
-    """How it is put off, where its caller does not wait for the answer."""
+    """The answer's later delivery, for a request whose caller does not wait for it."""
     to_count: AsWritten | None = None
-    """The body for a target that counts in its dialect, where tokens are all that is asked for."""
+    """The body for a target that counts in its dialect, for a request that asks for its tokens alone."""
 
 
 def parsed_request(

@@ -132,7 +132,7 @@ class ProcessCount:
         self._link = link
 
     def live(self) -> int:
-        """The number of processes, at least 1."""
+        """Return the number of processes, at least 1."""
         link = self._link
         if link is not None and (link.healthy or not self._replicas.known):
             return link.live
