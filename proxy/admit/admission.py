@@ -84,7 +84,7 @@ class AdmissionControl:
         )
 
     def look_at_budgets(self, caller: Caller, request: ChatRequest) -> BudgetLook:
-        """Return whether a budget downgrades or bounds the request. Raises BudgetExceeded."""
+        """Check the budgets, and return their effect on the request. Raises BudgetExceeded."""
         if self._budgets is None:
             return BudgetLook()
         known = self._budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)

@@ -53,6 +53,6 @@ class QueueMetrics(QueueObserver):
         self._refusals.labels(queue, why).inc()
 
     def forget_queue(self, queue: str) -> None:
-        """Zeroes the gauges of a removed queue, which worker files would otherwise go on showing."""
+        """Zero the gauges of a removed queue, which worker files would otherwise go on showing."""
         for gauge in (self._waiting, self._waiting_tokens, self._in_flight, self._capacity):
             gauge.labels(queue).set(0)
