@@ -1,4 +1,4 @@
-"""Routing stage: looks up what this process knows of conversations and breakers, and plans the request with it."""
+"""Routing stage: looks up this process's memory of conversations and breakers, and plans the request with it."""
 
 import math
 from typing import Final
@@ -54,13 +54,13 @@ from proxy.plan.tool_loop import NO_LOOP, read_loop
 _PART_OF_TIME: Final = 0.3
 """The part of the caller's time within which two cheap answers must be there."""
 _LEAST_TIME_S: Final = 0.2
-"""With less time than this for two answers nobody is asked beside the plan."""
+"""The fewest seconds for two answers; with less, no target is asked beside the plan."""
 
 
 def facts_of(
     parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool, bounded: bool = False
 ) -> Facts:
-    """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
+    """Collect the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
     `bounded` is True under a hard budget.
     """
     request, policy = parsed.request, config.policy
@@ -109,7 +109,7 @@ def facts_of(
 
 
 def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) -> frozenset[str] | None:
-    """Returns the models that a request may be sent to: its caller's, as far as the alias chooses from them."""
+    """Return the models that a request may be sent to: its caller's, as far as the alias chooses from them."""
     if targets is None or allowed is None:
         return allowed if targets is None else targets
     return allowed & targets
@@ -118,7 +118,7 @@ def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) ->
 def drawn_arm(
     request_id: str, config: PipelineConfig, route: RoutePlan, facts: Facts, prediction: Prediction, fleet: Fleet
 ) -> tuple[Arm, RoutePlan]:
-    """Draws the experiment arm and returns it with its plan. Requests that the reference cannot serve are in no arm."""
+    """Draw the experiment arm, and return it with its plan. Requests that the reference cannot serve are in no arm."""
     arm = arm_of(request_id, config.holdout_share)
     if not arm:
         return arm, route
@@ -129,8 +129,8 @@ def drawn_arm(
 
 
 def comparators_of(comparators: Comparators, route: RoutePlan) -> Comparators:
-    """Returns the comparators of what no other model could have answered, such as embeddings: the named target is the
-    reference.
+    """Return the comparators of a request that no other model could have answered, such as embeddings: the named
+    target is the reference.
     """
     if comparators.reference is None:
         return comparators
@@ -140,7 +140,7 @@ def comparators_of(comparators: Comparators, route: RoutePlan) -> Comparators:
 def hold_of(
     config: PipelineConfig, caller: Caller, parsed: ParsedRequest, facts: Facts, route: RoutePlan, in_flight: int
 ) -> Hold | None:
-    """Returns the limits for holding the answer to be judged before it is given; None where no weak one is escalated."""
+    """Return the limits for holding the answer to be judged before it is given; None where no weak one is escalated."""
     request = parsed.request
     # What another dialect says is not judged.
     if request.as_written is not None or not may_escalate(
@@ -155,8 +155,8 @@ def hold_of(
 
 
 def may_ask_two(config: PipelineConfig, caller: Caller, parsed: ParsedRequest) -> bool:
-    """Returns True when two cheap targets may be asked before a dear one: where that is wanted, and for lines of batches that must
-    keep as much quality as the operator says.
+    """Return True when two cheap targets may be asked before a dear one: where that is wanted, and for lines of
+    batches whose minimum quality is at least the operator's threshold.
     """
     request, wanted = parsed.request, _wanted(parsed, caller, config)
     if asks_two(wanted, stream=request.stream):
@@ -172,7 +172,9 @@ def may_ask_two(config: PipelineConfig, caller: Caller, parsed: ParsedRequest) -
 def pair_of(
     config: PipelineConfig, parsed: ParsedRequest, routed: RoutedRequest, rates: AgreementRates, now: float
 ) -> Pair | None:
-    """Returns the two targets to ask first; None where their answers could not be compared, or that is worth less than the plan's choice."""
+    """Return the two targets to ask first; None where their answers could not be compared, or that is worth less than
+    the plan's choice.
+    """
     prediction = routed.prediction
     if prediction is None:
         return None
@@ -199,7 +201,7 @@ def pair_of(
 
 
 def _wanted(parsed: ParsedRequest, caller: Caller, config: PipelineConfig) -> Escalation:
-    """The request's own choice, else that of the alias that it was sent under, else the team's."""
+    """Return the request's own choice, else that of the alias that it was sent under, else the team's."""
     if parsed.wants_escalation is not None:
         return parsed.wants_escalation
     rules = config.policy.autos.get(parsed.request.alias)
@@ -307,7 +309,9 @@ class Router:
     def _with_pair(
         self, routed: RoutedRequest, parsed: ParsedRequest, config: PipelineConfig, now: float
     ) -> RoutedRequest:
-        """The request with the two cheap targets that are asked first, where that is wanted, pays, and can be told."""
+        """Return the request with the two cheap targets that are asked first, where that is wanted, pays, and can be
+        told.
+        """
         if routed.downgraded or routed.prediction is None:
             return routed
         if routed.facts.alias != AUTO or not may_ask_two(config, routed.caller, parsed):
@@ -323,8 +327,8 @@ class Router:
         prediction: Prediction | None,
         config: PipelineConfig,
     ) -> tuple[Target, tuple[Deployment, ...]] | None:
-        """The target that the request would go to now, and its deployments that may be called. Nobody is told, and nothing is
-        remembered. None where there is none.
+        """Return the target that the request would go to now, and its deployments that may be called; None where
+        there is none. Nobody is told, and nothing is remembered.
         """
         config = with_names(config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)
@@ -338,7 +342,7 @@ class Router:
         return found, fleet.get(found.target_id, ())
 
     def _reuse(self, config: PipelineConfig, team_id: str, sticky: Sticky | None) -> Reuse | None:
-        """What is known of a prompt being cached that is long enough for it. None for teams that want no marks."""
+        """Return the chance that a prompt is cached that is long enough for it. None for teams that want no marks."""
         self._shares.note(team_id, again=sticky is not None)
         if not config.cache_marks.enabled or team_id in config.cache_marks.off_for_teams:
             return None
@@ -353,7 +357,7 @@ class Router:
         fleet: Fleet,
         config: PipelineConfig,
     ) -> Rooms:
-        """What is known now of the rooms of our own pools, for a request whose target is chosen by price."""
+        """Return the present rooms of our own pools, for a request whose target is chosen by price."""
         request, deadline = parsed.request, parsed.deadline
         if prediction is None or not config.policy.pools:
             return NO_ROOMS
@@ -378,13 +382,15 @@ class Router:
         return Rooms(found, place_of(request_id), caller.settings.spill_over) if found else NO_ROOMS
 
     def _tell_overflow(self, route: RoutePlan, facts: Facts) -> None:
-        """Tells the autoscalers of what goes elsewhere for want of room, as dispatch does of what it passes over."""
+        """Report the tokens that go elsewhere for want of room to the autoscalers, as dispatch does for passed-over
+        targets.
+        """
         for candidate in route.candidates:
             if candidate.margin_why == "own-full":
                 self._capacity.record_overflow(candidate.target, facts.input_tokens + candidate.output_tokens)
 
     def _absences(self, config: PipelineConfig, fleet: Fleet, scope: Scope) -> Absences:
-        """Why the targets that nothing of may be called are out of use."""
+        """Return the reasons for targets without a callable deployment."""
         targets = config.catalog.targets
         found = {
             each: self._breakers.absence(targets[each], scope) for each, callable_ in fleet.items() if not callable_
@@ -392,7 +398,7 @@ class Router:
         return {target_id: absence for target_id, absence in found.items() if absence is not None}
 
     def _starts_in_s(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> float | None:
-        """Seconds after which a replica of a pool that nobody is in may be there; None where that is not known."""
+        """Return the seconds after which a replica of an empty pool may be there; None where that is not known."""
         found = [self._capacity.starts_in_s(target) for target in absent(facts, config.policy, config.catalog, fleet)]
         return min((each for each in found if each is not None), default=None)
 
@@ -403,7 +409,7 @@ class Router:
 
 
 def with_names(config: PipelineConfig, name: str) -> PipelineConfig:
-    """The configuration with what wildcards know of the names behind the one that was sent."""
+    """Return the configuration with the wildcards' targets for the names behind the one that was sent."""
     if not config.catalog.wildcards.entries:
         return config
     catalog = config.catalog.including(names_behind(name, config.policy))
