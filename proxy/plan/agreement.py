@@ -4,8 +4,9 @@ Two cheap answers that say the same are rarely wrong together, and two that diff
 targets are asked beside each other: the answer on which they agree is given, and where they differ a better target is
 asked. By the rule of `classifier/pairs.py` a pair is asked where it is worth more than the plan's own choice:
 
-- `auto` chose a dear target, which is asked only where the two differ: that costs less; - `auto` chose a cheap one, on
-the classifier's word: a better one is asked where another cheap one differs from it, which gives more than it costs.
+- `auto` chose a dear target, which is asked only where the two differ: that costs less;
+- `auto` chose a cheap one, on the classifier's word: a better one is asked where another cheap one differs from it, which
+  gives more than it costs.
 
 No pair is asked where a team's answers of this form have shown to agree too seldom for that.
 """

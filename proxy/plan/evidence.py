@@ -3,10 +3,10 @@
 A target is known by its row in the classifier's table, which predicts the chance of an adequate answer to each prompt,
 or by the capability that its operator declared. A target with neither is unknown, and then:
 
-- it is never preferred to a known target, whatever it costs; - the baseline model alone may be trusted without being
-known, because its operator names it as the reference of quality: it answers prompts that no known target is good enough
-for, unless a known one is dearer; - of unknown targets the baseline model comes first, then the dearest: a price is the
-only other known fact.
+- it is never preferred to a known target, whatever it costs;
+- the baseline model alone may be trusted without being known, because its operator names it as the reference of quality:
+  it answers prompts that no known target is good enough for, unless a known one is dearer;
+- of unknown targets the baseline model comes first, then the dearest: a price is the only other known fact.
 """
 
 import math
