@@ -1,9 +1,9 @@
-"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt with its first token, and a span for each wait in
-a queue, sent as OTLP over HTTP.
+"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt with its first token, and a span
+for each wait in a queue, sent as OTLP over HTTP.
 
-Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no
-messages, no completion, no key. What the conventions lack stands under `weighbridge.*`.
-Imports the `otel` extra: only proxy/settle/observers/telemetry.py imports this module, and only when it is needed.
+Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no messages, no
+completion, no key. Attributes that the conventions lack stand under `weighbridge.*`. Imports the `otel` extra: only
+proxy/settle/observers/telemetry.py imports this module, and only when it is needed.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ FindDeployment = Callable[[str], Deployment | None]
 
 
 class OtelTracing(Tracing):
-    """Exports spans from a background thread; when the collector is slow or gone, spans are dropped."""
+    """A tracing that exports spans from a background thread; when the collector is slow or gone, spans are dropped."""
 
     def __init__(
         self, endpoint: str, *, headers: Mapping[str, str], share: float, deployment_of: FindDeployment
@@ -134,7 +134,7 @@ class _OtelTrace(RequestTrace):
         self._span.end(end_ns)
 
     def _attempts(self, outcome: RequestOutcome, stream: bool, end_ns: int) -> None:
-        """Creates the attempts' spans end to end, each behind its wait in the queue, the last one ending now."""
+        """Create the attempts' spans end to end, each behind its wait in the queue, the last one ending now."""
         waits_s = _waits_s(outcome.attempts)
         starts_ns = end_ns - sum(_ns(attempt.duration_s) for attempt in outcome.attempts) - sum(map(_ns, waits_s))
         earlier_s = 0.0
@@ -165,13 +165,15 @@ class _OtelTrace(RequestTrace):
             span.end(starts_ns)
 
     def _part(self, name: str, context: Context, starts_ns: int, took_s: float) -> None:
-        """Creates the span of a part of what is going on: from its beginning, so long."""
+        """Create the span of a part of the request: from its beginning, for `took_s` seconds."""
         span = self._tracer.start_span(name, context=context, kind=SpanKind.INTERNAL, start_time=starts_ns)
         span.end(starts_ns + _ns(took_s))
 
 
 def _waits_s(attempts: Sequence[AttemptOutcome]) -> list[float]:
-    """How long the request waited in a queue right before each attempt: retries at a target wait no more."""
+    """Return the seconds that the request waited in a queue right before each attempt: retries at a target wait no
+    more.
+    """
     before = ""
     found = []
     for attempt in attempts:
@@ -249,7 +251,7 @@ def _answer_attributes(outcome: RequestOutcome, earlier_s: float) -> Attributes:
 
 
 def _address_attributes(deployment: Deployment | None) -> Attributes:
-    """Returns the server's host and port only: a URL may carry a user and a password."""
+    """Return the server's host and port only: a URL may carry a user and a password."""
     if deployment is None or not deployment.base_url:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The table of refusals: written by the control plane from what workers count, read by pages and APIs."""
+"""The table of refusals: written by the control plane from the workers' counts, read by pages and APIs."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -47,7 +47,9 @@ class RefusalStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def keep(self, told: RefusalsTold) -> None:
-        """Keeps a process's counts and requests. A count that is kept already is replaced by a larger one, so twice is once."""
+        """Keep a process's counts and requests. A count that is kept already is replaced by a larger one, so twice is
+        once.
+        """
         await self.requests.keep(told.requests)
         rows = [
             {
@@ -76,7 +78,7 @@ class RefusalStore:
             await connection.execute(larger, sorted(rows, key=lambda row: [str(row[name]) for name in _KEY]))
 
     async def roll_up(self, now_us: int) -> None:
-        """Adds minutes that are long over to their hours, and forgets hours after three months, requests before."""
+        """Add minutes that are long over to their hours, and delete hours after three months, requests before."""
         await self.requests.forget(now_us)
         over = (_table.c.span == "minute", _table.c.start_us < now_us - _MINUTES_FOR_US)
         names = [_table.c[name] for name in ("start_us", *_WHO, "refusals")]
@@ -104,7 +106,9 @@ class RefusalStore:
     async def read(
         self, since_us: int, *, organisation_id: str | None = None, team_id: str | None = None, most: int = 200
     ) -> tuple[RefusalSum, ...]:
-        """Refusals since then, the most frequent first; of all organisations for None. An hour counts from its beginning."""
+        """Return the refusals since then, the most frequent first; of all organisations for None. An hour counts from
+        its beginning.
+        """
         total = func.sum(_table.c.refusals)
         group = [_table.c[name] for name in _WHO]
         query = select(*group, total, func.max(_table.c.start_us)).where(

@@ -1,4 +1,4 @@
-"""The table of traffic: written by the control plane from what workers count, read by the operators' page."""
+"""The table of traffic: written by the control plane from the workers' counts, read by the operators' page."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -17,7 +17,7 @@ QUARTER_US: Final = 15 * MINUTE_US
 KEPT_US: Final = 31 * DAY_US
 MINUTES_FOR_US: Final = 2 * HOUR_US
 _MOST_ROWS: Final = 20_000
-"""Most rows that are read: two hours of minutes of 150 processes."""
+"""The most rows that are read: two hours of minutes of 150 processes."""
 
 _table: Final[Table] = TrafficRow.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
 _KEY: Final = ("span", "start_us", "boot_id")
@@ -42,7 +42,9 @@ class Slot(msgspec.Struct, kw_only=True):
     ttft: list[int] = msgspec.field(default_factory=list)
 
     def add(self, other: "Slot", *, waiting_adds: bool = False) -> None:
-        """Adds the other's figures. Of times the most that waited is taken; with `waiting_adds`, of processes, it is added."""
+        """Add the other's figures. For `waiting` the larger one is taken; with `waiting_adds`, for another process,
+        it is added.
+        """
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.waiting = self.waiting + other.waiting if waiting_adds else max(self.waiting, other.waiting)
@@ -64,7 +66,7 @@ class TrafficStore:
         )
 
     async def keep(self, told: TrafficTold) -> None:
-        """Keeps a process's minutes. One that is kept already is replaced by a later one, so twice is once."""
+        """Keep a process's minutes. One that is kept already is replaced by a later one, so twice is once."""
         rows = [
             {
                 "span": "minute",
@@ -82,7 +84,7 @@ class TrafficStore:
             await connection.execute(self._later, rows)
 
     async def roll_up(self, now_us: int) -> None:
-        """Adds minutes that are long over to their quarters of an hour, and forgets quarters after a month."""
+        """Add minutes that are long over to their quarters of an hour, and delete quarters after a month."""
         until_us = now_us - MINUTES_FOR_US
         until_us -= until_us % QUARTER_US
         over = (_table.c.span == "minute", _table.c.start_us < until_us)
@@ -112,8 +114,8 @@ class TrafficStore:
         await connection.execute(whole, rows)
 
     async def read(self, since_us: int, until_us: int, step_us: int) -> tuple[Slot, ...]:
-        """Traffic from then until before then, in steps of a minute or a multiple of it; steps that nobody told of are
-        left out. Minutes are there for the last two hours, and quarters of an hour before.
+        """Return the traffic from `since_us` until before `until_us`, in steps of a minute or a multiple of it; steps
+        without a report are left out. Minutes are there for the last two hours, and quarters of an hour before.
         """
         query = (
             select(*_READ)
@@ -128,7 +130,7 @@ class TrafficStore:
 
 
 def slots(rows: Iterable[Any], step_us: int) -> tuple[Slot, ...]:
-    """Rows of processes as steps of all of them, in the order of time."""
+    """Return rows of processes as steps of all of them, in the order of time."""
     # Of processes at one time what waits is added, and of times in one step the most is taken.
     return _merged(_merged(map(_slot, rows), 1, waiting_adds=True), step_us)
 
