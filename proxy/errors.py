@@ -336,7 +336,7 @@ class HeadTooLarge(Refused):
 
 
 class InvalidHttp(Refused):
-    """What came is no HTTP request, or one that two readers could read differently."""
+    """The bytes are no HTTP request, or one that two readers could read differently."""
 
 
 class UnsupportedVersion(Refused):
@@ -483,11 +483,11 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     original: Original | None = None
-    """What the provider said, for a wire that is its own."""
+    """The provider's own error, for a wire that is its own."""
 
 
 def error_reply(error: BaseException) -> ErrorReply:
-    """Maps any exception to the reply that the caller sees. An unexpected one becomes a 500 without details."""
+    """Map any exception to the reply that the caller sees. An unexpected one becomes a 500 without details."""
     reply = _reply_to(error)
     original = error.original if isinstance(error, UpstreamError) else None
     return reply if original is None else msgspec.structs.replace(reply, original=original)
@@ -557,7 +557,9 @@ def _refused(fault: Fault, error: Refused) -> ErrorReply:
 
 
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:
-    """Renders a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
+    """Render a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own
+    retries.
+    """
     reply = _reply(fault, str(error), should_retry=False)
     if isinstance(error, UnpricedUnderBudget):
         return reply
@@ -569,7 +571,7 @@ def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> E
 
 
 def retry_headers(retry_after_s: float) -> list[tuple[bytes, bytes]]:
-    """Returns both `retry-after` (seconds, standard) and `retry-after-ms` (milliseconds, read first by OpenAI's
+    """Return both `retry-after` (seconds, standard) and `retry-after-ms` (milliseconds, read first by OpenAI's
     clients).
     """
     milliseconds = max(1, math.ceil(retry_after_s * 1000))

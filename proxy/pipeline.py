@@ -84,7 +84,9 @@ class RequestPipeline:
         self.config = config
         self.draining = False
         self.shadow: Shadow | None = None
-        """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""
+        """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it
+        comes later.
+        """
         self._directory = directory
         self._admission = admission
         self._classifier = classifier
@@ -117,7 +119,9 @@ class RequestPipeline:
                 context.cut("cut_off")
 
     async def serve(self, wire: Wire, exchange: Exchange, memory: Memory | None = None) -> None:
-        """Serve one POST of this wire, and settle it however it ends. `memory` is that of a connection that has several."""
+        """Serve one POST of this wire, and settle it in every case. `memory` is that of a connection that has
+        several.
+        """
         request_id = new_request_id()
         if self._admission.shed(wire, exchange, request_id):
             return
@@ -143,14 +147,14 @@ class RequestPipeline:
         request_id: str,
         keep: Callable[[Kept], Awaitable[bool]],
     ) -> str:
-        """Answer a request that was put off before. Return its error's code, empty for none."""
+        """Answer a request that was queued before. Return its error's code, empty for none."""
         context = new_context(request_id, wire, exchange, self._clock, self.config)
         context.caller, context.keeper = caller, keep
         await self._run(context, exchange)
         return context.error_code or ""
 
     async def _run(self, context: RequestContext, exchange: Exchange) -> None:
-        """Take a request through the stages, and settle it however that ends."""
+        """Take a request through the stages, and settle it in every case."""
         self._under_way.add(context)
         try:
             await self._stages(context, exchange)
@@ -304,7 +308,7 @@ class RequestPipeline:
         return parsed
 
     async def read(self, body: bytes, read: Callable[[], _T]) -> _T:
-        """Return what `read` makes of the body: at once, or on a thread and one after the other where that would hold up all
+        """Run `read` on the body: at once, or on a thread and one after the other where that would hold up all
         streams. Raises BadRequest, before any of it is decoded, where there is too much in it.
         """
         if not is_heavy(body):
@@ -320,7 +324,7 @@ class RequestPipeline:
             context.reply.lines += context.admission.lines
 
     async def _answer_without_model(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
-        """Answer a wire's own question, or count the prompt's tokens as the target counts that would answer it."""
+        """Answer a wire's own question, or count the prompt's tokens as its target would."""
         wire = context.wire
         if wire.count is not None:
             prediction = self.classify(context, caller, parsed, downgraded=False)
@@ -363,7 +367,7 @@ class RequestPipeline:
     def classify(
         self, context: RequestContext, caller: Caller, parsed: ParsedRequest, *, downgraded: bool
     ) -> Prediction | None:
-        """Predict how hard the prompt is; None where the caller named a model, so that nothing hangs on it."""
+        """Predict how hard the prompt is; None where the caller named a model, so that no decision needs it."""
         if parsed.request.model != AUTO and not downgraded:
             return None
         before = self._clock()
@@ -398,7 +402,9 @@ class RequestPipeline:
         return context.routed
 
     async def _dispatch(self, context: RequestContext, routed: RoutedRequest) -> Committed:
-        """Return the answer to give, open at its first token, judged where that is wanted. Raises what dispatching raises."""
+        """Return the answer to give, open at its first token, judged where that is wanted. Raises the errors of
+        dispatching.
+        """
         if routed.agreement is not None:
             committed = await self._two_answers.dispatch(context, routed)
             context.released_at = self._clock()

@@ -1,8 +1,8 @@
-"""Lines that a provider's batch API may answer: what each way would cost, and the answer and the booking of what it said.
+"""Lines that a provider's batch API may answer: the cost of each way, and the answer and the booking of its results.
 
-A line is planned as every request is, and booked by the same attempt; what differs is that hours lie between its
-reservation and its settlement, and a process's death may lie there too. So neither goes through this process's journal: both
-entries are given to whoever keeps the line, which writes them with the line itself.
+A line is planned as every request is, and booked by the same attempt; but hours lie between its reservation and its
+settlement, and a process's death may lie there too. So neither goes through this process's journal: both entries are
+given to the keeper of the line, which writes them with the line itself.
 """
 
 from collections.abc import Callable
@@ -36,13 +36,13 @@ from proxy.plan.routed_request import RoutedRequest
 from proxy.relay.relay import EndedStream, relay_answer
 
 FLAG: Final = "provider_batch"
-"""The ledger's flag of what a provider's batch API answered."""
+"""The ledger's flag of answers from a provider's batch API."""
 _AFTER_ALL: Final = frozenset({"fallback", "degraded"})
 """Reasons of candidates that are asked only where better ones fail."""
 
 
 class PipelineOffers:
-    """The request line of this process, as the tier sees it that hands lines over."""
+    """The pipeline of this process as the provider batch tier uses it."""
 
     def __init__(
         self,
@@ -59,7 +59,9 @@ class PipelineOffers:
         self._breakers = Breakers(BreakerConfig(), clock)
 
     async def offers(self, asked: Asked, *, flex: bool) -> Offers:
-        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for one that cannot be asked."""
+        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for a request that
+        cannot be asked.
+        """
         _, _, routed = await self._planned(asked)
         costs: dict[OptionName, int | None] = {}
         handed: tuple[Candidate, Deployment] | None = None

@@ -1,7 +1,8 @@
-"""GET /v1/responses as a WebSocket: one response after the other, each as the events of its stream, without new connections.
+"""GET /v1/responses as a WebSocket: one response after the other, each as the events of its stream, without new
+connections.
 
-A message is a request's body with `type: response.create`. Each turn takes the line's whole way, as a POST would; what
-differs is that the caller's last response is remembered for as long as its socket, whether it is kept or not.
+A message is a request's body with `type: response.create`. Each turn goes through the whole pipeline, as a POST would;
+beside that, the caller's last response is remembered for as long as its socket, whether it is kept or not.
 """
 
 import time
@@ -41,14 +42,14 @@ _FAILED: Final = b"event: response.failed\n"
 
 
 class ResponsesSocket:
-    """Answers handshakes and what follows them."""
+    """The route that answers handshakes and serves their sockets."""
 
     def __init__(self, line: RequestPipeline, clock: Callable[[], float] = time.monotonic) -> None:
         self._line = line
         self._clock = clock
 
     async def serve(self, exchange: Exchange) -> None:
-        """One socket's life. Raises a refusal of the handshake."""
+        """Serve one socket to its end. Raises a refusal of the handshake."""
         if exchange.upgrade != PROTOCOL:
             raise MethodNotAllowed("POST, or GET as a WebSocket")
         if exchange.length != 0:
@@ -66,7 +67,7 @@ class ResponsesSocket:
 
 
 class _Session:
-    """One socket."""
+    """The session of one socket."""
 
     def __init__(self, line: RequestPipeline, exchange: Exchange) -> None:
         self._line = line
@@ -77,7 +78,7 @@ class _Session:
         self.socket = WebSocket(exchange, line.config.max_body_bytes, self._lost)
 
     async def answer(self, message: str) -> None:
-        """Answers one message, to its end."""
+        """Answer one message, to its end."""
         try:
             data = message.encode()
             fields = await self._line.read(data, lambda: _asked(data))
@@ -98,7 +99,7 @@ class _Session:
             self._memory.forget(fields.get("previous_response_id"))
 
     def end(self) -> None:
-        """Says why there are no more turns, unless the caller is gone."""
+        """Send the reason for which there are no more turns, unless the caller is gone."""
         if self.socket.is_leaving:
             self.socket.close(_RESTARTS, "the gateway restarts; connect again")
             return
@@ -122,7 +123,7 @@ class _Session:
 
 
 class _Turn(Exchange):
-    """One request of a socket, whose reply's events are its messages."""
+    """A request of a socket, whose reply's events are its messages."""
 
     def __init__(self, body: bytes, headers: Sequence[Header], outer: Exchange, socket: WebSocket) -> None:
         super().__init__(post_of(body, headers, RESPONSES.path), _SocketWire(outer), HeldBytes(len(body)))
@@ -153,7 +154,7 @@ class _Turn(Exchange):
         super().abort()
 
     def _tell(self, events: bytes) -> None:
-        """Each event as a message."""
+        """Send each event as a message."""
         for event in events.split(_EVENT_END):
             name, found, told = event.partition(_DATA)
             if found:
@@ -162,7 +163,7 @@ class _Turn(Exchange):
 
 
 class _SocketWire:
-    """The socket's connection, as the exchange of one turn sees it: what it writes are messages already."""
+    """The wire of one turn's exchange: its replies are sent as messages, and the socket goes on."""
 
     def __init__(self, outer: Exchange) -> None:
         self._outer = outer
@@ -180,29 +181,28 @@ class _SocketWire:
         self._outer.abort()
 
     def tail(self, exchange: Exchange, *, closes: bool) -> bytes:  # noqa: ARG002 - the connection's signature
-        """The end of a head that nobody reads."""
         return b"\r\n"
 
     def write(self, data: bytes) -> None:
-        """Nothing beside the messages."""
+        pass
 
     def more_wanted(self, *, whole: bool) -> None:
-        """All of a turn is there."""
+        pass
 
     def reply_ended(self) -> None:
-        """The socket goes on."""
+        pass
 
     def switched(self, taker: Taker) -> None:
-        """A turn is no handshake."""
+        pass
 
     def pause(self) -> None:
-        """All of a turn is there."""
+        pass
 
     def resume(self) -> None:
-        """All of a turn is there."""
+        pass
 
     def close(self) -> None:
-        """The socket goes on."""
+        pass
 
 
 class _Memory:
@@ -228,7 +228,7 @@ class _Memory:
 
 
 def _asked(message: bytes) -> dict[str, Any]:
-    """The fields of a request. Raises BadRequest."""
+    """Return the fields of a request. Raises BadRequest."""
     fields = object_of(message)
     if fields.pop("type", None) != _CREATE:
         raise BadRequest(f"A message here has the `type` `{_CREATE}`.", param="type")
@@ -244,7 +244,7 @@ def _asked(message: bytes) -> dict[str, Any]:
 
 
 def _warming(memory: _Memory) -> Wire:
-    """The wire of a turn with `generate: false`: nothing is asked of a model, and what was sent is remembered."""
+    """Return the wire of a turn with `generate: false`: no model is asked, and the request is remembered."""
     told = b""
 
     def read(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
@@ -262,7 +262,7 @@ def _warming(memory: _Memory) -> Wire:
 
 
 def _error_message(status: int, body: bytes) -> str:
-    """An error in the shape of a WebSocket's, and in that of a stream's event."""
+    """Return an error in the shape of a WebSocket's message, and in that of a stream's event."""
     error = msgspec.json.decode(body, type=dict[str, Any])["error"]
     told = {name: error.get(name) for name in ("code", "message", "param")}
     event = {"type": "error", "sequence_number": 0, "status": status, **told, "error": error}

@@ -1,4 +1,6 @@
-"""The routes of the data plane: each wire's path, served by the line itself. Every other path is somebody else's."""
+"""The routes of the data plane: each wire's path, served by the pipeline itself. Every other path goes to the control
+plane.
+"""
 
 from functools import partial
 from typing import Final
@@ -37,7 +39,7 @@ WIRES: Final = (
 
 
 def hot_routes(line: RequestPipeline) -> Routes:
-    """Each wire's POST, and the socket of responses."""
+    """Return each wire's POST, and the socket of responses."""
     routes: dict[str, dict[str, Route]] = {
         path: {"POST": partial(line.serve, wire)} for wire in WIRES for path in (wire.path, *wire.other_paths)
     }
@@ -46,7 +48,9 @@ def hot_routes(line: RequestPipeline) -> Routes:
 
 
 def elsewhere(line: RequestPipeline, otherwise: Route) -> Route:
-    """Answers what is not at a wire's own path: Azure's paths, which have the model in them, and all else by `otherwise`."""
+    """Return the route of all other paths: Azure's, which have the model in them, go to the pipeline, and the rest to
+    `otherwise`.
+    """
 
     async def answer(exchange: Exchange) -> None:
         wire = wire_at(exchange.path, _BY_PATH) if exchange.method == "POST" else None

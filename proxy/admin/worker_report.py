@@ -1,4 +1,4 @@
-"""What a data-plane worker tells of itself when it is asked: for pages, APIs and whoever operates the gateway."""
+"""A data-plane worker's report on itself: for pages, APIs and operators."""
 
 import msgspec
 
@@ -23,7 +23,7 @@ class RedisState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue of one worker."""
+    """A queue of one worker."""
 
     name: str
     targets: tuple[str, ...]
@@ -31,7 +31,7 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker as it is now."""
+    """A worker's state now."""
 
     boot_id: str
     draining: bool
@@ -45,7 +45,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     redis: RedisState | None
     """None without a Redis."""
     breakers: dict[str, BreakerSnapshot]
-    """Those that have anything to show, by deployment id."""
+    """The breakers that have anything to show, by deployment id."""
     queues: tuple[QueueReport, ...]
     journal: JournalState
     settle_failures: int
@@ -57,7 +57,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 def report_of(
     ledger: Ledger, line: RequestPipeline, gate: Gate, breakers: Breakers, scored_by_rule: int
 ) -> WorkerReport:
-    """The report of this process."""
+    """Return the report of this process."""
     return WorkerReport(
         boot_id=ledger.boot_id,
         journal=ledger.state(),
@@ -76,7 +76,7 @@ def report_of(
 
 
 def redis_state(link: RedisLink) -> RedisState:
-    """The state of a link, without what its address keeps secret."""
+    """Return the state of a link, without the secret in its address."""
     return RedisState(place=link.place, healthy=link.healthy, live=link.live, problem=link.problem)
 
 
