@@ -1,4 +1,4 @@
-"""One line: its request id, what its answer means, and when it is begun again. Pure."""
+"""A line's request id, the meaning of its answer, and the time of its next try. Pure."""
 
 from hashlib import blake2b
 
@@ -35,13 +35,12 @@ def result_of(line: ClaimedLine, request_id: str, answered: Answered) -> LineRes
 
 
 def meaning_of(answered: Answered, line: ClaimedLine, tries: int) -> Meaning:
-    """Return what a reply means for its line. A failure counts, and `tries` of them are the line's answer."""
+    """Return the meaning of a reply for its line. A failure counts, and the last of `tries` is the line's answer."""
     return meaning(answered.status, answered.code, line.failures, tries)
 
 
 def wait_s(answered: Answered, line: ClaimedLine, jitter: float) -> float:
-    """Seconds until the line is begun again: as long as the reply says, otherwise doubling with each failure.
-
-    `jitter`, from 0 to 1, spreads lines that failed together.
+    """Return the seconds until the line is begun again: as long as the reply says, otherwise doubling with each
+    failure. `jitter`, from 0 to 1, spreads lines that failed together.
     """
     return wait_of_s(answered.retry_after_s, line.failures, jitter)
