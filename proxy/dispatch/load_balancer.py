@@ -26,7 +26,7 @@ class LoadTracker(Protocol):
     """The share of one attempt in a replica's load, counted from `take` until `end`."""
 
     when_lost: Callable[[], None] | None
-    """A callback for the moment the replica is found dead before its first token."""
+    """The callback for the moment the replica is found dead before its first token."""
 
     @property
     def version(self) -> str:
@@ -46,11 +46,11 @@ class LoadTracker(Protocol):
         ...
 
     def put_off(self) -> None:
-        """Note that the replica is asked later: until then its silence says nothing of it."""
+        """Note that the replica is asked later: until then its silence tells nothing about it."""
         ...
 
     def asked(self) -> None:
-        """Note that the replica which was put off is asked now."""
+        """Note that the postponed request is sent to the replica now."""
         ...
 
     def watch(self, when_down: Callable[[], None]) -> None:
@@ -65,10 +65,9 @@ class LoadTracker(Protocol):
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """End the load; called once.
-
-        `failed` tells that the replica failed, None when that is unknown; `silent` marks a failure that was only a missing
-        answer. The token counts are the engine's own, None when it reported none.
+        """End the load; called once. `failed` is True when the replica failed, None when that is unknown; `silent`
+        marks a failure that was only a missing answer. The token counts are the engine's own, None when it reported
+        none.
         """
         ...
 
@@ -81,11 +80,13 @@ class ReplicaPool(Protocol):
         ...
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
-        """Return the pool's room for one more request with a prompt of so many tokens; None when it is not known."""
+        """Return the pool's room for one more request with a prompt of `tokens`; None when it is not known."""
         ...
 
     def starts_in_s(self, target: Target) -> float | None:
-        """Return after how many seconds a replica may be there, where none takes requests; None where that is not known."""
+        """Return the seconds after which a replica may be there, where none takes requests; None where that is not
+        known.
+        """
         ...
 
     def ask(
@@ -107,17 +108,19 @@ class ReplicaPool(Protocol):
         ...
 
     def reader(self, target: Target, load: LoadTracker, tried: Collection[str]) -> Reader | None:
-        """Return a replica that reads the prompt for the one of the load, none of those tried before (by their names), counted
-        as load there; None where that one should read it itself.
+        """Return a replica that reads the prompt for the one of the load, none of those tried before (by their
+        names), counted as load there; None where that one should read it itself.
         """
         ...
 
     def ahead(self, target: Target, load: LoadTracker) -> ReadingAhead | None:
-        """Return how the prompt of the load's request is read in pieces before it is asked for; None where it is read as one."""
+        """Return the plan for reading the prompt of the load's request in pieces before the request; None where it is
+        read as one.
+        """
         ...
 
     def read(self, target: Target, result: ReadResult) -> None:
-        """Count what became of asking such a replica."""
+        """Count the result of asking such a replica."""
         ...
 
     def turned_away(self, target: Target, tokens: int) -> None:
@@ -206,7 +209,7 @@ class LoadBalancer:
 
 
 def _none_left(target: Target, absence: Absence | None) -> UpstreamError:
-    """Return the error of a target that nothing of may be called any more since the request was planned."""
+    """Return the error of a target without a callable deployment since the request was planned."""
     if absence is not None and absence.owner == "pace":
         return UpstreamRateLimited(
             "The provider's rate limit is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
@@ -226,11 +229,11 @@ class QueueClient(Protocol):
         ...
 
     async def enter(self, target_id: str, work: Work) -> Slot:
-        """Wait for a slot. Raises NoRoom."""
+        """Wait for a permit. Raises NoRoom."""
         ...
 
     def try_enter(self, target_id: str, work: Work) -> Slot:
-        """Return a slot without waiting. Raises NoRoom."""
+        """Return a permit without waiting. Raises NoRoom."""
         ...
 
 
@@ -251,8 +254,7 @@ class TargetRoom:
             self._replicas.turned_away(target, tokens)
 
     async def take(self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool) -> Slot | None:
-        """Return a place at the target, after a wait until `start_by` if `waits`; None where the target has no queue.
-
+        """Take a place at the target, after a wait until `start_by` if `waits`; None where the target has no queue.
         Raises NoRoom.
         """
         target_id = candidate.target.target_id
@@ -273,9 +275,8 @@ class TargetRoom:
         return None if full else 0.0
 
     def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None:
-        """Return the room of one of our own targets for work that would come now; None when it is not known.
-
-        `aim_s` is what is allowed to the first token; a queue that lets nobody wait as long shortens it.
+        """Return the room of one of our own targets for work that would come now; None when it is not known. `aim_s`
+        are the seconds allowed to the first token; a queue with a shorter longest wait shortens it.
         """
         queue = None if self._queues is None else self._queues.expected(target.target_id, work)
         engines = None

@@ -78,7 +78,7 @@ class _Payload(msgspec.Struct):
 
 
 class CalledTool:
-    """One tool call, assembled from its streamed pieces."""
+    """A tool call, assembled from its streamed pieces."""
 
     __slots__ = ("arguments", "name")
 
@@ -88,7 +88,7 @@ class CalledTool:
 
 
 class WholeChoice(msgspec.Struct):
-    """One choice of the answer, assembled from its streamed pieces."""
+    """A choice of the answer, assembled from its streamed pieces."""
 
     texts: list[str] = []
     refusal: bool = False
@@ -229,7 +229,7 @@ def _add_logprobs(answer: WholeChoice, tokens: Iterable[_Logprob]) -> None:
 
 
 def _text_of_parts(content: Any) -> str:
-    """Concatenates the text parts of a content list, which some upstreams send in place of a string."""
+    """Concatenate the text parts of a content list, which some upstreams send in place of a string."""
     parts = content if isinstance(content, list) else ()
     return "".join(text for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
 

@@ -1,5 +1,6 @@
-"""The runner: begins responses that wait, writes their events as they come, and their end. Any number of processes may run
-one: nothing that it knows is needed by another process to go on when it dies.
+"""The background runner: begins responses that wait, writes their events as they come, and their end.
+
+Any number of processes may run one: another process needs nothing of its memory to go on when it dies.
 """
 
 import asyncio
@@ -33,12 +34,12 @@ _log: Final = logging.getLogger("weighbridge.responses")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 5.0
-"""The longest pause between looks for work that nobody told of, once there was nothing for long."""
+"""The longest pause, in seconds, between looks for work without a notice, once there was nothing for long."""
 _WRITE_S: Final = 0.25
-"""The interval at which events are written, the lease extended, and a cancellation noticed."""
+"""The seconds between two writes of events, with which the lease is extended and a cancellation noticed."""
 _TRIES: Final = 3
 _OLDEST_US: Final = DAY_US
-"""A response that could not be made within a day never will."""
+"""The age after which a response is given up: one that could not be made within a day never will."""
 _OK: Final = 200
 _ENDED: Final[frozenset[str]] = frozenset({"completed", "incomplete"})
 
@@ -47,12 +48,12 @@ class Callers(Protocol):
     """The callers of responses, as of now."""
 
     async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller of a key that still works; None of one that does not."""
+        """Return the caller of a key that still works; None for one that does not."""
         ...
 
 
 class Line(Protocol):
-    """The request line. It classifies, plans, sends, books and answers like for any request."""
+    """The pipeline. It classifies, plans, sends, books and answers as for any request."""
 
     async def run(
         self,
@@ -62,17 +63,19 @@ class Line(Protocol):
         request_id: str,
         keep: Callable[[Kept], Awaitable[bool]],
     ) -> str:
-        """Take a request down the line, and return its error's code, empty for none. Raises nothing but a cancellation."""
+        """Take a request through the pipeline, and return its error's code, empty for none. Raises nothing but a
+        cancellation.
+        """
         ...
 
 
 class _Making(msgspec.Struct, eq=False):
-    """One response that is being made."""
+    """A response that is being made."""
 
     begun: Begun
     exchange: InMemoryExchange
     events: int
-    """Those that were written."""
+    """The number of events that were written."""
     kept: Kept | None = None
     is_lost: bool = False
 
@@ -84,7 +87,7 @@ class _Making(msgspec.Struct, eq=False):
 
 
 class BackgroundRunner:
-    """One process's runner."""
+    """The background runner of one process."""
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class BackgroundRunner:
         self._wake = asyncio.Event()
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
-        """Works for ever. When it is cancelled, what runs is given back."""
+        """Make responses, for ever. When it is cancelled, running ones are given back."""
         poll_s = _POLL_S
         try:
             while True:
@@ -132,11 +135,11 @@ class BackgroundRunner:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     def look(self) -> None:
-        """Return a response waits: it is looked for at once."""
+        """Look for a waiting response at once."""
         self._wake.set()
 
     async def step(self) -> bool:
-        """Begins as many as there is room for. False where none waited."""
+        """Begin as many as there is room for. Return False where none waited."""
         free = self._section().background_at_once - len(self._running)
         if free < 1:
             return False
@@ -153,7 +156,7 @@ class BackgroundRunner:
         self._wake.set()
 
     async def _make(self, begun: Begun) -> None:
-        """Make one. However that ends, it has ended, or waits again."""
+        """Make one response. In every case it has then ended, or waits again."""
         try:
             await self._made(begun)
         except asyncio.CancelledError:
@@ -191,7 +194,7 @@ class BackgroundRunner:
             await self._end(making, code)
 
     async def _asked(self, begun: Begun) -> tuple[Caller, tuple[list[tuple[bytes, bytes]], bytes]]:
-        """Return the caller and the request. Raises Refused for what can never be answered."""
+        """Return the caller and the request. Raises Refused for a request that can never be answered."""
         if self._now_us() - begun.created_us > _OLDEST_US:
             raise Refused("This response could not be made within a day.")
         caller = await self._callers.caller_of(begun.key_id)
@@ -248,7 +251,7 @@ class BackgroundRunner:
         await self._fail(making, _message_in(data))
 
     async def _fail(self, making: _Making, message: str) -> None:
-        """End one that has no response of its own to tell why."""
+        """End one that has no response of its own, with an error message."""
         begun = making.begun
         try:
             found = await self._responses.find(begun.team_id, begun.response_id)
