@@ -162,7 +162,7 @@ class ProcessPipeline:
                 budgets=process.books.holds,
                 load_shedding=gate.guard,
                 idempotency=gate.once,
-                record_shed=self._turned_away,
+                record_shed=self._count_shed,
             ),
             classifier=self.classifier,
             affinity=Affinity(time.monotonic),
@@ -292,9 +292,9 @@ class ProcessPipeline:
             pools=rules.pools,
         )
 
-    def _turned_away(self) -> None:
-        self.refusals.turned_away()
-        self.traffic.turned_away()
+    def _count_shed(self) -> None:
+        self.refusals.count_shed()
+        self.traffic.count_shed()
 
     def _in_flight(self) -> int:
         return self.line.in_flight if self._is_open else 0

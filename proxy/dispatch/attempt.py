@@ -29,7 +29,7 @@ from providers.errors import (
 from providers.target import Deployment
 from providers.upstream_faults import without_echo, without_repeated_words
 from providers.wire import Event, UsedUnits, WireUsage, untaken
-from proxy.admit.queues.queue_item import Slot
+from proxy.admit.queues.queue_item import QueuePermit
 from proxy.dispatch.attempt_cost import NOTHING, Money, flagged, money_of, usage_of, whole_usage
 from proxy.dispatch.load_balancer import LoadTracker
 from proxy.dispatch.outcome import AttemptOutcome, AttemptResult, Ending, Unused
@@ -141,7 +141,7 @@ class Attempt:
         "sent",
         "service_tier",
         "settled",
-        "slot",
+        "queue_permit",
         "started_at",
         "token_events",
         "units",
@@ -198,7 +198,7 @@ class Attempt:
         self.retained = RetainedAnswer(routed.keep_bytes, before) if routed.keep_bytes else None
         """The answer as it is judged after the reply; None when nothing is."""
         self.unused: Unused | None = None
-        self.slot: Slot | None = None
+        self.queue_permit: QueuePermit | None = None
         """The attempt's permit among the target's work in flight, released when it settles."""
         self.load_tracker: LoadTracker | None = None
 
@@ -282,8 +282,8 @@ class Attempt:
         if self._reserve is not None:
             served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
             self._books.settle(self._closing_entry(self._reserve, kind, money, lasted_s, status=status, served=served))
-        if self.slot is not None:
-            self.slot.release(usage.input_tokens + usage.output_tokens)
+        if self.queue_permit is not None:
+            self.queue_permit.release(usage.input_tokens + usage.output_tokens)
         if self.load_tracker is not None:
             # An estimate of ours says nothing of the engine's cache.
             counted = self.wire_usage is not None and usage.source == "upstream"

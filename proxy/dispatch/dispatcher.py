@@ -28,7 +28,7 @@ from providers.retry_budget import RetryBudget, RetryBudgets
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event
-from proxy.admit.queues.queue_item import Slot
+from proxy.admit.queues.queue_item import QueuePermit
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_policy import AttemptPolicy, first_to_succeed, no_time_left, tried_deployments
 from proxy.dispatch.attempt_timeout import AttemptTimeout
@@ -114,7 +114,7 @@ class Dispatcher:
                 # A team whose requests stay on our own targets waits there, and pays for none that is sold.
                 continue
             try:
-                slot = await self._take_place(candidate, routed, waits=routed.origin == "caller")
+                queue_permit = await self._take_place(candidate, routed, waits=routed.origin == "caller")
             except (QueueRefusal, DeadlineExceeded) as error:
                 # The first that was short is told: it is where the request would have gone.
                 short = short or error
@@ -122,13 +122,13 @@ class Dispatcher:
                 continue
             if not self._may_ask(candidate, routed, failure):
                 # In an outage the retry budget is what keeps all requests from walking the whole plan.
-                _release(slot)
+                _release(queue_permit)
                 continue
-            if slot is not None and slot.waited_s:
-                candidate = msgspec.structs.replace(candidate, waited_s=slot.waited_s)
+            if queue_permit is not None and queue_permit.waited_s:
+                candidate = msgspec.structs.replace(candidate, waited_s=queue_permit.waited_s)
             asking = self._retrying(candidate, routed, attempts)
             try:
-                return await (asking if slot is None else _hand_over_slot(slot, asking))
+                return await (asking if queue_permit is None else _move_permit(queue_permit, asking))
             except UpstreamError as error:
                 if not error.fall_back:
                     # The request is at fault, and would be so elsewhere.
@@ -144,10 +144,10 @@ class Dispatcher:
         """Make one attempt at one better target, without retries or queueing, as an answer exists already. Raises the
         attempt's error.
         """
-        slot = await self._take_place(candidate, routed, waits=False)
-        return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
+        queue_permit = await self._take_place(candidate, routed, waits=False)
+        return await _move_permit(queue_permit, self._attempt(candidate, routed, attempts))
 
-    async def _take_place(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> Slot | None:
+    async def _take_place(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> QueuePermit | None:
         """Take a place at the target; None where it needs none. Raises NoRoom or DeadlineExceeded."""
         start_by = self._policy.start_by(candidate, routed)
         return await self.room.take(candidate, routed, start_by, waits=waits)
@@ -246,12 +246,12 @@ class Dispatcher:
         """Return a second attempt to run beside the latest; None where no other has room, or the budget is used up."""
         for place in self._policy.hedges(candidate, routed, attempts):
             try:
-                slot = await self._take_place(place, routed, waits=False)
+                queue_permit = await self._take_place(place, routed, waits=False)
             except (QueueRefusal, DeadlineExceeded):
                 continue
             if self._policy.try_spend_hedge():
-                return _hand_over_slot(slot, self._begin(place, routed, attempts), hedge=True)
-            _release(slot)
+                return _move_permit(queue_permit, self._begin(place, routed, attempts), hedge=True)
+            _release(queue_permit)
             break
         return None
 
@@ -373,19 +373,19 @@ def _unknown_there(attempt: Attempt) -> RequestRejected:
     )
 
 
-async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed], *, hedge: bool = False) -> Committed:
+async def _move_permit(queue_permit: QueuePermit | None, asking: Awaitable[Committed], *, hedge: bool = False) -> Committed:
     """Move the permit to the attempt that commits, which releases it when it settles; otherwise release it here. A
     `hedge` has a permit of its own.
     """
     try:
         committed = await asking
     except BaseException:
-        _release(slot)
+        _release(queue_permit)
         raise
     if hedge or committed.attempt.candidate.reason != "hedge":
-        committed.attempt.slot = slot
+        committed.attempt.queue_permit = queue_permit
     else:
-        _release(slot)
+        _release(queue_permit)
     return committed
 
 
@@ -407,9 +407,9 @@ async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | N
             await close_quietly(begun.stream)
 
 
-def _release(slot: Slot | None) -> None:
-    if slot is not None:
-        slot.release()
+def _release(queue_permit: QueuePermit | None) -> None:
+    if queue_permit is not None:
+        queue_permit.release()
 
 
 async def _close_failed(

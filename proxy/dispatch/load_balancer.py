@@ -12,7 +12,7 @@ from providers.breaker import Absence, Breakers, Permit, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
-from proxy.admit.queues.queue_item import NoRoom, QueueState, QueueWait, Slot, Work
+from proxy.admit.queues.queue_item import NoRoom, QueueState, QueueWait, QueuePermit, QueueItem
 from proxy.plan.marginal_cost import Room
 from proxy.plan.route_plan import Candidate
 from proxy.plan.routed_request import RoutedRequest
@@ -123,7 +123,7 @@ class ReplicaPool(Protocol):
         """Count the result of asking such a replica."""
         ...
 
-    def turned_away(self, target: Target, tokens: int) -> None:
+    def record_overflow(self, target: Target, tokens: int) -> None:
         """Report demand of `tokens` that found no room, for the autoscaler."""
         ...
 
@@ -224,15 +224,15 @@ class QueueClient(Protocol):
 
     def queue_of(self, target_id: str) -> str | None: ...
 
-    def expected(self, target_id: str, work: Work) -> QueueWait | None:
+    def expected(self, target_id: str, work: QueueItem) -> QueueWait | None:
         """Return the expected wait of work that would come now, and the longest; None without a queue."""
         ...
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
+    async def enter(self, target_id: str, work: QueueItem) -> QueuePermit:
         """Wait for a permit. Raises NoRoom."""
         ...
 
-    def try_enter(self, target_id: str, work: Work) -> Slot:
+    def try_enter(self, target_id: str, work: QueueItem) -> QueuePermit:
         """Return a permit without waiting. Raises NoRoom."""
         ...
 
@@ -251,9 +251,9 @@ class TargetRoom:
     def record_overflow(self, target: Target, tokens: int) -> None:
         """Report to a pool's autoscaler demand of `tokens` that could not be placed there."""
         if self._replicas is not None and target.pool is not None:
-            self._replicas.turned_away(target, tokens)
+            self._replicas.record_overflow(target, tokens)
 
-    async def take(self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool) -> Slot | None:
+    async def take(self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool) -> QueuePermit | None:
         """Take a place at the target, after a wait until `start_by` if `waits`; None where the target has no queue.
         Raises NoRoom.
         """
@@ -274,7 +274,7 @@ class TargetRoom:
         full = target.pool is not None and self._replicas is not None and self._replicas.crowd(target) is not None
         return None if full else 0.0
 
-    def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None:
+    def expect(self, target: Target, work: QueueItem, prompt_tokens: int, aim_s: float) -> Room | None:
         """Return the room of one of our own targets for work that would come now; None when it is not known. `aim_s`
         are the seconds allowed to the first token; a queue with a shorter longest wait shortens it.
         """
@@ -296,9 +296,9 @@ class TargetRoom:
             raise _too_crowded(crowd)
 
 
-def _work(candidate: Candidate, routed: RoutedRequest, start_by: float) -> Work:
+def _work(candidate: Candidate, routed: RoutedRequest, start_by: float) -> QueueItem:
     asked_for = routed.origin == "caller"
-    return Work(
+    return QueueItem(
         team_id=routed.caller.team_id,
         weight=routed.caller.settings.weight,
         # What nobody asked for takes none of the room that is kept for those who wait.

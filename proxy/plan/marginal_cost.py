@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from providers.target import Target
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 
 MarginWhy = Literal["", "bought", "average", "own-room", "own-filling", "own-full"]
 """The origin of a margin. `bought`: it is the price that is paid; `average`: our own GPUs at their average price,
@@ -80,7 +80,7 @@ NO_ROOMS: Final = Rooms({}, 0.0)
 class TargetCapacity(Protocol):
     """The free capacity of targets as the process knows it, from queues and replicas."""
 
-    def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None: ...
+    def expect(self, target: Target, work: QueueItem, prompt_tokens: int, aim_s: float) -> Room | None: ...
 
     def starts_in_s(self, target: Target) -> float | None: ...
 

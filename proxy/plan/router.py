@@ -13,7 +13,7 @@ from cost.savings.holdout import arm_of
 from providers.breaker import Breakers
 from providers.failure_streak import Scope
 from providers.target import Deployment, Target
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 from proxy.errors import Refused, TargetsUnavailable
 from proxy.parse.chat_request import (
     AUTO,
@@ -361,7 +361,7 @@ class Router:
         request, deadline = parsed.request, parsed.deadline
         if prediction is None or not config.policy.pools:
             return NO_ROOMS
-        work = Work(
+        work = QueueItem(
             team_id=caller.team_id,
             weight=caller.settings.weight,
             tier=request.tier,

@@ -64,8 +64,8 @@ def decision_lines(
         headers.append((b"x-weighbridge-escalated-from", escalated_from.encode()))
     if agreement is not None:
         headers.append((b"x-weighbridge-agreement", agreement.encode()))
-    if answering.slot is not None and answering.slot.waited_s > 0:
-        headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.slot.waited_s * 1000)))
+    if answering.queue_permit is not None and answering.queue_permit.waited_s > 0:
+        headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.queue_permit.waited_s * 1000)))
     if len(attempts) > 1:
         headers += _unused_headers(attempts)
     return lines + field_lines(headers) if headers else lines

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from providers.wire import Priority
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 from proxy.admit.queues.queues_config import QueueConfig
 
 _RECENT_S: Final = 60.0
@@ -70,7 +70,7 @@ class Entry:
         "work",
     )
 
-    def __init__(self, work: Work, arrived_at: float, due_at: float) -> None:
+    def __init__(self, work: QueueItem, arrived_at: float, due_at: float) -> None:
         self.work = work
         self.arrived_at = arrived_at
         self.due_at = due_at
@@ -443,11 +443,11 @@ class FairQueue:
         passes = any(each.work.tokens <= left or self._may_overtake(each, entry, room) for each in others)
         return None if passes else entry
 
-    def has_room(self, work: Work, room: FreeCapacity) -> bool:
+    def has_room(self, work: QueueItem, room: FreeCapacity) -> bool:
         """Return True when work that would come now would start at once."""
         return not self.waiting and self._fits(work, self._teams.get(work.team_id), room, batch=work.tier == "batch")
 
-    def backlog(self, work: Work, now: float, room: FreeCapacity) -> Backlog:
+    def backlog(self, work: QueueItem, now: float, room: FreeCapacity) -> Backlog:
         """Return the work before a request that would come now."""
         batch = work.tier == "batch"
         limit = self._limit(work, self._teams.get(work.team_id), room, batch=batch)
@@ -472,7 +472,7 @@ class FairQueue:
             return tokens
         return min(tokens, room.requests * self.in_flight_tokens / self.in_flight)
 
-    def _ahead(self, work: Work, now: float, *, batch: bool) -> WorkAhead:
+    def _ahead(self, work: QueueItem, now: float, *, batch: bool) -> WorkAhead:
         """Estimate the work ahead: teams are served side by side, by weight, up to the tag that this request would
         get.
         """
@@ -496,7 +496,7 @@ class FairQueue:
 
     # Bookkeeping.
 
-    def _flow(self, work: Work, now: float) -> _Flow:
+    def _flow(self, work: QueueItem, now: float) -> _Flow:
         team = self._teams.get(work.team_id)
         weight = max(work.weight, _LEAST_WEIGHT)
         if team is None:
@@ -608,14 +608,14 @@ class FairQueue:
     def _overtaking_left(held: Entry, room: FreeCapacity) -> int:
         return min(held.work.tokens, room.tokens) - held.passed
 
-    def _fits(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> bool:
+    def _fits(self, work: QueueItem, team: _Team | None, room: FreeCapacity, *, batch: bool) -> bool:
         if not self.in_flight:
             return room.alone or work.tokens <= room.tokens
         if room.requests is not None and self.in_flight >= room.requests:
             return False
         return self.in_flight_tokens + work.tokens <= self._limit(work, team, room, batch=batch)
 
-    def _limit(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> float:
+    def _limit(self, work: QueueItem, team: _Team | None, room: FreeCapacity, *, batch: bool) -> float:
         """Return the tokens that may be in flight together with this work: less for batch, and for a team above its
         share. The reserve grows with the team's excess, up to twice its share. A step would hit teams that use just
         about all of theirs, and leave room unused.

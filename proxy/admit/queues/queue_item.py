@@ -14,7 +14,7 @@ urgent work took the place; `expired`, the deadline passed while waiting, agains
 """
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class QueueItem(msgspec.Struct, frozen=True, kw_only=True):
     """A request in a queue: its tier, its team and its expected tokens."""
 
     team_id: str
@@ -67,7 +67,7 @@ class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that may run at once, of all processes together; None where they are not counted."""
 
 
-class Slot(Protocol):
+class QueuePermit(Protocol):
     """A place among the work in flight. `release` must follow; only its first call counts."""
 
     @property

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from proxy.admit.queues.capacity import MOST_TEAMS, NOTHING, REST, Capacity, TeamUse, Use
 from proxy.admit.queues.fair_queue import Entry, FairQueue, FreeCapacity, TeamTokens
-from proxy.admit.queues.queue_item import NoRoom, QueueSnapshot, QueueState, QueueWait, Slot, Why, Work
+from proxy.admit.queues.queue_item import NoRoom, QueueSnapshot, QueueState, QueueWait, QueuePermit, Why, QueueItem
 from proxy.admit.queues.queues_config import QueueConfig, queue_of_target
 from proxy.admit.queues.waiting import DrainRate, predicted_wait_s
 from proxy.errors import Draining, Refused
@@ -31,7 +31,7 @@ _RETRY_MOST_S: Final = 60.0
 _FOR_THE_PATIENT: Final = (
     " `x-request-timeout-ms` tells that you can wait longer; work that nobody waits for is sent with `x-tier: batch`."
 )
-_ANYBODY: Final = Work(team_id="", weight=1.0, tier="interactive", priority=0, tokens=1, start_by=float("inf"))
+_ANYBODY: Final = QueueItem(team_id="", weight=1.0, tier="interactive", priority=0, tokens=1, start_by=float("inf"))
 
 
 class Handle(Protocol):
@@ -73,7 +73,7 @@ class _NoQueue:
         pass
 
 
-NO_QUEUE: Final[Slot] = _NoQueue()
+NO_QUEUE: Final[QueuePermit] = _NoQueue()
 
 
 class Place(Entry):
@@ -81,7 +81,7 @@ class Place(Entry):
 
     __slots__ = ("future", "queue")
 
-    def __init__(self, queue: "Queue", work: Work, now: float) -> None:
+    def __init__(self, queue: "Queue", work: QueueItem, now: float) -> None:
         super().__init__(work, now, min(work.start_by, now + queue.config.max_wait_s.of(work.tier)))
         self.queue = queue
         self.future: asyncio.Future[Refused | None] | None = None
@@ -174,7 +174,7 @@ class Queue:
         if why is not None:
             raise self._no_room(why, place.work, wait_s)
 
-    def squeeze_in(self, place: Place) -> None:
+    def try_start(self, place: Place) -> None:
         """Start the request if that is possible without waiting. Raises NoRoom otherwise."""
         if self.begin(place):
             return
@@ -211,7 +211,7 @@ class Queue:
         self._start_next(now)
         self._set_timer(now)
 
-    def expected(self, work: Work) -> QueueWait:
+    def expected(self, work: QueueItem) -> QueueWait:
         """Return the expected wait of work that would come now. The usual case, room at once, takes no prediction."""
         is_open = self._shut_s(self.config) is None
         wait_s = 0.0 if is_open and self.fair.has_room(work, self.room) else self._predicted_s(work)
@@ -233,7 +233,7 @@ class Queue:
         teams = _named(fair.uses())
         return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=large, waited_s=waited_s, teams=teams)
 
-    def state(self, work: Work | None, wait_s: float | None = None) -> QueueState:
+    def state(self, work: QueueItem | None, wait_s: float | None = None) -> QueueState:
         fair = self.fair
         return QueueState(
             name=self.name,
@@ -316,7 +316,7 @@ class Queue:
         self._timer_at = float("inf")
         self.tick()
 
-    def _predicted_s(self, work: Work) -> float:
+    def _predicted_s(self, work: QueueItem) -> float:
         backlog = self.fair.backlog(work, self._clock(), self.room)
         shut_s = self._shut_s(self.config) or 0.0
         return shut_s + predicted_wait_s(backlog, self._drain_per_s(), self.config.aging_s)
@@ -324,7 +324,7 @@ class Queue:
     def _drain_per_s(self) -> float:
         return self.rate.per_s(self.fair.reach(self.room))
 
-    def _no_room(self, why: Why, work: Work, wait_s: float | None = None) -> NoRoom:
+    def _no_room(self, why: Why, work: QueueItem, wait_s: float | None = None) -> NoRoom:
         self._observer.count_queue_refusal(self.name, why)
         state = self.state(work, wait_s)
         # Spread out, so that those who were refused together do not come back together.
@@ -351,7 +351,7 @@ def _wake(entry: Entry, refused: Refused | None) -> None:
         entry.wake(refused)
 
 
-def _refusal_message(why: Why, state: QueueState, again_s: float, work: Work) -> str:
+def _refusal_message(why: Why, state: QueueState, again_s: float, work: QueueItem) -> str:
     again = f"Try again in {again_s:.1f} s, or name another model."
     match why:
         case "full":
@@ -422,7 +422,7 @@ class Queues:
         for queue in self._queues.values():
             queue.refuse_all(_stopping)
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
+    async def enter(self, target_id: str, work: QueueItem) -> QueuePermit:
         """Wait for a permit. Raises NoRoom. A caller that is cancelled leaves no trace."""
         queue = self._by_target.get(target_id)
         if queue is None:
@@ -443,23 +443,23 @@ class Queues:
             raise refused
         return place
 
-    def try_enter(self, target_id: str, work: Work) -> Slot:
+    def try_enter(self, target_id: str, work: QueueItem) -> QueuePermit:
         """Return a permit without waiting. Raises NoRoom."""
         queue = self._by_target.get(target_id)
         if queue is None:
             return NO_QUEUE
         place = Place(queue, work, self._clock())
-        queue.squeeze_in(place)
+        queue.try_start(place)
         return place
 
-    def expected(self, target_id: str, work: Work) -> QueueWait | None:
+    def expected(self, target_id: str, work: QueueItem) -> QueueWait | None:
         """Return the expected wait of work that would come now, and the longest that it may wait; None without a
         queue.
         """
         queue = self._by_target.get(target_id)
         return None if queue is None else queue.expected(work)
 
-    def state(self, name: str, work: Work | None = None) -> QueueState:
+    def state(self, name: str, work: QueueItem | None = None) -> QueueState:
         """Return the queue's state in this process, with the predicted wait of `work` or, without it, of a minimal
         interactive request. Raises KeyError.
         """

@@ -46,7 +46,7 @@ _KEPT_HEADERS: Final = frozenset(
 """The headers that decide how a request is answered. None names its caller: that is its key's id."""
 
 
-class Work(msgspec.Struct, frozen=True):
+class QueuedRequest(msgspec.Struct, frozen=True):
     """A request that was queued."""
 
     headers: list[Header]
@@ -87,7 +87,7 @@ class BackgroundResponses:
                 code="unsupported_parameter",
             )
         told = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if name in _KEPT_HEADERS]
-        work = msgspec.json.encode(Work(told, msgspec.Raw(body)))
+        work = msgspec.json.encode(QueuedRequest(told, msgspec.Raw(body)))
         try:
             async with asyncio.timeout(section.timeout_s):
                 record = await self._responses.row_of(caller.team_id, kept.response_id, kept.record)
@@ -116,11 +116,11 @@ class BackgroundResponses:
             raise _unavailable() from error
         self.news()
 
-    async def work_of(self, begun: Begun) -> Work:
+    async def work_of(self, begun: Begun) -> QueuedRequest:
         """Return the request of a response that was begun. Raises CannotOpen."""
         await self._sealing.ready()
         place = (begun.team_id, _work_of(begun.response_id), begun.pepper_id, begun.sealed)
-        return msgspec.json.decode(self._sealing.open(*place, max_bytes=_MOST_BYTES), type=Work)
+        return msgspec.json.decode(self._sealing.open(*place, max_bytes=_MOST_BYTES), type=QueuedRequest)
 
     def events_of(self, begun: Begun, first: int, count: int, data: bytes) -> BackgroundEvents:
         """Return the row in which events are stored."""

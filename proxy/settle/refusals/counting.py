@@ -130,7 +130,7 @@ class Refusals:
             message=told_message(outcome.error_message, says_names=ours) or "",
         )
 
-    def turned_away(self) -> None:
+    def count_shed(self) -> None:
         """Count a refusal for overload, before anything was read of the request."""
         self._count(Refused(self._minute_us(), "", "", "", "", OVERLOADED, _UNAVAILABLE))
 

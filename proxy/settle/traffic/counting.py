@@ -67,7 +67,7 @@ class Traffic:
         if outcome.stream and outcome.ttft_s is not None:
             now.ttft[range_of(outcome.ttft_s)] += 1
 
-    def turned_away(self) -> None:
+    def count_shed(self) -> None:
         """Count a refusal for overload, before anything was read of the request."""
         now = self._changed()
         now.requests += 1

@@ -26,7 +26,7 @@ PREDICTION = Prediction(complexity=0.12345, source="onnx", expected_output_token
 
 
 class Waited:
-    """A slot that was waited for."""
+    """A queue_permit that was waited for."""
 
     def __init__(self, waited_s: float) -> None:
         self.waited_s = waited_s
@@ -35,9 +35,9 @@ class Waited:
         """Nothing is counted here."""
 
 
-def told(routed: dict[str, Any] | None = None, slot: Waited | None = None, **found: Any) -> dict[str, str]:
+def told(routed: dict[str, Any] | None = None, queue_permit: Waited | None = None, **found: Any) -> dict[str, str]:
     attempt = an_attempt(a_routed_request(**routed or {}))
-    attempt.slot = slot
+    attempt.queue_permit = queue_permit
     return {name.decode(): value.decode() for name, value in fields_of(decision_lines([attempt], attempt, **found))}
 
 
@@ -56,8 +56,8 @@ def test_a_named_model_has_no_complexity() -> None:
         ({"routed": {"downgraded": True}}, {"x-weighbridge-downgraded": "budget"}),
         ({"weakness": "refused"}, {"x-weighbridge-weakness": "refused"}),
         ({"escalated_from": "tiny"}, {"x-weighbridge-escalated-from": "tiny"}),
-        ({"slot": Waited(0.0101)}, {"x-weighbridge-queue-ms": "11"}),
-        ({"slot": Waited(0.0)}, {}),
+        ({"queue_permit": Waited(0.0101)}, {"x-weighbridge-queue-ms": "11"}),
+        ({"queue_permit": Waited(0.0)}, {}),
     ],
 )
 def test_whatever_else_happened_adds_its_own(more: dict[str, Any], added: dict[str, str]) -> None:

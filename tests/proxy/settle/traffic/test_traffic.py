@@ -20,7 +20,7 @@ def test_a_minute_has_what_ended_in_it() -> None:
     traffic = Traffic(lambda: NOW_US + 1)
     for changes in (ANSWER, {**ANSWER, "cost_nanousd": None}, {"status": 502}, {"status": 429}, {"status": 499}):
         traffic.finished(outcome(**changes))
-    traffic.turned_away()
+    traffic.count_shed()
     traffic.look(3)
     traffic.look(2)
     (minute,) = traffic.changed_after(0, "b").minutes
