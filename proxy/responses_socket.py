@@ -15,7 +15,7 @@ from cost.times import wall_us
 from providers.held_bytes import HeldBytes
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, Draining, ErrorReply, MethodNotAllowed, ReadsOnly, error_reply
-from proxy.http.exchange import Exchange, Taker
+from proxy.http.exchange import Exchange, ProtocolUpgrade
 from proxy.http.head import Header
 from proxy.http.in_memory import post_of
 from proxy.http.request_id import new_request_id
@@ -192,7 +192,7 @@ class _SocketWire:
     def reply_ended(self) -> None:
         pass
 
-    def switched(self, taker: Taker) -> None:
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
         pass
 
     def pause(self) -> None:

@@ -373,7 +373,9 @@ def _unknown_there(attempt: Attempt) -> RequestRejected:
     )
 
 
-async def _move_permit(queue_permit: QueuePermit | None, asking: Awaitable[Committed], *, hedge: bool = False) -> Committed:
+async def _move_permit(
+    queue_permit: QueuePermit | None, asking: Awaitable[Committed], *, hedge: bool = False
+) -> Committed:
     """Move the permit to the attempt that commits, which releases it when it settles; otherwise release it here. A
     `hedge` has a permit of its own.
     """

@@ -12,7 +12,7 @@ from providers.breaker import Absence, Breakers, Permit, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
-from proxy.admit.queues.queue_item import NoRoom, QueueState, QueueWait, QueuePermit, QueueItem
+from proxy.admit.queues.queue_item import NoRoom, QueueItem, QueuePermit, QueueState, QueueWait
 from proxy.plan.marginal_cost import Room
 from proxy.plan.route_plan import Candidate
 from proxy.plan.routed_request import RoutedRequest
@@ -253,7 +253,9 @@ class TargetRoom:
         if self._replicas is not None and target.pool is not None:
             self._replicas.record_overflow(target, tokens)
 
-    async def take(self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool) -> QueuePermit | None:
+    async def take(
+        self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool
+    ) -> QueuePermit | None:
         """Take a place at the target, after a wait until `start_by` if `waits`; None where the target has no queue.
         Raises NoRoom.
         """

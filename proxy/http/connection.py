@@ -14,7 +14,7 @@ import msgspec
 from providers.held_bytes import HeldBytes
 from proxy.errors import Overloaded, Refused, UnknownExpectation, UploadTimeout, error_reply
 from proxy.http.chunks import Chunks
-from proxy.http.exchange import Exchange, Gone, Taker
+from proxy.http.exchange import Exchange, Gone, ProtocolUpgrade
 from proxy.http.head import END, Head, check_unfinished, parse_head
 from proxy.http.reply_head import CONTINUE, reply_head
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
@@ -113,9 +113,9 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_read_due_at",
         "_state",
-        "_taker",
         "_told_to_leave",
         "_transport",
+        "_upgraded",
         "_waited_from",
         "_waited_s",
         "_wants_whole",
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._paused = False
         self._told_to_leave = False
-        self._taker: Taker | None = None
+        self._upgraded: ProtocolUpgrade | None = None
         self._drained: asyncio.Future[None] | None = None
         self._from_peer: select.poll | None = None
         self._waited_from: float | None = None
@@ -187,8 +187,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state >= _SPOILT:
             return
-        if self._taker is not None:
-            self._taker.came(data)
+        if self._upgraded is not None:
+            self._upgraded.came(data)
             return
         if self._pending:
             data, self._pending = self._pending + data, b""
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._eof = True
         exchange = self._exchange
-        if exchange is None or self._state != _FULL or self.tls or self._taker is not None:
+        if exchange is None or self._state != _FULL or self.tls or self._upgraded is not None:
             # Nothing is left to answer: the request under way will never be whole.
             return False
         # A caller that has closed and one that only sends no more look alike until something is sent.
@@ -273,8 +273,8 @@ class Connection(asyncio.Protocol):
         """Close the connection when it is idle; otherwise it ends with the reply under way, or with one that can say
         so.
         """
-        if self._taker is not None:
-            self._taker.leave()
+        if self._upgraded is not None:
+            self._upgraded.leave()
         if self._exchange is not None or self._state == _OVER:
             return
         if self._pending:
@@ -347,16 +347,16 @@ class Connection(asyncio.Protocol):
         else:
             self._next()
 
-    def switched(self, taker: Taker) -> None:
-        self._taker = taker
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
+        self._upgraded = upgraded
         self._last = True
         ahead, self._pending = self._pending, b""
         self._await_until(math.inf)
         self._resume()
         if ahead:
-            taker.came(ahead)
+            upgraded.came(ahead)
         if self._host.leaving:
-            taker.leave()
+            upgraded.leave()
 
     def pause(self) -> None:
         self._pause()

@@ -36,7 +36,7 @@ class CallerGone(Exception):
     """The caller hung up before its request was whole."""
 
 
-class Taker(Protocol):
+class ProtocolUpgrade(Protocol):
     """The owner of a connection that was upgraded from HTTP to another protocol. The exchange's `on_gone` tells it of
     the connection's loss.
     """
@@ -84,7 +84,7 @@ class Wire(Protocol):
 
     def reply_ended(self) -> None: ...
 
-    def switched(self, taker: Taker) -> None:
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
         """Hand the connection over: all bytes from now on, and its end, go to `taker`."""
         ...
 
@@ -287,7 +287,7 @@ class Exchange:
             self._wire.write(head if without or self.method == "HEAD" else head + body)
         self._wire.reply_ended()
 
-    def switch(self, headers: Sequence[Header], taker: Taker) -> None:
+    def switch(self, headers: Sequence[Header], upgraded: ProtocolUpgrade) -> None:
         """Switch to the protocol that the caller asked for. `finish` ends it."""
         tail = b"connection: Upgrade\r\nupgrade: %b\r\n\r\n" % self.upgrade
         head = reply_head(_SWITCHING, headers, tail)
@@ -295,7 +295,7 @@ class Exchange:
         self.status = _SWITCHING
         if self.gone is None:
             self._wire.write(head)
-            self._wire.switched(taker)
+            self._wire.switched(upgraded)
 
     def send(self, data: bytes) -> None:
         """Send bytes of the protocol that was switched to."""

@@ -127,7 +127,7 @@ class Judged(msgspec.Struct, frozen=True, gc=False):
 _UNJUDGED: Final = Judged("unknown", _UNKNOWN)
 
 
-class Yardstick(msgspec.Struct, frozen=True, gc=False):
+class Reference(msgspec.Struct, frozen=True, gc=False):
     """The figures that targets are compared with for one prompt."""
 
     complexity: float

@@ -33,7 +33,15 @@ from providers.catalog import Catalog
 from providers.target import Target
 from proxy.plan.evidence import Evidence
 from proxy.plan.marginal_cost import RESTING_PARTS
-from proxy.plan.route_plan import NO_LIMIT_NANOUSD, OwnPool, Policy, choosable, evidence_for_auto, is_own, yardstick
+from proxy.plan.route_plan import (
+    NO_LIMIT_NANOUSD,
+    OwnPool,
+    Policy,
+    choosable,
+    evidence_for_auto,
+    is_own,
+    reference_targets,
+)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -425,7 +433,7 @@ class Tolerances:
         """Build a choice table; None without a sample, without a reference, or from values that are not finite.
         `empty` names pools without replicas, which are compared by their average price.
         """
-        reference = yardstick(self._lengths, self._policy, self._catalog, allowed)
+        reference = reference_targets(self._lengths, self._policy, self._catalog, allowed)
         targets = [
             target
             for target in choosable(self._policy, self._catalog, allowed)

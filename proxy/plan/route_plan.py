@@ -41,7 +41,7 @@ from proxy.plan.evidence import (
     TRUSTED,
     Evidence,
     Judged,
-    Yardstick,
+    Reference,
     measuring_hint,
     stand_in_asks,
     trust_baseline,
@@ -404,7 +404,7 @@ def evidence_for_auto(policy: Policy, catalog: Catalog, allowed: frozenset[str] 
     return {each.target_id: policy.evidence.get(each.target_id, "none") for each in choosable(policy, catalog, allowed)}
 
 
-def yardstick(
+def reference_targets(
     known: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
 ) -> tuple[str, ...]:
     """Return the ids of the targets whose best P(adequate) is the reference, of those with rows; empty where none may
@@ -425,7 +425,7 @@ def yardstick(
 
 def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: Facts) -> float | None:
     outlooks = prediction.outlooks
-    names = yardstick(outlooks, policy, catalog, facts.allowed_models)
+    names = reference_targets(outlooks, policy, catalog, facts.allowed_models)
     return max((outlooks[name].adequate for name in names), default=None)
 
 
@@ -680,11 +680,11 @@ class _TargetComparison(msgspec.Struct, eq=False):
         """
         least, at_turn = self._asked(options, rooms, kept)
         complexity, reference, shift = self.prediction.complexity, self.reference, self.policy.capability_shift
-        yardstick = Yardstick(complexity, reference, least, shift)
+        usual = Reference(complexity, reference, least, shift)
         kept_id = None if kept is None or at_turn is None else kept.target_id
         for option in options:
             outlook, target = option.outlook, option.target
-            judging = yardstick if target.target_id != kept_id else Yardstick(complexity, reference, at_turn, shift)
+            judging = usual if target.target_id != kept_id else Reference(complexity, reference, at_turn, shift)
             option.judged = judging.judge(None if outlook is None else outlook.adequate, target.capability)
         return least
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from proxy.admit.queues.capacity import MOST_TEAMS, NOTHING, REST, Capacity, TeamUse, Use
 from proxy.admit.queues.fair_queue import Entry, FairQueue, FreeCapacity, TeamTokens
-from proxy.admit.queues.queue_item import NoRoom, QueueSnapshot, QueueState, QueueWait, QueuePermit, Why, QueueItem
+from proxy.admit.queues.queue_item import NoRoom, QueueItem, QueuePermit, QueueSnapshot, QueueState, QueueWait, Why
 from proxy.admit.queues.queues_config import QueueConfig, queue_of_target
 from proxy.admit.queues.waiting import DrainRate, predicted_wait_s
 from proxy.errors import Draining, Refused

@@ -27,7 +27,7 @@ _READ: Final = [_table.c[name] for name in ("start_us", *_FIGURES)]
 _decode: Final = msgspec.json.Decoder(list[int]).decode
 
 
-class Slot(msgspec.Struct, kw_only=True):
+class TrafficInterval(msgspec.Struct, kw_only=True):
     """Traffic of all processes within one minute or one quarter of an hour; figures as in `Minute`."""
 
     start_us: int
@@ -41,7 +41,7 @@ class Slot(msgspec.Struct, kw_only=True):
     """The most that waited at a time, over all processes: of each its own most within a minute, added up."""
     ttft: list[int] = msgspec.field(default_factory=list)
 
-    def add(self, other: "Slot", *, waiting_adds: bool = False) -> None:
+    def add(self, other: "TrafficInterval", *, waiting_adds: bool = False) -> None:
         """Add the other's figures. For `waiting` the larger one is taken; with `waiting_adds`, for another process,
         it is added.
         """
@@ -92,16 +92,16 @@ class TrafficStore:
             # Only who deletes a minute adds it, so two control planes do not add it twice.
             taken = (await connection.execute(delete(_table).where(*over).returning(*_READ))).all()
             if taken:
-                quarters = slots(taken, QUARTER_US)
+                quarters = intervals(taken, QUARTER_US)
                 there = select(*_READ).where(
                     _table.c.span == "quarter", _table.c.start_us.in_([each.start_us for each in quarters])
                 )
                 before = (await connection.execute(there.with_for_update())).all()
-                await self._write_quarters(connection, _merged([*map(_slot, before), *quarters], QUARTER_US))
+                await self._write_quarters(connection, _merged([*map(_interval, before), *quarters], QUARTER_US))
             old = (_table.c.span == "quarter", _table.c.start_us < now_us - KEPT_US)
             await connection.execute(delete(_table).where(*old))
 
-    async def _write_quarters(self, connection: Any, quarters: Iterable[Slot]) -> None:
+    async def _write_quarters(self, connection: Any, quarters: Iterable[TrafficInterval]) -> None:
         insert = self._insert(_table)
         whole = insert.on_conflict_do_update(
             index_elements=_KEY, set_={name: insert.excluded[name] for name in _FIGURES}
@@ -113,7 +113,7 @@ class TrafficStore:
         ]
         await connection.execute(whole, rows)
 
-    async def read(self, since_us: int, until_us: int, step_us: int) -> tuple[Slot, ...]:
+    async def read(self, since_us: int, until_us: int, step_us: int) -> tuple[TrafficInterval, ...]:
         """Return the traffic from `since_us` until before `until_us`, in steps of a minute or a multiple of it; steps
         without a report are left out. Minutes are there for the last two hours, and quarters of an hour before.
         """
@@ -126,31 +126,33 @@ class TrafficStore:
             .limit(_MOST_ROWS)
         )
         async with self._engine.connect() as connection:
-            return slots((await connection.execute(query)).all(), step_us)
+            return intervals((await connection.execute(query)).all(), step_us)
 
 
-def slots(rows: Iterable[Any], step_us: int) -> tuple[Slot, ...]:
+def intervals(rows: Iterable[Any], step_us: int) -> tuple[TrafficInterval, ...]:
     """Return rows of processes as steps of all of them, in the order of time."""
     # Of processes at one time what waits is added, and of times in one step the most is taken.
-    return _merged(_merged(map(_slot, rows), 1, waiting_adds=True), step_us)
+    return _merged(_merged(map(_interval, rows), 1, waiting_adds=True), step_us)
 
 
-def _merged(found: Iterable[Slot], step_us: int, *, waiting_adds: bool = False) -> tuple[Slot, ...]:
-    merged: dict[int, Slot] = {}
+def _merged(
+    found: Iterable[TrafficInterval], step_us: int, *, waiting_adds: bool = False
+) -> tuple[TrafficInterval, ...]:
+    merged: dict[int, TrafficInterval] = {}
     for each in found:
         at_us = each.start_us - each.start_us % step_us
-        merged.setdefault(at_us, Slot(start_us=at_us)).add(each, waiting_adds=waiting_adds)
+        merged.setdefault(at_us, TrafficInterval(start_us=at_us)).add(each, waiting_adds=waiting_adds)
     return tuple(merged[at_us] for at_us in sorted(merged))
 
 
-def _slot(row: Any) -> Slot:
+def _interval(row: Any) -> TrafficInterval:
     start_us, *sums, waiting, ttft = row
     counts = dict(zip(_SUMS, map(int, sums), strict=True))
-    return Slot(start_us=int(start_us), **counts, waiting=int(waiting), ttft=_decode(ttft))
+    return TrafficInterval(start_us=int(start_us), **counts, waiting=int(waiting), ttft=_decode(ttft))
 
 
-def _row(slot: Slot) -> tuple[Any, ...]:
-    return (slot.start_us, *(getattr(slot, name) for name in (*_SUMS, "waiting")), _encoded(slot.ttft))
+def _row(interval: TrafficInterval) -> tuple[Any, ...]:
+    return (interval.start_us, *(getattr(interval, name) for name in (*_SUMS, "waiting")), _encoded(interval.ttft))
 
 
 def _encoded(counts: list[int]) -> str:

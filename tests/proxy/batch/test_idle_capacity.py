@@ -10,7 +10,7 @@ from providers.catalog import Catalog, build_catalog
 from providers.config import ProvidersSection
 from providers.target import Target
 from proxy.admit.queues.capacity import Capacity
-from proxy.admit.queues.queue_item import QueueSnapshot, QueuePermit, QueueItem
+from proxy.admit.queues.queue_item import QueueItem, QueuePermit, QueueSnapshot
 from proxy.admit.queues.queues import Queues
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.batch.idle_capacity import BESIDE, IdleCapacity

@@ -9,7 +9,7 @@ import pytest
 
 from providers.breaker import Breakers
 from providers.config import BreakerConfig
-from proxy.admit.queues.queue_item import QueueWait, QueuePermit, QueueItem
+from proxy.admit.queues.queue_item import QueueItem, QueuePermit, QueueWait
 from proxy.dispatch.load_balancer import LoadBalancer, TargetRoom
 from proxy.plan.marginal_cost import Room
 from selfhosted.replica import PoolRoom, ReplicaRequest

@@ -12,7 +12,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, Tex
 
 from providers.held_bytes import HeldBytes
 from proxy.errors import BadRequest
-from proxy.http.exchange import Exchange, Taker
+from proxy.http.exchange import Exchange, ProtocolUpgrade
 from proxy.http.head import parse_head
 from proxy.http.websocket import WebSocket
 
@@ -84,7 +84,7 @@ class Line:
     def reply_ended(self) -> None:
         """It was switched."""
 
-    def switched(self, taker: Taker) -> None:
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
         """The test hands over the bytes."""
 
     def pause(self) -> None:

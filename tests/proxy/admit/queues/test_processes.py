@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.admit.queues.capacity import Capacity
-from proxy.admit.queues.queue_item import QueuePermit, QueueItem
+from proxy.admit.queues.queue_item import QueueItem, QueuePermit
 from proxy.admit.queues.queues import Handle, Queues
 from proxy.admit.queues.queues_config import MaxWait, QueueConfig
 from tests.examples import examples

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from proxy.admit.queues.capacity import Capacity
-from proxy.admit.queues.queue_item import NoRoom, QueueState, QueuePermit, Why, QueueItem
+from proxy.admit.queues.queue_item import NoRoom, QueueItem, QueuePermit, QueueState, Why
 from proxy.admit.queues.queues import NO_QUEUE, Handle, QueueObserver, Queues
 from proxy.admit.queues.queues_config import MaxWait, QueueConfig
 from proxy.errors import Draining, error_reply
