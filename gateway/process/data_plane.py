@@ -25,8 +25,8 @@ from gateway.wiring.worker_books import ProcessParts, open_worker_books
 from proxy.admin.health import Health
 from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
+from proxy.http.control_plane_proxy import ControlPlaneProxy, Sender
 from proxy.http.exchange import Exchange
-from proxy.http.hand_over import HandOver, Sender
 from proxy.parse.headers import read_headers
 from proxy.settle.observers.logs import configure_logging
 from selfhosted.health.host_messages import TO_FLEET, ToFleet
@@ -54,7 +54,7 @@ class DataPlane:
         self._metrics = metrics or all_metrics()
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=True)
         self._is_open = False
-        self.others = HandOver(folder.web, self._whose)
+        self.others = ControlPlaneProxy(folder.web, self._whose)
         """Answers what is not a hot route."""
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""

@@ -76,7 +76,7 @@ async def _by_address(exchange: Exchange) -> Sender:
     return Sender("" if exchange.peer is None else exchange.peer[0], is_known=False)
 
 
-class HandOver:
+class ControlPlaneProxy:
     """The HTTP server at a Unix socket, as the route that answers exchanges."""
 
     def __init__(
