@@ -244,7 +244,7 @@ class RequestPipeline:
             untried = routed.facts.alias != AUTO and not context.attempts and is_replaceable(routed.request)
             if not exceeded.downgrade or not untried:
                 raise
-            # What was wanted does not fit any more; the cheapest that is good enough may.
+            # The named model does not fit the budget any more; the cheapest that is good enough may.
             routed = self.plan(context, caller, parsed, downgraded=True)
             committed = await self._dispatch(context, routed)
         # Relay: from the first byte on nothing falls back; a failure is told in the answer.

@@ -95,7 +95,7 @@ class _Session:
             self._turn = None
             turn.release()
         if turn.has_failed:
-            # A turn that failed must not be gone on from as if it were known what it left.
+            # A failed turn must not be continued as if its state were known.
             self._memory.forget(fields.get("previous_response_id"))
 
     def end(self) -> None:

@@ -109,7 +109,7 @@ def _steered(limit: float, lateness: float, in_flight: int, elapsed_s: float) ->
     """Return the next limit. `lateness` is relative to the target: above 1 the limit shrinks, otherwise it grows."""
     if lateness > 1.0:
         return min(limit, in_flight) * max(_MOST_SHRINKING, 1.0 - _SHRINKING * (lateness - 1.0))
-    # From where it is: what is in flight now is what the loop carries, whatever was thought before.
+    # Grow from the present number: the loop carries the requests in flight now, whatever the old limit.
     return max(limit, in_flight) * (1.0 + _GROWTH_PER_S * elapsed_s) + 1.0
 
 

@@ -86,7 +86,7 @@ class LocalBlobs:
                 yield _LocalWriter(file)
                 await asyncio.to_thread(_finish, file, part, final)
             finally:
-                # What is left unwritten after a failure may fail again, and nobody needs it.
+                # Closing may fail again with the unwritten rest, which is not needed.
                 with contextlib.suppress(OSError):
                     file.close()
                 part.unlink(missing_ok=True)

@@ -81,7 +81,7 @@ class CostBounds:
         if any(grant.lacking for grant in given.values()):
             await self.free(name)
             return False
-        # What was granted ahead is for a process that asks again and again.
+        # The part granted ahead is given back: it is meant for a process that asks again and again.
         await self._grants.regrant(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=amount_nanousd)), [], now_us)
         return True
 

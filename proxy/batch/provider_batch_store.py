@@ -283,7 +283,7 @@ class ProviderBatchStore:
         """Record that nothing of it is left at the provider, or that no more tries follow."""
         await self._change(handed_id, {"state": "ended", "held_until_us": 0})
 
-    # What is known of all.
+    # Queries over all batches.
 
     async def out(self) -> dict[str, Out]:
         """Return the part of each batch in progress that is at providers or was answered there, by id."""

@@ -385,7 +385,7 @@ class ProviderBatchRunner:
             except _DATABASE_FAILS as error:
                 _log.warning("batch: a lease could not be renewed: %s", type(error).__name__)
 
-    # Seeing to what is handed over.
+    # Polling batches at providers.
 
     async def tend(self) -> None:
         """Poll every batch that is due."""
@@ -524,7 +524,7 @@ class ProviderBatchRunner:
             ended = "late"
         elif found.outcome == "failed":
             self._refused_until[deployment.deployment_id] = self._clock() + _REFUSED_S
-        # What it says that it answered and did not give was paid for as well.
+        # Answers that the provider counts but did not deliver were paid for as well.
         await self._end(handed, ended, failed=True, unknown=max(0, found.answered - read))
 
     async def _write(

@@ -256,7 +256,7 @@ class BatchRunner:
         self._nothing_up_to = {name: bound for name, bound in self._nothing_up_to.items() if name in names}
         await self._let_go(names)
         out = await self._handed()
-        # What providers answer says nothing of how fast the rest is.
+        # Answers of providers tell nothing about the speed of the rest.
         self.speed.look({each.batch_id: each.tokens_left + _out_of(out, each).answered_tokens for each in live})
         running: dict[str, int] = {}
         for batch_id, _ in self._running:
@@ -316,7 +316,7 @@ class BatchRunner:
             priority=batch.priority,
             left_s=left_s_of(batch, self._batches.now_us()),
             tokens_left=max(0, batch.tokens_left - out.tokens),
-            # What waits for a provider shall not keep a share from other batches.
+            # Lines that wait for a provider must not keep a share from other batches.
             lines_left=running if self._waits(batch) else max(0, batch.left - out.lines),
             running=running,
             idle=self._room.idle(batch.model),
@@ -365,7 +365,7 @@ class BatchRunner:
             caller=caller,
             endpoint=batch.endpoint,
             body=body,
-            # What would be late otherwise goes before other batch work.
+            # Lines that would be late otherwise go before other batch work.
             priority=1 if slack.pressure >= 1 else batch.priority,
         )
         return await self._answering.answer(asked)
@@ -463,7 +463,7 @@ class BatchRunner:
         except _NotMine:
             _log.info("batch %s is another process's by now", batch.batch_id)
         except (StorageUnavailable, *_DATABASE_FAILS) as error:
-            # Its lease ends, and whoever comes next begins anew.
+            # Its lease ends, and the next process begins anew.
             _log.warning("batch %s waits: %s", batch.batch_id, type(error).__name__)
         except Exception:  # noqa: BLE001 - the tier must outlive any one batch
             _log.exception("working on batch %s failed; it is tried again", batch.batch_id)

@@ -100,7 +100,7 @@ class BatchStore:
         """Return the same store inside of the caller's transaction."""
         return BatchStore(engine, self._time)
 
-    # What callers ask for.
+    # Callers' requests.
 
     async def create(self, new: NewBatch) -> Batch:
         """Create a batch that waits to be validated."""
@@ -200,7 +200,7 @@ class BatchStore:
             Outcome(**{name: row[name] for name in _OUTCOME_NAMES}, body=row["error_code"].encode()) for row in rows
         ]
 
-    # What runs.
+    # Work in progress.
 
     async def has_open(self) -> bool:
         """Return True while any batch has not ended."""

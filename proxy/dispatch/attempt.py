@@ -211,7 +211,7 @@ class Attempt:
         """Book the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
         BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.
         """
-        # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
+        # The entry has the likely maximum, which is booked when the process dies; budgets hold the upper bound.
         most = most_nanousd(self.candidate.target, self.routed.facts) if self._books.holds_money else None
         entry = self._reserve_entry()
         await self._books.reserve(entry, most)
@@ -226,7 +226,7 @@ class Attempt:
             if event.token:
                 self.token_events += 1 if event.run is None else event.run.tokens
                 self.chars += event.text_chars
-                # What was reported before no longer tells the whole.
+                # An earlier report no longer covers everything.
                 self._stale = True
             if event.usage is not None:
                 self.wire_usage = event.usage
@@ -398,7 +398,7 @@ class Attempt:
             and not self.token_events
             and self.candidate.reason not in {"hedge", "agreement"}
         ):
-            # Late once is no fault. Who is overtaken again and again while it answers nobody hangs.
+            # One late answer is no fault. A deployment that is overtaken again and again, and answers no request, hangs.
             self._permit.silent()
             return None
         if isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):

@@ -61,7 +61,7 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
         cost = sum(costs)
     whole, spent = usage, cost
     if routed.before is not None:
-        # What was answered before it broke off is compared here, once, with all that the answer cost.
+        # The part of the answer before it broke off is compared here, once, with the cost of the whole answer.
         whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
     return Money(usage, costs, cost, _baselines(routed, target, whole, spent), saved)
 
@@ -124,7 +124,7 @@ def usage_of(
         # Each round of a tool that the provider runs reads the prompt again.
         most *= _ROUNDS
     if "max_context_tokens" in target.assumed and facts.most_input_tokens:
-        # Where nobody knows the context, no more than the body can come to.
+        # The context is not known, so the bound is the most that the body can come to.
         most = _PLAUSIBLE * facts.most_input_tokens
     most_output = _most_output(target, facts, most)
     if routed.request.operation in METERED:
@@ -151,7 +151,7 @@ def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
 
 
 def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int) -> Baselines:
-    # Where a tool was needed, whoever it is compared with need not have it, nor its price.
+    # A baseline target need not have the tool that was needed, nor a price for it.
     if target.comparator is None or routed.comparators is None or routed.facts.dialect is not None:
         return NO_BASELINES
     cheapest = routed.plan.cheapest_commercial

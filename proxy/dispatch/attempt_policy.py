@@ -72,7 +72,7 @@ class AttemptPolicy:
         if self._hedging is not None:
             self._hedging.configure(hedged_share, FIRST_HEDGES, window_s)
 
-    # What to start.
+    # Starting attempts.
 
     def start_by(self, candidate: Candidate, routed: RoutedRequest) -> float:
         """Return the latest start at the candidate, on the monotonic clock. Raises DeadlineExceeded for a target that
@@ -151,7 +151,7 @@ class AttemptPolicy:
         """Take one second attempt from the budget; False when there is none left."""
         return self._hedging is not None and self._hedging.try_spend()
 
-    # The time of a target, and what is kept of it for others.
+    # The time of a target, and the part kept for others.
 
     def _first_look_s(self, routed: RoutedRequest) -> float | None:
         """Return the least seconds after which a request's first attempt may be late; None for never.
@@ -182,10 +182,10 @@ class AttemptPolicy:
         """Return True where another deployment of the target may be tried after it, or an answer is there already."""
         routed, target = attempt.routed, attempt.candidate.target
         if routed.before is not None or _is_beside(attempt.candidate, routed):
-            # A caller who has the first part of an answer is told soon when the rest does not come; and of a weak answer, when
+            # A caller with the first part of an answer is told soon when the rest does not come, and one with a weak answer when
             # no better one does.
             return True
-        # The last try that it has here is waited for, too.
+        # The last try at this target is waited for, too.
         tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
         return tries < routed.retry.attempts and self._balancer.has_untried(
             target, routed.caller, tried_deployments(attempts)
@@ -344,7 +344,7 @@ def timeout_error(attempt: Attempt, now: float) -> UpstreamError | Refused:
     if not routed.request.stream:
         return AnswerLate(words, deployment_id=deployment_id)
     late = FirstTokenTimeout(words, deployment_id=deployment_id)
-    # What was not sent yet waited for us: for its adapter.
+    # A call that was not sent yet waited for the gateway, which loads its adapter.
     late.gateway_failure = patient and attempt.sent
     return late
 

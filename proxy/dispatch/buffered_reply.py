@@ -101,5 +101,5 @@ class HeldStream:
         try:
             await self.stop()
         finally:
-            # Whoever closes it may be cancelled a second time.
+            # The closing task may be cancelled a second time.
             await self._stream.aclose()

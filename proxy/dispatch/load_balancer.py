@@ -303,7 +303,7 @@ def _work(candidate: Candidate, routed: RoutedRequest, start_by: float) -> Queue
     return QueueItem(
         team_id=routed.caller.team_id,
         weight=routed.caller.settings.weight,
-        # What nobody asked for takes none of the room that is kept for those who wait.
+        # The gateway's own requests take none of the room that is kept for interactive callers.
         tier=routed.facts.tier if asked_for else "batch",
         priority=routed.request.priority if asked_for else -1,
         tokens=routed.facts.input_tokens + candidate.output_tokens,

@@ -176,7 +176,7 @@ async def _ask_reader(upstream: Upstream, reader: Reader, call: UpstreamCall) ->
             for event in await _all_events(upstream, reading):
                 payload = event.payload
     except (UpstreamError, TimeoutError) as error:
-        # What is wrong with the request, the answering replica says itself.
+        # The answering replica reports a fault of the request itself.
         rejected = isinstance(error, RequestRejected)
         tracker.end(failed=not rejected, silent=isinstance(error, TimeoutError))
         return "declined" if rejected else "failed", _NOTHING

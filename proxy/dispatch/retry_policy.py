@@ -56,7 +56,7 @@ def worth_another(error: BaseException, untried: Untried) -> bool:
     own.
     """
     if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut | FirstTokenTimeout):
-        # A stream that was cut, or late, before its first token has shown nothing, but who did so may do it again.
+        # A stream cut, or late, before its first token has shown nothing, but the same deployment may do it again.
         return error.retry_same or untried()
     return isinstance(error, UpstreamError) and error.retry_same
 

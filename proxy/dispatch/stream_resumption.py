@@ -80,7 +80,7 @@ class Seam:
             self.ended, self._held = True, []
             return [self._stopped(met)]
         self._open_stops = {rest: stop for rest, stop in self._open_stops.items() if rest.startswith(self._held_text)}
-        # What says something else than text is not to wait.
+        # Events with more than text must not wait.
         return [] if self._open_stops and text and not event.finished else self.rest()
 
     def _stopped(self, stop: str) -> Event:

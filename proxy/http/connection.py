@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
     def tail(self, exchange: Exchange, *, closes: bool) -> bytes:
         self._last = self._last or closes or (self._host.leaving and not self._pending)
         if not exchange.whole:
-            # What still comes of the request must not be taken for the next one, by whoever may read it.
+            # The rest of the request must not be taken for the next one by any reader.
             self._last = True
             if self._waited_from is None:
                 self._waited_from = now = self._host.now()
@@ -456,7 +456,7 @@ class Connection(asyncio.Protocol):
             data, self._pending = self._pending, b""
             self._advance(data)
         if self._eof and self._exchange is None and self._state == _HEAD and self.blocked_since is None:
-            # What is left will never be whole.
+            # The head that is left will never be whole.
             self.close()
 
     def _be_idle(self) -> None:

@@ -447,7 +447,7 @@ class Exchange:
                 self._pieces = bytearray(self._pieces)
             self._pieces += data
         if self._limit is not None and self._arrived <= self._limit:
-            # Whoever wants all of it waits for the end alone.
+            # A reader of the whole body needs to wake at its end alone.
             if whole:
                 self._wake()
             return True

@@ -129,7 +129,7 @@ class HttpServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in tuple(self.connections):
             connection.close()
-        # What was written leaves in the next turn.
+        # Written bytes leave in the next turn.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for connection in tuple(self.connections):

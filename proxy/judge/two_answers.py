@@ -69,7 +69,7 @@ class TwoAnswers:
         by_target = {each.attempt.deployment.target_id: (each, said) for each, said in told}
         first, second = (by_target.get(each.target.target_id) for each in (pair.first, pair.second))
         agreed = first is not None and second is not None and agree(pair.asked, first[1], second[1])
-        # What says nothing in the asked form agrees with nothing, whatever the other one would have said.
+        # An answer without content in the asked form agrees with no other one.
         if len(told) > 1 or any(said is NOTHING for _, said in told):
             self._rates.note(routed.caller.team_id, pair.asked.kind, pair.agrees, agreed=agreed)
         if told or pair.then is None:
@@ -100,7 +100,7 @@ class TwoAnswers:
             asyncio.ensure_future(self._dispatcher.escalate(asked, each, context.attempts))
             for each in (pair.first, pair.second)
         ]
-        # What the plan itself chose is waited for as long as both are: nothing better is there yet.
+        # The plan's own choice is waited for as long as both are: there is nothing better yet.
         own = next(
             (at for at, each in enumerate((pair.first, pair.second)) if each.target.target_id == pair.alone), None
         )

@@ -38,7 +38,7 @@ MAX_DEFINITION_BYTES: Final = 256 * 1024
 """The most bytes of tool definitions, and of a response format, that are parsed."""
 MAX_TOOL_CALLS: Final = 128
 
-# What makes the given answer worse than the other when both are weak: the less of it can be used, the graver.
+# The order of weaknesses, to compare two weak answers: the less of an answer can be used, the graver.
 _GRAVITY: Final[Mapping[Weakness, int]] = {
     "low-logprob": 0,
     "schema-mismatch": 1,

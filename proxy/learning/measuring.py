@@ -90,7 +90,7 @@ class _Spending:
     async def hold(self, bound: int) -> None:
         """Hold the most that a question may cost, once it fits. Raises Stopped when it will not."""
         async with self._changed:
-            # What runs may cost less than was held for it, and make room.
+            # Running questions may cost less than was held for them, and make room.
             await self._changed.wait_for(lambda: self.held == 0 or self._fits(bound))
             if not self._fits(bound):
                 raise Stopped(
@@ -497,7 +497,7 @@ def _take_calls(pieces: Sequence[WireCall], calls: dict[int, tuple[list[str], li
                 arguments.append(piece.function.arguments)
 
 
-# What a result is made with.
+# The inputs of a result.
 
 
 @runtime_checkable
@@ -544,7 +544,7 @@ def yardstick_of(classifier: TrainedClassifier, target_id: str) -> Yardstick:
         before = float(chances @ sample.weights / sample.weights.sum())
     shipped = classifier.abilities.get(target_id)
     return Yardstick(
-        # What was placed by published scores is no measure for a measurement.
+        # Models placed by published scores are no reference for a measurement.
         known={name: row for name, row in classifier.manifest.abilities.items() if row.basis == "outcomes"},
         before=before,
         log_length=0.0 if shipped is None else shipped.log_length,

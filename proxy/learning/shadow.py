@@ -275,7 +275,7 @@ class Shadow:
             return answer_of([event.payload for event in await read_answer(self._dispatcher, routed, attempts)])
         finally:
             settled = [attempt.settled for attempt in attempts if attempt.settled is not None]
-            # What could not be priced after all may have cost what it was allowed to.
+            # A call that could not be priced after all may have cost its maximum.
             costs = [bound if each.cost_nanousd is None else each.cost_nanousd for each in settled]
             self._spend_limit.pay(bound, sum(costs))
 
@@ -353,7 +353,7 @@ def verdicts_of(comparison: Comparison, reference: str, winner: Winner, at_us: i
     return [verdict(comparison.target_id, winner != "reference"), verdict(reference, winner != "given")]
 
 
-# Selection and rendering of what is compared.
+# Selection and rendering of compared answers.
 
 
 def _comparable(request: ChatRequest) -> bool:

@@ -94,7 +94,7 @@ async def propose(
     # Targets that are no longer configured get no row.
     spoken = [outcome for outcome in spoken if outcome.target_id in catalog.targets]
     counts = Counter(outcome.target_id for outcome in spoken)
-    # Silence about a target that nobody speaks of may only mean that nobody listens.
+    # Too few verdicts on a target may only mean that none are collected.
     spoken_of = {target_id for target_id, count in counts.items() if count >= MIN_LABELS}
     since_us = min((outcome.at_us for outcome in spoken), default=0)
     silent = await silent_answers(engine, known.artifact, since_us=since_us, team_id=team_id) if spoken_of else []

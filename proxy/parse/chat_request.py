@@ -76,7 +76,7 @@ CHAT_FIELDS = ("messages", "stream")
 _NULL = b"null"
 _UNSAID = frozenset({_NULL, b"false"})
 
-# What a prompt costs beside its text, in tokens: OpenAI's chat framing (4 a message, 3 to prime the
+# Tokens of a prompt beside its text: OpenAI's chat framing (4 a message, 3 to prime the
 # answer), and a 1024-pixel image at high detail (765), both from OpenAI's published counting rules.
 MESSAGE_TOKENS = 4
 PRIMING_TOKENS = 3
@@ -86,7 +86,7 @@ MOST_IMAGE_TOKENS = 50_000
 # Vendors explain tools to the model in words of their own; Anthropic's are the longest with some 350 to 800 tokens.
 _MOST_TOOL_FRAMING_TOKENS = 1_000
 _UNBOUNDED_TOKENS = 1_000_000_000
-# What a file or a recording comes to depends on what is in it. A page of text as PDF is about 20 encoded characters
+# The tokens of a file or a recording depend on its content. A page of text as PDF is about 20 encoded characters
 # a token, speech far more; counting the dearer one keeps the reservation on the safe side.
 CHARS_PER_MEDIA_TOKEN = 20
 
@@ -614,7 +614,7 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
     maximum is taken. For a file or unknown content only the target's context is a bound.
     """
     if request.as_written is not None:
-        # What a provider's tools find is part of the prompt, too.
+        # Results of a provider's tools are part of the prompt, too.
         return _UNBOUNDED_TOKENS
     for message in request.messages:
         if isinstance(message.content, list) and any(part.type not in _MEASURABLE_PARTS for part in message.content):
@@ -647,7 +647,7 @@ def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
         if message.role == "user":
             first = message.content if isinstance(message.content, str) else _text(message)
             break
-    # Who shares a cache key begins alike more often than by chance, but one key may serve many conversations.
+    # Requests with the same cache key share a beginning more often than by chance, but one key may serve many conversations.
     return hash((request.cache_key, prompt.system, first))
 
 

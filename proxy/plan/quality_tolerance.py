@@ -260,7 +260,7 @@ class Tolerances:
         self._classifier = classifier
         self._measured = classifier if isinstance(classifier, MeasuredClassifier) else None
         self._sample = None if self._measured is None else self._measured.sample()
-        # What planning will be told of any prompt tells which targets have outlooks, and how long their answers are.
+        # The outlooks of any prompt show the targets that have one, and the lengths of their answers.
         probe = classifier.classify(_PROBE)
         self._lengths = {
             name: outlook.output_tokens / max(1, probe.expected_output_tokens)

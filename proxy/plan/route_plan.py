@@ -317,7 +317,7 @@ def plan(
         if obstacle.obstacle == "output":
             shorter.append(target)
     if not eligible and shorter:
-        # A limit is no demand: where nobody writes as much, the answer ends where the target's does.
+        # A limit is no demand: where a target writes less, the answer ends at the target's own limit.
         eligible = shorter
         rejected = [each for each in rejected if each.obstacle != "output"]
     if not eligible:
@@ -335,7 +335,7 @@ def plan(
     return RoutePlan(
         candidates=tuple(candidates),
         rejected=tuple(rejected),
-        # A caller that names a model has decided what is good enough.
+        # A caller that names a model has decided about quality.
         cheapest_commercial=None if first.price is None or is_own(first, policy.pooled) else first,
     )
 
@@ -584,7 +584,7 @@ def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUna
         f"No eligible target can be called right now ({reasons}).", retry_after_s=again_s or _AGAIN_S
     )
     if known and len(known) == len(absences) and all(each.owner == "operator" for each in known):
-        # As the first caller was told: nothing is well before somebody mends it, and clients would wait in vain.
+        # As for the first caller: an operator must act first, and clients would wait in vain.
         error.should_retry = False
     if any(each.owner == "pace" for each in known):
         error.fault = Fault(429, "requests", "upstream_rate_limited")
@@ -787,7 +787,7 @@ def _auto(
         if others and others[0].judged is TRUSTED:
             capable.append(others.pop(0))
     else:
-        # Of what nothing is known, nobody can say that it is the weaker one.
+        # Unknown targets cannot be ordered by strength, so none of them is a fallback of another.
         all_unknown = others[0].judged.standing == others[-1].judged.standing == "unknown"
         capable, others = (others, []) if all_unknown else ([others[0]], others[1:])
         capable[0].reason = _reason_without_any(capable[0], policy)
@@ -835,7 +835,7 @@ def _by_trust(others: list[_Option], capable: list[_Option], facts: Facts, polic
         known = [_price_of(option) for option in (*capable, *others) if option.judged.standing != "unknown"]
         if trust_baseline(known, _price_of(baseline)):
             baseline.judged = TRUSTED
-    # Prices tell of strength, what is paid anyway does not.
+    # Only prices of paid targets hint at strength; the cost of our own GPUs does not.
     return sorted(
         others,
         key=lambda each: (
@@ -1015,7 +1015,7 @@ def _option(
     predicted = predicted if outlook is None else outlook.output_tokens
     output, expected = _expected(target, facts, facts.input_tokens, predicted, sticky)
     if facts.unit:
-        # Billed by what was asked for: it costs what it may cost.
+        # Billed by the requested units: the expected cost is the maximum.
         expected = likely_most_nanousd(target, facts)
     judged = TRUSTED if outlook is None else Judged("good-enough", outlook.adequate)
     return _Option(target, outlook, output, expected, None, judged, reason)
@@ -1081,7 +1081,7 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     price = _price(target, facts)
     if price is None:
         return None
-    # What is longer than the context is refused there.
+    # The target refuses prompts longer than its context.
     tokens = facts.most_input_tokens
     if facts.longest_tokens is None:
         tokens = min(tokens, max(target.max_context_tokens, facts.input_tokens))
@@ -1146,7 +1146,7 @@ def costliest_nanousd(facts: Facts, policy: Policy, catalog: Catalog) -> int | N
         pool, kind = _named_targets(facts, policy, catalog)
     except ModelNotFound:
         return 0
-    # Whoever could serve it if only somebody were there.
+    # Targets that are merely unavailable count: they may be back when the request is sent.
     told = ((target, _obstacle(target, facts, {}, policy.unpriced, kind)) for target in pool)
     able = [target for target, obstacle in told if obstacle is None or obstacle.obstacle == "unavailable"]
     bounds = [likely_most_nanousd(target, facts) for target in able]

@@ -71,7 +71,7 @@ def facts_of(
     willing = NO_CURVE if config.tolerances is None else config.tolerances.of(floor, allowed, caller.team_id)
     # The bytes that came, whichever way.
     size = len(parsed.body) + (0 if request.upload is None else request.upload.size)
-    # Who names a model gets it, and a spent budget is not spent further.
+    # A caller that names a model gets it, and a spent budget is not spent further.
     loop = NO_LOOP if downgraded or request.model != AUTO else read_loop(request.messages, policy.loops)
     # In steps of few names: a call of more than fifteen is built from a dict, which takes five times as long.
     facts = Facts(
@@ -142,7 +142,7 @@ def hold_of(
 ) -> Hold | None:
     """Return the limits for holding the answer to be judged before it is given; None where no weak one is escalated."""
     request = parsed.request
-    # What another dialect says is not judged.
+    # Answers in another dialect are not judged.
     if request.as_written is not None or not may_escalate(
         route,
         alias=facts.alias,
@@ -193,7 +193,7 @@ def pair_of(
         routed.facts,
         prediction,
         config.catalog,
-        # Lines of batches that nobody opted in for are neither to cost more nor to keep less.
+        # Lines of batches without an opt-in must neither cost more nor keep less.
         unasked=not opted_in,
         share=share,
         wait_s=wait_s,
@@ -247,10 +247,10 @@ class Router:
         fleet = self._breakers.fleet(config.catalog.targets, scope)
         absences = NO_ABSENCES
         if not all(fleet.values()):
-            # A pool that nobody is in any more has no other way to learn that somebody wants it.
+            # An empty pool has no other way to learn of demand.
             self._tell_absent(facts, config, fleet)
             absences = self._absences(config, fleet, scope)
-        # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
+        # A spent budget is spared the booked amount, the average price, so the room does not matter.
         chooses = prediction is not None and not downgraded
         rooms = (
             self._rooms(request_id, caller, parsed, prediction, fleet, config)
@@ -275,7 +275,7 @@ class Router:
             error.retry_after_s = self._starts_in_s(facts, config, fleet) or error.retry_after_s
             raise
         arm: Arm = ""
-        # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
+        # A request that named a model takes no part in the experiment, nor does one that a spent budget sends elsewhere.
         if config.holdout_share > 0 and prediction is not None and not downgraded:
             arm, route = drawn_arm(request_id, config, route, facts, prediction, fleet)
         if route.candidates[0].reason == "spill-over":

@@ -315,7 +315,7 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
     reply = context.reply
     attempt, media_type = answer.attempt, answer.events[0].media_type
     tally = _tally(*attempt.preview())
-    # What is counted from the start is known from the start.
+    # A cost by counted units is known before the answer.
     money = money_lines(tally) if tally.usage.source == "counted" else b""
     reply.begin_pieces(media_type, lines + money)
     batch: list[Event] | None = answer.events

@@ -22,7 +22,7 @@ class Settlement:
     def settle(self, context: RequestContext, now: float, shadow: ShadowSampler | None) -> None:
         """Settle the limits, remember the conversation's target, and hand on the report. Never raises."""
         if context.admission is not None:
-            # Before anything else: what is not given back here never is.
+            # First of all: limits that are not given back here never are.
             used_tokens = 0
             for attempt in context.attempts:
                 if attempt.settled is not None:
@@ -30,7 +30,7 @@ class Settlement:
             context.admission.settle(used_tokens)
         if self._latency is not None:
             observe_latency(self._latency, context.attempts)
-        # What failed on its way may not be cached where it came from; and nothing is gained by staying for vectors.
+        # A failed answer may not be cached at its target, and for vectors nothing is gained by staying there.
         if context.routed is not None and not error_code_of(context) and is_replaceable(context.routed.request):
             self._remember(context, context.routed)
         self._reports.add(context, now, shadow)

@@ -507,7 +507,7 @@ class Idempotency:
         with contextlib.suppress(TimeoutError):
             # For both together: a database that takes nothing from the one takes nothing from the other.
             async with asyncio.timeout(self._close_s):
-                # What ends may begin something: a claim that nobody waits for any more is freed.
+                # An ending task may start another: an abandoned claim is freed.
                 while self._tasks:
                     await asyncio.wait(self._tasks)
                 await _log_failure(self.renew())

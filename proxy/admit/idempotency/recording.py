@@ -113,7 +113,7 @@ async def _give(reply: Reply, found: Replay) -> None:
     headers = [(name, value) for name, value in found.headers if name != _TYPE]
     headers += [(REPLAYED_HEADER, b"true"), (ORIGINAL_HEADER, found.request_id.encode())]
     if found.status >= _FIRST_ERROR and _SHOULD_RETRY not in names:
-        # Whoever sends this key again gets this very error again.
+        # A repeat of this key gets this very error again.
         headers.append((_SHOULD_RETRY, b"false"))
     if not names.get(_TYPE, b"").startswith(_EVENTS):
         await reply.whole(found.status, found.body, headers)

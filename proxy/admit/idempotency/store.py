@@ -90,7 +90,7 @@ class IdempotencyStore:
                 return found
             if await self._take_over(connection, wanted, found, lease_us, keep_us):
                 return "claimed" if found.is_over else "taken over"
-            # Somebody else was faster; who that is shows at the next look.
+            # Another process was faster; the next look shows it.
             return await self._find(connection, wanted) or "nothing"
 
     async def finish(self, wanted: KeyClaim, *, status: int, headers: str, body: bytes) -> bool:
@@ -108,7 +108,7 @@ class IdempotencyStore:
 
     async def renew(self, boot_id: str, lease_us: int) -> set[str]:
         """Extend all claims of a process, and return the request ids that it holds keys for."""
-        # What nobody asks for any more when it expires need not be held for ever either.
+        # An expired key need not be held any longer.
         mine = and_(
             col(IdempotentRequest.boot_id) == boot_id,
             col(IdempotentRequest.status) == IN_FLIGHT,
@@ -144,7 +144,7 @@ class IdempotencyStore:
         )
         some = select(*places).where(expired).order_by(col(IdempotentRequest.expires_us)).limit(limit)
         async with self._engine.begin() as connection:
-            # What another process is purging is left to it.
+            # Rows that another process is purging are left to it.
             found = (await connection.execute(some.with_for_update(skip_locked=True))).all()
             if not found:
                 return 0

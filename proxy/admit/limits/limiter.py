@@ -217,7 +217,7 @@ class BucketLimiter:
         counted.
         """
         if not unwanted.admitted or self._shared is None or self._link is None or self._link.holder != holder:
-            # With the holder, what it held in flight is gone.
+            # The holder is gone, and with it its counts in flight.
             return
         self._shared.settle(draw, tokens, holder)
 

@@ -263,7 +263,7 @@ class Capacity:
         requests = share.config.requests_in_flight
         if requests is not None and share.limit < whole:
             requests = max(1, requests * share.limit // whole)
-        # Nobody else has anything in flight when all is ours. Without Redis nobody could say so.
+        # No other process has anything in flight when the whole capacity is ours. Without Redis that is not known.
         alone = not self._by_demand or share.limit >= min(whole, share.whole)
         return FreeCapacity(share.limit, requests, alone=alone, usual=self._equal(share.config))
 

@@ -323,7 +323,7 @@ class FairQueue:
                 break
             self._unlink(victim)
             if victim.number == newcomer.number:
-                # What is below it would not make enough room. Each was the newest of its line, so backwards restores it.
+                # The entries below it would not make enough room. Each was the newest of its line, so backwards restores it.
                 for entry in reversed(gone):
                     assert entry.flow is not None  # noqa: S101  # It waited.
                     self._put(entry, entry.flow)
@@ -457,7 +457,7 @@ class FairQueue:
             aged = self._ahead(work, now, batch=False)
             first = (team.flows[0] for team in self._teams.values())
             ahead.rivals.extend(CompetingTeam(flow.tokens, flow.per_s(now), math.inf) for flow in first)
-        # What is larger than the room runs alone, so it waits for all of it to end and no more.
+        # An item larger than the room runs alone, so it waits for all running work to end and no more.
         short = self.in_flight_tokens + min(work.tokens - limit, 0)
         if room.requests is not None and self.in_flight:
             short = max(short, (self.in_flight + 1 - room.requests) * self.in_flight_tokens / self.in_flight)

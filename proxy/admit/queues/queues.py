@@ -168,7 +168,7 @@ class Queue:
                 why = "full"
             else:
                 self._refuse(entry, "shed")
-        # Whoever left may have been the one that the others waited behind.
+        # The others may have waited behind the one that left.
         self._start_next(now)
         self._set_timer(now)
         if why is not None:
@@ -201,7 +201,7 @@ class Queue:
         self._advance(now)
         self.fair.remove(place)
         self.fair.finish(place, 0)
-        # It may have been the one that the others waited behind.
+        # The others may have waited behind it.
         self._start_next(now)
 
     def tick(self) -> None:

@@ -152,7 +152,7 @@ class BackgroundRunner:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        # Its place is free for whoever waits.
+        # Its place is free for the next one.
         self._wake.set()
 
     async def _make(self, begun: Begun) -> None:
@@ -277,7 +277,7 @@ class BackgroundRunner:
                 # It would fail for ever; its lease ends, and it is begun anew.
                 raise
             except (*_DATABASE_FAILS, ResponsesUnavailable) as error:
-                # It is waited for: somebody paid for the answer.
+                # The database is waited for: the answer was paid for.
                 _log.warning("background responses: an end waits for the database: %s", type(error).__name__)
                 await asyncio.sleep(_WRITE_S * 4)
             except Refused as error:

@@ -171,7 +171,7 @@ class StoredResponses:
             raise _not_found(name)
         await self._sealing.ready()
         try:
-            # What was kept under a larger bound is still read.
+            # Records that were kept under a larger bound are still read.
             record = self._sealing.open(team_id, name, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
         except CannotOpen as error:
             _log.error("a kept response cannot be opened: %s", error)

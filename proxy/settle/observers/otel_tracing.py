@@ -88,7 +88,7 @@ class OtelTracing(Tracing):
         context = Context()
         if traceparent is not None:
             context = self._propagator.extract({"traceparent": traceparent}, context)
-        # Nobody knows yet what is asked for; its end names it.
+        # The model is not known yet; the span's end names it.
         span = self._tracer.start_span("chat", context=context, kind=SpanKind.SERVER)
         return _OtelTrace(self._tracer, self._propagator, span, self._deployment_of)
 
@@ -97,7 +97,7 @@ class OtelTracing(Tracing):
         closing = asyncio.ensure_future(asyncio.to_thread(self._provider.shutdown))
         _, unfinished = await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
         if unfinished:
-            # What is still queued is given up, so that the thread ends with the process.
+            # Queued spans are given up, so that the thread ends with the process.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 

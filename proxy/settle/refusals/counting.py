@@ -111,7 +111,7 @@ class Refusals:
                 outcome.status,
             )
         )
-        # What reached a model is in the ledger, and who is nobody's has no page.
+        # A request that reached a model is in the ledger, and one without a team has no page to be shown on.
         if outcome.team_id and not outcome.attempts and count <= SHOWN:
             self._shown.append((self._mark, self._as_request(outcome, reason)))
 

@@ -83,7 +83,7 @@ class RefusalStore:
         over = (_table.c.span == "minute", _table.c.start_us < now_us - _MINUTES_FOR_US)
         names = [_table.c[name] for name in ("start_us", *_WHO, "refusals")]
         async with self._engine.begin() as connection:
-            # Only who deletes a minute adds it, so two control planes do not add it twice.
+            # Only the process that deletes a minute adds it, so two control planes do not add it twice.
             taken = (await connection.execute(delete(_table).where(*over).returning(*names))).all()
             hours: dict[tuple[Any, ...], int] = {}
             for start_us, *who, refusals in taken:

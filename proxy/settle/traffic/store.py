@@ -89,7 +89,7 @@ class TrafficStore:
         until_us -= until_us % QUARTER_US
         over = (_table.c.span == "minute", _table.c.start_us < until_us)
         async with self._engine.begin() as connection:
-            # Only who deletes a minute adds it, so two control planes do not add it twice.
+            # Only the process that deletes a minute adds it, so two control planes do not add it twice.
             taken = (await connection.execute(delete(_table).where(*over).returning(*_READ))).all()
             if taken:
                 quarters = intervals(taken, QUARTER_US)

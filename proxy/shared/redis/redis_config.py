@@ -19,7 +19,7 @@ _OPTIONS: Final = frozenset(
 _NOT_AN_ADDRESS: Final = (
     "must be an address such as redis://HOST:6379/0, rediss://USER:PASSWORD@HOST:6379/0 (TLS) or unix:///PATH"
 )
-# What is left of the time-out for Redis at least, once a call was sent.
+# The least share of the time-out that is left for Redis's reply, once a call was sent.
 _REPLY_SHARE: Final = 0.75
 
 

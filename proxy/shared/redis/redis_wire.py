@@ -29,7 +29,7 @@ _log: Final = logging.getLogger(__name__)
 # Redis runs a script in some ten microseconds, so this much is answered within a few milliseconds.
 _MOST_SENT: Final = 256
 _MOST_CALLS: Final = 8_192
-# What is told may pile up for longer: with it, what callers have taken is given back.
+# Messages without a reply may pile up for longer: they give back the tokens that callers have taken.
 _MOST_WAITING: Final = 65_536
 _CHECK_EVERY_S: Final = 0.01
 _SILENCE_S: Final = 10.0

@@ -39,7 +39,7 @@ def chat_messages(system: Any, messages: Any, *, marked: bool, foreign: dict[str
     for index, message in enumerate(objects(messages, "messages")):
         # Most messages are a text, and are chat's as they are.
         if len(message) == _PLAIN and type(message.get("content")) is str and message.get("role") in _SPEAKERS:
-            # Who is sent the marked form may write into it.
+            # Users of the marked form may write into it, so it is a copy.
             found.append({**message} if marked else message)
         else:
             found += _message(message, f"messages.{index}", marked=marked, foreign=foreign)

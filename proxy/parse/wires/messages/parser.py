@@ -139,7 +139,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
     is_common = fields.keys() <= _COMMON
     run = {} if is_common else _run_by_anthropic(fields)
     if run:
-        # What Anthropic alone can read is weighed as if it were not there.
+        # Blocks that Anthropic alone can read are left out for the classifier.
         fields = without_tools(fields)
     messages = chat_messages(fields.get("system"), fields.get("messages"), marked=False, foreign=run)
     chat: dict[str, Any] = {

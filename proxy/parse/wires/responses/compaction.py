@@ -49,7 +49,7 @@ def read_compaction(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
     items = items_of(fields.get("input") or [])
     if not items:
         raise wrong("input", "there, or `previous_response_id`: nothing is to be compacted")
-    # What a provider's own tools wrote only that provider can read; what was said of it stands in the messages.
+    # Only the provider can read its own tools' items; the messages have what was said about them.
     talk = chat_messages(fields.get("instructions"), items, signed=False, foreign={})
     asked = "\n".join([_ASKED, _LINE, *_told(talk), _LINE])
     chat = {

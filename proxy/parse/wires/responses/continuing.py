@@ -55,7 +55,7 @@ def names_in(body: bytes) -> tuple[str, ...]:
         if _decode_going(body).names_nothing():
             return ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # What is wrong with it is told by whoever reads it field by field.
+        # The reading field by field raises the right error for an invalid body.
         pass
     fields = object_of(body)
     conversation = conversation_of(fields)

@@ -45,7 +45,7 @@ def given_items(value: Any, number: str) -> list[Item]:
     items = objects(value, "items")
     if len(items) > MOST_ADDED:
         raise BadRequest(f"At most {MOST_ADDED} items can be added at a time.", param="items")
-    # What no model could be given is refused now, not in the middle of the conversation.
+    # An item that no model could be given is refused now, not in the middle of the conversation.
     chat_messages(None, items, signed=False)
     ids = [item["id"] for item in items if item.get("id") is not None]
     if not all(isinstance(each, str) for each in ids) or len(set(ids)) != len(ids):

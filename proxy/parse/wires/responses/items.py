@@ -79,7 +79,7 @@ def chat_messages(
     for index, item in enumerate(items):
         # Most items are a text of the user's, and are chat's as they are.
         if len(item) == _PLAIN and type(item.get("content")) is str and item.get("role") in _AS_IT_IS:
-            # Who is sent the signed form may write into it.
+            # Users of the signed form may write into it, so it is a copy.
             talk.messages.append({**item} if signed else item)
         elif foreign is None or not _is_foreign(item, f"input.{index}", foreign):
             talk.add(item, f"input.{index}")

@@ -150,7 +150,7 @@ def _understood(
     run = tools_run_by_providers(tools) if tools else {}
     instructions = fields.get("instructions")
     messages = chat_messages(instructions, items, signed=False, foreign=run)
-    # What a provider alone can read is weighed as if it were not there.
+    # Items that a provider alone can read are left out for the classifier.
     choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     chat: dict[str, Any] = {
         "model": text(fields.get("model"), "model"),
