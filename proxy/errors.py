@@ -42,7 +42,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """A request refused by the gateway. `message` is shown to the caller and says what to do."""
+    """A request refused by the gateway. `message` is shown to the caller and names the remedy."""
 
     fault: Fault | None = None
     """The fault of a kind that is defined outside of this module and so is not in TABLE."""

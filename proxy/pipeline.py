@@ -346,7 +346,8 @@ class RequestPipeline:
         parsed: ParsedRequest,
         exchange: Exchange,
     ) -> None:
-        """Keep a request that is answered later; reply with what is queued, or with its events as long as they are read.
+        """Keep a request that is answered later; reply with the queued response, or with its events as long as they
+        are read.
 
         Raises BackgroundFull, BadRequest, Overloaded or ResponsesUnavailable.
         """
@@ -419,5 +420,5 @@ class RequestPipeline:
         return committed
 
     def settle(self, context: RequestContext) -> None:
-        """Give back what the request took, and report it. Never raises."""
+        """Give back the request's limits, and report it. Never raises."""
         self._settlement.settle(context, self._clock(), self.shadow)

@@ -90,8 +90,8 @@ class PipelineOffers:
             return Offers(costs=costs)
 
     async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
-        """Return the answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
-        batch. Raises a Refused or an UpstreamError where none can be made of it.
+        """Return the answer of a line from the provider's result, with the entry that closes its reservation, at the
+        price of a batch. Raises a Refused or an UpstreamError where no answer can be made of it.
         """
         context, exchange, routed = await self._planned(asked)
         candidate, deployment = _as_reserved(routed, reserve)

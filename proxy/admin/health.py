@@ -27,7 +27,9 @@ class Journals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Readiness for traffic, the checks behind it, what waits in the journal, and the classifier in use."""
+    """The readiness for traffic, the checks behind it, the waiting entries of the journals, and the classifier in
+    use.
+    """
 
     status: str
     checks: dict[str, bool]

@@ -71,7 +71,7 @@ class AdmissionControl:
         return True
 
     async def take(self, caller: Caller, parsed: ParsedRequest) -> Admission:
-        """Take the request's estimated tokens from its rate limits; settling refunds what was not used.
+        """Take the request's estimated tokens from its rate limits; settling refunds unused ones.
 
         Raises RateLimited.
         """

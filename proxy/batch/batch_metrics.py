@@ -10,7 +10,7 @@ from proxy.batch.scheduler import Slack
 
 
 class BatchMetrics(BatchObserver, ProviderBatchObserver):
-    """Counters of lines and batches, and gauges of what is in progress. No label names a team or a batch."""
+    """Counters of lines and batches, and gauges of the batches in progress. No label names a team or a batch."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lines = Counter(

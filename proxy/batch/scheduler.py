@@ -133,10 +133,9 @@ def shares(standings: Sequence[Standing], found: Mapping[str, Slack], at_once: i
 
 
 class Turns:
-    """Turns at own engines: a line is begun for each that has read the prompts of all requests that it has.
-
-    An engine does not interrupt the reading of a prompt for somebody who comes meanwhile. So lines are not begun together, nor while
-    somebody waits for a first token: whoever comes then waits for the prompt of one line at most.
+    """Turns at own engines: a line is begun for each engine that has read the prompts of all its requests. An engine
+    does not interrupt the reading of a prompt for a later request. So lines are not begun together, nor while a
+    caller waits for a first token: a later caller then waits for the prompt of one line at most.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -447,7 +447,7 @@ class Attempt:
         return self._counted
 
     def _reserve_entry(self) -> Entry:
-        """Return the entry that books what the attempt is likely to cost at most."""
+        """Return the entry that books the likely maximum of the attempt's cost."""
         routed, candidate, tracker = self.routed, self.candidate, self.load_tracker
         target, caller = candidate.target, routed.caller
         entry = replace(

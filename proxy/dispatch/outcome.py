@@ -50,7 +50,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     """The HTTP status that the upstream refused it with, where it did."""
     detail: str = ""
-    """The upstream's own words on its failure: one line, bounded, without keys and without what they repeat of the
+    """The upstream's own words on its failure: one line, bounded, without keys and without repeated words of the
     request.
     """
     pool: str = ""

@@ -34,7 +34,7 @@ from selfhosted.pools.fleet import ReadResult
 from selfhosted.pools.pool import Reader, ReadingAhead
 
 _TRIES: Final = 2
-"""Replicas that are asked to read one prompt. A prompt may be what makes them fail."""
+"""Replicas that are asked to read one prompt. The prompt may be the cause of their failure."""
 _MOST_WAITING_S: Final = 5.0
 """Seconds that the pieces of one prompt wait in all for requests without a first token."""
 _LONGEST_PIECE_S: Final = 10.0

@@ -41,11 +41,11 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = 30.0
     """Seconds for which a body is waited for."""
     slow_reader_s: float = 30.0
-    """Seconds for which a caller may take nothing of what is written to it."""
+    """Seconds for which a caller may take none of the bytes written to it."""
     linger_s: float = 1.0
-    """Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it, and
-    the reset may overtake the answer. Also those for which a connection stays whose caller was not told to leave, because
-    its reply had begun: closing just as the next request is sent would lose that request.
+    """Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it,
+    and the reset may overtake the answer. Also the seconds for which a connection stays open whose caller was not
+    told to leave, as its reply had begun: closing it just as the next request is sent would lose that request.
     """
     max_connections: int = 20_000
     max_ahead_bytes: int = 64 * 1024

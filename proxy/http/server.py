@@ -27,8 +27,8 @@ _log: Final = logging.getLogger("weighbridge.http")
 BACKLOG: Final = 8192
 TICK_S: Final = 1.0
 _TELL_S: Final = 0.5
-"""Seconds for which a stopping server still accepts: balancers and kept connections are told, as a closed socket tells
-nothing. Connections that come meanwhile get as long again to send a request.
+"""Seconds for which a stopping server still accepts, and tells balancers and kept connections to leave: a closed
+socket tells them nothing. Connections that come meanwhile get as long again to send a request.
 """
 _MOVE_S: Final = 2.0
 """Seconds for which a replaced server keeps idle connections; each next reply tells them to leave."""

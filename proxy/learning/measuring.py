@@ -398,7 +398,7 @@ def request_for(question: Question, max_tokens: int) -> ChatRequest:
 
 
 def _cost_of(attempt: Attempt, bound: int) -> int:
-    """Return the cost of an attempt; one that could not be priced after all may have cost what it was allowed to."""
+    """Return the cost of an attempt; one that could not be priced after all may have cost its maximum."""
     if attempt.settled is None:
         return bound
     return bound if attempt.settled.cost_nanousd is None else attempt.settled.cost_nanousd

@@ -1,4 +1,4 @@
-"""Request parsing: bytes and headers become a ChatRequest, or a BadRequest that says what to change. No I/O."""
+"""Request parsing: bytes and headers become a ChatRequest, or a BadRequest that names the remedy. No I/O."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

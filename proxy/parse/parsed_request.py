@@ -77,10 +77,10 @@ def parsed_request(
     tags: TagBounds,
     upload: Upload | None = None,
 ) -> ParsedRequest:
-    """Return the request that a wire understood, with what its headers say and its caller may.
+    """Return the request that a wire understood, with the values of its headers and its caller's rights.
 
-    `aliases` are the names that stand for a choice among chat models; `started_at` is on the monotonic clock.
-    Raises BadRequest, or WrongTeam when the request names another team than the key's.
+    `aliases` are the names that stand for a choice among chat models; `started_at` is on the monotonic clock. Raises
+    BadRequest, or WrongTeam when the request names another team than the key's.
     """
     request = understood.request
     if upload is not None:

@@ -100,8 +100,8 @@ def pair_for(
     wait_s: float = math.inf,
 ) -> Pair | None:
     """Return the pair that is worth more than the plan's choice; None without one. All must have a measured or
-    published chance for the prompt: a declared capability is no chance. `unasked` is True where nobody opted in,
-    `share` is the factor of the chance of agreement.
+    published chance for the prompt: a declared capability is no chance. `unasked` is True without an opt-in, `share`
+    is the factor of the chance of agreement.
     """
     planned = route.candidates[0]
     if planned.reason in _CHOSEN_OTHERWISE or facts.loop.steps:

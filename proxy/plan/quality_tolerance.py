@@ -351,8 +351,8 @@ class Tolerances:
         present: Present | None = None,
     ) -> Preview:
         """Compute the effect of each floor. `current` is the team's floor, `own` its own requests where known, `up`
-        the replicas by pool that take requests, where somebody watches them, `present` the policy that holds today
-        where another one is previewed.
+        the replicas by pool that take requests, where they are watched, `present` the policy that holds today where
+        another one is previewed.
         """
         floor = self._policy.quality_floor if current is None else current
         sample = own if own is not None else self._sample

@@ -184,7 +184,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
     willing_nanousd: float = NO_LIMIT_NANOUSD
-    """The willingness to pay: what one more adequate answer may cost, in nano-dollars."""
+    """The willingness to pay for one more adequate answer, in nano-dollars."""
     willing_with_room_nanousd: float | None = None
     """The same while our own GPUs have room, and so come first; None when it does not differ."""
     most_lost: float = 1.0

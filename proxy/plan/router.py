@@ -237,8 +237,8 @@ class Router:
     ) -> RoutedRequest:
         """Plan a request.
 
-        `now` is on the monotonic clock and `in_flight` the number of the process's requests. `downgraded` and `bounded` are
-        what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream.
+        `now` is on the monotonic clock and `in_flight` the number of the process's requests. `downgraded` and `bounded`
+        come from the budgets; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream.
         Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
         """
         request = parsed.request
@@ -309,8 +309,8 @@ class Router:
     def _with_pair(
         self, routed: RoutedRequest, parsed: ParsedRequest, config: PipelineConfig, now: float
     ) -> RoutedRequest:
-        """Return the request with the two cheap targets that are asked first, where that is wanted, pays, and can be
-        told.
+        """Return the request with the two cheap targets that are asked first, where that is wanted, pays, and the
+        answers can be compared.
         """
         if routed.downgraded or routed.prediction is None:
             return routed
@@ -328,7 +328,7 @@ class Router:
         config: PipelineConfig,
     ) -> tuple[Target, tuple[Deployment, ...]] | None:
         """Return the target that the request would go to now, and its deployments that may be called; None where
-        there is none. Nobody is told, and nothing is remembered.
+        there is none. Without side effects.
         """
         config = with_names(config, parsed.request.model)
         facts = facts_of(parsed, caller, config, downgraded=False)

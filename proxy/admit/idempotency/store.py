@@ -23,7 +23,7 @@ IN_FLIGHT: Final = 0
 NOT_KEPT: Final = "null"
 """The stored `headers` of an answer that was too large to keep."""
 _MOST_OWN: Final = 50_000
-"""A bound on the rows read by a renewal, above what a process serves at once."""
+"""A bound on the rows read by a renewal, above the number of requests that a process serves at once."""
 
 
 class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ Alarm = Callable[[float, Callable[[], None]], Handle]
 
 
 ShutFor = Callable[[QueueConfig], float | None]
-"""Seconds until the targets behind a queue take anything at all, as far as can be told; None while they do."""
+"""Seconds until the targets behind a queue take any request, as far as known; None while they do."""
 
 
 class QueueObserver:

@@ -1,4 +1,4 @@
-"""The `queues` section of the configuration: how much work of our own targets may be in flight, and who waits how long."""
+"""The `queues` section of the configuration: the most work of our own targets in flight, and the longest waits."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Self

@@ -22,7 +22,7 @@ _ROOM_FOR_NAMES: Final = MOST_KEPT - 500
 _KEPT_US: Final = 15 * MINUTE_US
 """Time for which a count that was read is kept, for a control plane that begins anew."""
 SHOWN: Final = 20
-"""The refused requests of one minute, team, key, model and reason that are told one by one; the others are counted."""
+"""The refused requests of one minute, team, key, model and reason that are kept one by one; the others are counted."""
 MOST_SHOWN: Final = 1_000
 """Refused requests that a process keeps until they are read."""
 _FIRST: Final = 400
@@ -40,7 +40,7 @@ class Refused(msgspec.Struct, frozen=True):
     team_id: str
     key_id: str
     model: str
-    """A configured name as the caller sent it; never one that nobody configured."""
+    """A configured name as the caller sent it; empty for any other name."""
     reason: str
     """The code that the caller read."""
     status: int
@@ -135,7 +135,7 @@ class Refusals:
         self._count(Refused(self._minute_us(), "", "", "", "", OVERLOADED, _UNAVAILABLE))
 
     def changed_after(self, mark: int, boot_id: str) -> RefusalsTold:
-        """Return the counts that changed since `mark` was told, and drop old ones that were read by then."""
+        """Return the counts that changed since `mark`, and drop old ones that were read by then."""
         old_us = self._now_us() - _KEPT_US
         for gone in [key for key, found in self._counts.items() if found.mark <= mark and key.minute_us < old_us]:
             del self._counts[gone]

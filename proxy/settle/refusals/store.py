@@ -39,7 +39,7 @@ class RefusalSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalStore:
-    """The only writer and reader of `refusal_count`; `requests` are those told one by one."""
+    """The only writer and reader of `refusal_count`; `requests` are those kept one by one."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -82,7 +82,7 @@ class Traffic:
             self._changed().waiting = waiting
 
     def changed_after(self, mark: int, boot_id: str) -> TrafficTold:
-        """Return the minutes that changed since `mark` was told, and drop old ones that were read by then."""
+        """Return the minutes that changed since `mark`, and drop old ones that were read by then."""
         old_us = self._now_us() - _KEPT_US
         for gone in [at_us for at_us, each in self._minutes.items() if each.mark <= mark and at_us < old_us]:
             del self._minutes[gone]

@@ -1,4 +1,4 @@
-"""The table of traffic: by minute as processes told it, and by quarter of an hour once that is over."""
+"""The table of traffic: by minute as processes reported it, and by quarter of an hour once that is over."""
 
 from typing import ClassVar
 

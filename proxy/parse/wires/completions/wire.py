@@ -182,7 +182,7 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's completion object, whole or one event's, with the gateway's own fields. What is unset is not written."""
+    """OpenAI's completion object, whole or one event's, with the gateway's own fields. Unset fields are not written."""
 
     model_used: str
     weighbridge: Bill | msgspec.UnsetType = msgspec.UNSET
