@@ -354,7 +354,7 @@ class RequestPipeline:
         later = parsed.later
         assert later is not None  # noqa: S101  # The one caller looked.
         kept = later.queued(context.request_id, wall_us() // 1_000_000)
-        await background.put_off(caller, kept, exchange.headers, parsed.body, streams=later.streams)
+        await background.enqueue(caller, kept, exchange.headers, parsed.body, streams=later.streams)
         if not later.streams:
             await context.reply.whole(200, kept.told)
             return

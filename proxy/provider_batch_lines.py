@@ -46,12 +46,12 @@ class PipelineOffers:
 
     def __init__(
         self,
-        line: RequestPipeline,
+        pipeline: RequestPipeline,
         wire_of: Callable[[str], Wire],
         clock: Callable[[], float],
         now_us: Callable[[], int],
     ) -> None:
-        self._line = line
+        self._pipeline = pipeline
         self._wire_of = wire_of
         self._clock = clock
         self._now_us = now_us
@@ -107,12 +107,12 @@ class PipelineOffers:
         return answered(context, exchange), _marked(books.entries[-1])
 
     async def _planned(self, asked: Asked) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
-        line, caller = self._line, asked.caller
+        pipeline, caller = self._pipeline, asked.caller
         exchange = exchange_of(asked)
-        context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, line.config)
+        context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, pipeline.config)
         context.caller = caller
-        parsed = await line.parse(context, caller, read_headers(exchange.headers), exchange)
-        routed = line.plan(context, caller, parsed, downgraded=False)
+        parsed = await pipeline.parse(context, caller, read_headers(exchange.headers), exchange)
+        routed = pipeline.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 
     def _with_batch_api(self, target: Target, routed: RoutedRequest) -> Deployment | None:

@@ -44,8 +44,8 @@ _FAILED: Final = b"event: response.failed\n"
 class ResponsesSocket:
     """The route that answers handshakes and serves their sockets."""
 
-    def __init__(self, line: RequestPipeline, clock: Callable[[], float] = time.monotonic) -> None:
-        self._line = line
+    def __init__(self, pipeline: RequestPipeline, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pipeline = pipeline
         self._clock = clock
 
     async def serve(self, exchange: Exchange) -> None:
@@ -54,12 +54,12 @@ class ResponsesSocket:
             raise MethodNotAllowed("POST, or GET as a WebSocket")
         if exchange.length != 0:
             raise BadRequest("A request for a WebSocket has no body.")
-        if self._line.draining:
+        if self._pipeline.draining:
             raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
-        caller = await self._line.authenticate(read_headers(exchange.headers))
+        caller = await self._pipeline.authenticate(read_headers(exchange.headers))
         if caller.role == "finance":
             raise ReadsOnly
-        session = _Session(self._line, exchange)
+        session = _Session(self._pipeline, exchange)
         ends_at = self._clock() + _LONGEST_S
         while (message := await session.socket.message(lambda: ends_at - self._clock())) is not None:
             await session.answer(message)
@@ -69,28 +69,28 @@ class ResponsesSocket:
 class _Session:
     """The session of one socket."""
 
-    def __init__(self, line: RequestPipeline, exchange: Exchange) -> None:
-        self._line = line
+    def __init__(self, pipeline: RequestPipeline, exchange: Exchange) -> None:
+        self._pipeline = pipeline
         self._exchange = exchange
         self._turn: _Turn | None = None
         self._memory = _Memory(exchange)
         self._headers = [header for header in exchange.headers if header[0] not in _NOT_OF_TURNS]
-        self.socket = WebSocket(exchange, line.config.max_body_bytes, self._lost)
+        self.socket = WebSocket(exchange, pipeline.config.max_body_bytes, self._lost)
 
     async def answer(self, message: str) -> None:
         """Answer one message, to its end."""
         try:
             data = message.encode()
-            fields = await self._line.read(data, lambda: _asked(data))
+            fields = await self._pipeline.read(data, lambda: _asked(data))
             generates = fields.pop("generate", True) is not False
-            body = await self._line.read(data, lambda: encoded({**fields, "stream": True}))
+            body = await self._pipeline.read(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
             self._refuse(error_reply(error))
             return
         turn = self._turn = _Turn(body, self._headers, self._exchange, self.socket)
         wire = RESPONSES if generates else _warming(self._memory)
         try:
-            await self._line.serve(wire, turn, self._memory)
+            await self._pipeline.serve(wire, turn, self._memory)
         finally:
             self._turn = None
             turn.release()

@@ -38,23 +38,23 @@ WIRES: Final = (
 )
 
 
-def hot_routes(line: RequestPipeline) -> Routes:
+def model_routes(pipeline: RequestPipeline) -> Routes:
     """Return each wire's POST, and the socket of responses."""
     routes: dict[str, dict[str, Route]] = {
-        path: {"POST": partial(line.serve, wire)} for wire in WIRES for path in (wire.path, *wire.other_paths)
+        path: {"POST": partial(pipeline.serve, wire)} for wire in WIRES for path in (wire.path, *wire.other_paths)
     }
-    routes[RESPONSES.path]["GET"] = ResponsesSocket(line).serve
+    routes[RESPONSES.path]["GET"] = ResponsesSocket(pipeline).serve
     return routes
 
 
-def elsewhere(line: RequestPipeline, otherwise: Route) -> Route:
+def fallback_route(pipeline: RequestPipeline, otherwise: Route) -> Route:
     """Return the route of all other paths: Azure's, which have the model in them, go to the pipeline, and the rest to
     `otherwise`.
     """
 
     async def answer(exchange: Exchange) -> None:
         wire = wire_at(exchange.path, _BY_PATH) if exchange.method == "POST" else None
-        await (otherwise(exchange) if wire is None else line.serve(wire, exchange))
+        await (otherwise(exchange) if wire is None else pipeline.serve(wire, exchange))
 
     return answer
 

@@ -220,7 +220,7 @@ class ControlPlane:
                 live.responses,
                 live.background,
                 accounts=accounts,
-                line=live.line,
+                pipeline=live.line,
                 section=lambda: live.config.responses,
                 is_draining=lambda: self._is_draining,
                 stack=stack,

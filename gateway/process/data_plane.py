@@ -123,7 +123,7 @@ class DataPlane:
             self._answer(link)
             self._is_open = True
             yield Health(
-                line=live.line,
+                pipeline=live.line,
                 journal=opened.ledger.state,
                 backlog=Backlog(config.cost.journal_dir).waiting,
                 control_plane=lambda: link.is_up,

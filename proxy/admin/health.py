@@ -45,7 +45,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of a worker's readiness."""
 
-    line: RequestPipeline
+    pipeline: RequestPipeline
     journal: Callable[[], JournalState]
     backlog: Callable[[], Awaitable[list[Waiting]]]
     """The entries that wait in the journals of this host."""
@@ -64,7 +64,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         """
         journals = _sum(await self.backlog(), self.now_us())
         checks = {
-            "accepting": not self.line.draining,
+            "accepting": not self.pipeline.draining,
             "ledger": self.journal().accepting,
             "journals": journals.oldest_s < _JOURNAL_OLD_S,
             "database": await self.database(),

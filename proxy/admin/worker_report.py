@@ -55,22 +55,22 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(
-    ledger: Ledger, line: RequestPipeline, gate: Gate, breakers: Breakers, scored_by_rule: int
+    ledger: Ledger, pipeline: RequestPipeline, gate: Gate, breakers: Breakers, scored_by_rule: int
 ) -> WorkerReport:
     """Return the report of this process."""
     return WorkerReport(
         boot_id=ledger.boot_id,
         journal=ledger.state(),
         settle_failures=ledger.settle_failures,
-        draining=line.draining,
-        in_flight=line.in_flight,
-        max_in_flight=line.config.max_in_flight,
+        draining=pipeline.draining,
+        in_flight=pipeline.in_flight,
+        max_in_flight=pipeline.config.max_in_flight,
         is_refusing=gate.guard.guarding,
         limits_mode=gate.limiter.mode,
         live=gate.sharers(),
         redis=None if gate.link is None else redis_state(gate.link),
         breakers=breakers.telling(),
-        queues=_queues(line, gate),
+        queues=_queues(pipeline, gate),
         scored_by_rule=scored_by_rule,
     )
 
@@ -80,9 +80,9 @@ def redis_state(link: RedisLink) -> RedisState:
     return RedisState(place=link.place, healthy=link.healthy, live=link.live, problem=link.problem)
 
 
-def _queues(line: RequestPipeline, gate: Gate) -> tuple[QueueReport, ...]:
+def _queues(pipeline: RequestPipeline, gate: Gate) -> tuple[QueueReport, ...]:
     targets: dict[str, list[str]] = {name: [] for name in gate.queues.names}
-    for target in line.config.catalog.targets:
+    for target in pipeline.config.catalog.targets:
         queue = gate.queues.queue_of(target)
         if queue is not None:
             targets[queue].append(target)

@@ -45,7 +45,7 @@ class LoadTracker(Protocol):
         """Mark the prompt as computed, and cached, on the replica."""
         ...
 
-    def put_off(self) -> None:
+    def postponed(self) -> None:
         """Note that the replica is asked later: until then its silence tells nothing about it."""
         ...
 

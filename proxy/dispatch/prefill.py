@@ -81,7 +81,7 @@ async def prefill(
     if attempt.routed.facts.tier == "batch" and _comes_in_pieces(call.request):
         chunks = replicas.ahead(target, tracker)
         if chunks is not None:
-            tracker.put_off()
+            tracker.postponed()
             try:
                 with chunks:
                     await _read_chunks(upstream, chunks, attempt, call)
@@ -151,7 +151,7 @@ async def _read_apart(
     reader = replicas.reader(target, tracker, tried)
     if reader is None:
         return _NOTHING
-    tracker.put_off()
+    tracker.postponed()
     try:
         while reader is not None and len(tried) < _TRIES:
             tried.add(reader.name)

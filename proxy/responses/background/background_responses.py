@@ -75,7 +75,7 @@ class BackgroundResponses:
         self.news: Callable[[], object] = lambda: None
         """Called when a response was queued here."""
 
-    async def put_off(
+    async def enqueue(
         self, caller: Caller, kept: Kept, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, streams: bool
     ) -> None:
         """Queue a request. Raises BackgroundFull, BadRequest or ResponsesUnavailable."""

@@ -18,7 +18,7 @@ from accounts.caller import Caller
 from cost.times import DAY_US
 from proxy.errors import Refused, ResponseNotFound, ResponsesUnavailable, error_reply
 from proxy.http.in_memory import InMemoryExchange
-from proxy.parse.wires.responses.wire import put_off
+from proxy.parse.wires.responses.wire import queued_response_wire
 from proxy.parse.wires.wire import Kept, Wire
 from proxy.responses.background.background_responses import BackgroundResponses
 from proxy.responses.background.events import count_of, response_in, terminal
@@ -52,7 +52,7 @@ class Callers(Protocol):
         ...
 
 
-class Line(Protocol):
+class Pipeline(Protocol):
     """The pipeline. It classifies, plans, sends, books and answers as for any request."""
 
     async def run(
@@ -95,7 +95,7 @@ class BackgroundRunner:
         background: BackgroundResponses,
         responses: StoredResponses,
         callers: Callers,
-        line: Line,
+        pipeline: Pipeline,
         section: Callable[[], ResponsesSection],
         now_us: Callable[[], int],
         jitter: Callable[[], float] = random.random,
@@ -104,7 +104,7 @@ class BackgroundRunner:
         self._store = background.store
         self._responses = responses
         self._callers = callers
-        self._line = line
+        self._pipeline = pipeline
         self._section = section
         self._now_us = now_us
         self._jitter = jitter
@@ -181,8 +181,8 @@ class BackgroundRunner:
         is_over = asyncio.Event()
         writing = asyncio.create_task(self._keep_writing(making, is_over))
         try:
-            wire = put_off(begun.response_id, begun.events)
-            code = await self._line.run(wire, making.exchange, caller, _request_id(begun), keep)
+            wire = queued_response_wire(begun.response_id, begun.events)
+            code = await self._pipeline.run(wire, making.exchange, caller, _request_id(begun), keep)
         except BaseException:
             writing.cancel()
             await asyncio.wait({writing})

@@ -53,6 +53,6 @@ INPUT_TOKENS: Final = Wire(
 )
 
 
-def put_off(response_id: str, events: int) -> Wire:
+def queued_response_wire(response_id: str, events: int) -> Wire:
     """Return the wire that answers one queued response: its body has all earlier turns."""
     return msgspec.structs.replace(RESPONSES, read=partial(read_again, response_id, events), continuing=None)
