@@ -185,7 +185,7 @@ class ProcessPipeline:
             counter=upstreams,
             reported_at_once=_REPORTED_AT_ONCE,
         )
-        stack.callback(self.line.reports.tell)
+        stack.callback(self.line.reports.flush)
         self._is_open = True
         self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)
         await self.tunings.refresh()
@@ -262,7 +262,7 @@ class ProcessPipeline:
 
     def write_down(self) -> None:
         """Bring what was counted to where other processes see it."""
-        self.line.reports.tell()
+        self.line.reports.flush()
         self._metrics.ledger.set_journal(self._ledger.state())
         self._metrics.requests.write()
 

@@ -20,7 +20,7 @@ from providers.token_counts import TokenCounter
 from proxy.admit.admission import AdmissionControl
 from proxy.admit.idempotency.recording import is_worth_keeping
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.context import RequestContext, new_context
 from proxy.dispatch.dispatcher import Committed, Dispatcher
 from proxy.dispatch.outcome import Observer
@@ -129,7 +129,7 @@ class RequestPipeline:
         context.memory = memory
         await self._run(context, exchange)
 
-    async def answer(self, wire: Wire, asked: Asked) -> Answered:
+    async def answer(self, wire: Wire, asked: LineRequest) -> LineReply:
         """Answer a request of this gateway's own for a known caller, such as a line of a batch."""
         if self._admission.sheds(batch=asked.tier == "batch"):
             return OVERLOADED

@@ -21,7 +21,7 @@ from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings, decode_event, path_of, upstream_body
 from proxy.batch.in_process import answered, exchange_of
-from proxy.batch.line_protocol import Answered, Asked, Offers, OptionName, ProviderBatchLine
+from proxy.batch.line_protocol import LineReply, LineRequest, Offers, OptionName, ProviderBatchLine
 from proxy.context import RequestContext, new_context
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Committed
@@ -58,7 +58,7 @@ class PipelineOffers:
         # Nothing is called here, so nothing is learnt of a deployment's health.
         self._breakers = Breakers(BreakerConfig(), clock)
 
-    async def offers(self, asked: Asked, *, flex: bool) -> Offers:
+    async def offers(self, asked: LineRequest, *, flex: bool) -> Offers:
         """Return the cost of one request by each way, as it would be planned now. Raises a Refused for a request that
         cannot be asked.
         """
@@ -89,7 +89,7 @@ class PipelineOffers:
             del costs["provider"]
             return Offers(costs=costs)
 
-    async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
+    async def answered(self, asked: LineRequest, reserve: Entry, body: bytes) -> tuple[LineReply, Entry]:
         """Return the answer of a line from the provider's result, with the entry that closes its reservation, at the
         price of a batch. Raises a Refused or an UpstreamError where no answer can be made of it.
         """
@@ -106,7 +106,7 @@ class PipelineOffers:
         await relay_answer(context, Committed(attempt, EndedStream(), [event]), None)
         return answered(context, exchange), _marked(books.entries[-1])
 
-    async def _planned(self, asked: Asked) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
+    async def _planned(self, asked: LineRequest) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
         pipeline, caller = self._pipeline, asked.caller
         exchange = exchange_of(asked)
         context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, pipeline.config)

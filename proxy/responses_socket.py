@@ -129,7 +129,7 @@ class _Turn(Exchange):
         super().__init__(post_of(body, headers, RESPONSES.path), _SocketWire(outer), HeldBytes(len(body)))
         self._socket = socket
         self.has_failed = False
-        self.came(body, whole=True)
+        self.add_body(body, whole=True)
         if not socket.is_open:
             self.lost("hung_up")
 

@@ -151,7 +151,7 @@ class DataPlane:
     def _counts(self, after: Mapping[str, tuple[int, int]]) -> CountsTold:
         boot_id = self.live.boot_id
         refusals, traffic = after.get(boot_id, (0, 0))
-        self.live.line.reports.tell()
+        self.live.line.reports.flush()
         self.live.traffic.look(self.live.gate.queues.waiting)
         return CountsTold(
             self.live.refusals.changed_after(refusals, boot_id), self.live.traffic.changed_after(traffic, boot_id)

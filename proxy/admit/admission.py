@@ -15,7 +15,7 @@ from proxy.http.exchange import Exchange
 from proxy.http.reply import Reply
 from proxy.http.request_id import REQUEST_ID_HEADER
 from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS, is_replaceable
-from proxy.parse.headers import says_batch
+from proxy.parse.headers import is_batch
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.parse.wires.wire import Wire
 
@@ -62,7 +62,7 @@ class AdmissionControl:
         """Refuse a request of an overloaded process, and return True; return False where it may go on."""
         guard = self._load_shedding
         # The tier is looked for only while some are refused.
-        if guard is None or not guard.guarding or guard.admits(batch=says_batch(exchange.headers)):
+        if guard is None or not guard.guarding or guard.admits(batch=is_batch(exchange.headers)):
             return False
         self._record_shed()
         guard.refuse(

@@ -13,7 +13,7 @@ from providers.target import Deployment, Tier
 from providers.wire import Priority
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a known caller. `body` is its JSON."""
 
     request_id: str
@@ -25,7 +25,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier = "batch"
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
+class LineReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply, and the cost of all attempts. Tokens are those of the answer that was given."""
 
     status: int
@@ -46,7 +46,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 class Answering(Protocol):
     """The pipeline, as the tier sees it. It classifies, plans, sends, books and answers as for any request."""
 
-    async def answer(self, asked: Asked) -> Answered:
+    async def answer(self, asked: LineRequest) -> LineReply:
         """Answer one request. Raises nothing but a cancellation."""
         ...
 
@@ -82,13 +82,13 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 class ProviderBatchLines(Protocol):
     """The pipeline, as the runner of provider batches sees it."""
 
-    async def offers(self, asked: Asked, *, flex: bool) -> Offers:
+    async def offers(self, asked: LineRequest, *, flex: bool) -> Offers:
         """Return the cost of one request by each option, as it would be planned now. Raises a Refused for a request
         that cannot be asked.
         """
         ...
 
-    async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
+    async def answered(self, asked: LineRequest, reserve: Entry, body: bytes) -> tuple[LineReply, Entry]:
         """Return the answer of a line from the provider's result, with the entry that closes its reservation, at the
         price of a batch. Raises a Refused or an UpstreamError where no answer can be made of it.
         """

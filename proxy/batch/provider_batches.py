@@ -42,7 +42,7 @@ from proxy.batch.estimate import (
     turnaround_s,
 )
 from proxy.batch.execution_options import ExecutionOption, cheapest_option
-from proxy.batch.line_protocol import Asked, ProviderBatchLine, ProviderBatchLines
+from proxy.batch.line_protocol import LineRequest, ProviderBatchLine, ProviderBatchLines
 from proxy.batch.lines import request_id, result_of
 from proxy.batch.observers import ProviderBatchObserver
 from proxy.batch.provider_batch_store import NOTHING_OUT, Out, ProviderBatchRecord, ProviderBatchStore
@@ -176,7 +176,7 @@ class ProviderBatchRunner:
         """Hand over and poll batches, for ever."""
         while True:
             try:
-                await self.tend()
+                await self.poll()
                 if not is_draining():
                     await self.hand_over()
             except _DATABASE_FAILS as error:
@@ -387,7 +387,7 @@ class ProviderBatchRunner:
 
     # Polling batches at providers.
 
-    async def tend(self) -> None:
+    async def poll(self) -> None:
         """Poll every batch that is due."""
         due_us = self._batches.now_us()
         while True:
@@ -397,7 +397,7 @@ class ProviderBatchRunner:
             deployment = self._deployments().get(handed.deployment_id)
             try:
                 if deployment is None:
-                    await self._wait_or_lose(handed)
+                    await self._wait_or_give_up(handed)
                 elif handed.state == "making":
                     await self._find(handed, deployment)
                 elif handed.state == "forgetting":
@@ -406,23 +406,23 @@ class ProviderBatchRunner:
                     await self._look(handed, deployment)
             except UpstreamError as error:
                 _log.warning("batch: %s says nothing of a batch: %s", handed.deployment_id, error.public)
-                await self._wait_or_lose(handed)
+                await self._wait_or_give_up(handed)
 
     async def _find(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
         """Find a batch at the provider whose making was not confirmed."""
         api = self._apis[deployment.batch_api or ""]
         found = await api.find(deployment, handed.handed_id, handed.created_us / 1_000_000, handed.lines)
         if not api.names_batches:
-            found = await self._ours_among(handed, deployment, api, found)
+            found = await self._matching_ids(handed, deployment, api, found)
         if found and found[0]:
             await self._store.made(handed.handed_id, found[0], 0)
         elif not found and self._age_s(handed) > _SETTLED_S:
             # It was never made: nothing was paid for, and its lines are as they were.
             await self._end(handed, "lost", failed=False)
         else:
-            await self._wait_or_lose(handed)
+            await self._wait_or_give_up(handed)
 
-    async def _ours_among(
+    async def _matching_ids(
         self, handed: ProviderBatchRecord, deployment: Deployment, api: BatchApi, found: Sequence[str]
     ) -> list[str]:
         """Return the ids that are of this batch. An empty name stands for one that still runs and may be."""
@@ -451,7 +451,7 @@ class ProviderBatchRunner:
             return
         if late_s > -CANCEL_S or batch.status != "in_progress":
             await api.cancel(deployment, handed.upstream_id)
-        await self._wait_or_lose(handed)
+        await self._wait_or_give_up(handed)
 
     async def _forget(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
         """Ask the provider to delete its part of a batch that has ended: prompts and answers belong to callers."""
@@ -469,7 +469,7 @@ class ProviderBatchRunner:
             found = None
         if found is not None and not found.outcome:
             await api.cancel(deployment, upstream_id)
-            await self._wait_or_lose(handed)
+            await self._wait_or_give_up(handed)
             return
         if found is not None:
             await api.forget(deployment, found)
@@ -489,7 +489,7 @@ class ProviderBatchRunner:
         later_us = int(age_s * _FORGET_LATER * 1_000_000)
         await self._store.look_later(handed.handed_id, max(self._next_look_us(), self._batches.now_us() + later_us))
 
-    async def _wait_or_lose(self, handed: ProviderBatchRecord) -> None:
+    async def _wait_or_give_up(self, handed: ProviderBatchRecord) -> None:
         """Look again later. Lines that are needed take other options meanwhile, and the calls of a lost batch are
         booked.
         """
@@ -577,9 +577,9 @@ class ProviderBatchRunner:
             return None, orphan_settlement(reserve)
         return result_of(line, reserve.request_id, answered), entry
 
-    async def _asked(self, batch: Batch, caller: Caller, line: ClaimedLine, named: str) -> Asked:
+    async def _asked(self, batch: Batch, caller: Caller, line: ClaimedLine, named: str) -> LineRequest:
         """Return the line as a request to the pipeline. Raises Refused."""
-        return Asked(
+        return LineRequest(
             request_id=named,
             caller=caller,
             endpoint=batch.endpoint,

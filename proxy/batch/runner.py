@@ -25,7 +25,7 @@ from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
 from proxy.batch.estimate import Speed, estimated
 from proxy.batch.execution_options import in_flex, takes_flex
 from proxy.batch.files import FileStore, Owner
-from proxy.batch.line_protocol import Answered, Answering, Asked
+from proxy.batch.line_protocol import Answering, LineReply, LineRequest
 from proxy.batch.lines import meaning_of, request_id, result_of, wait_s
 from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
@@ -105,7 +105,7 @@ class Money(Protocol):
         ...
 
 
-class _NotMine(Exception):
+class _LeaseLost(Exception):
     """Another process has taken the batch over."""
 
 
@@ -349,7 +349,7 @@ class BatchRunner:
             self._running.pop((line.batch_id, line.number), None)
             self._wake.set()
 
-    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> Answered:
+    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> LineReply:
         try:
             caller = await self._caller(batch.key_id)
             if caller is None:
@@ -359,8 +359,10 @@ class BatchRunner:
                 body = in_flex(body)
         except Refused as error:
             told = error_reply(error)
-            return Answered(status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s)
-        asked = Asked(
+            return LineReply(
+                status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s
+            )
+        asked = LineRequest(
             request_id=named,
             caller=caller,
             endpoint=batch.endpoint,
@@ -460,7 +462,7 @@ class BatchRunner:
                 await self._validate(batch)
             else:
                 await self._finalize(batch)
-        except _NotMine:
+        except _LeaseLost:
             _log.info("batch %s is another process's by now", batch.batch_id)
         except (StorageUnavailable, *_DATABASE_FAILS) as error:
             # Its lease ends, and the next process begins anew.
@@ -575,7 +577,7 @@ class BatchRunner:
 
     async def _hold(self, batch: Batch) -> None:
         if not await self._batches.hold(batch.batch_id, self._holder, self._lease_us):
-            raise _NotMine
+            raise _LeaseLost
 
     async def forget(self) -> None:
         """Delete rows that are not needed any more: answers that files have, old batches, and expired files."""

@@ -68,11 +68,11 @@ class Host(Protocol):
         """Return the header fields of every reply, as bytes with their line ends."""
         ...
 
-    def came(self, connection: "Connection") -> bool:
+    def register(self, connection: "Connection") -> bool:
         """Register a new connection. Return False when there are too many."""
         ...
 
-    def went(self, connection: "Connection") -> None: ...
+    def unregister(self, connection: "Connection") -> None: ...
 
     def half_closed(self, connection: "Connection") -> None:
         """Note that a connection's caller sends no more: it may be gone, or wait for its answer."""
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         self.peer = (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
         self.tls = transport.get_extra_info("sslcontext") is not None
-        if not self._host.came(self):
+        if not self._host.register(self):
             message = "This gateway has as many connections as it may. Try again shortly."
             self._refuse(Overloaded(message, retry_after_s=1.0))
             self.close()
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._await_until(self._first_due_at)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._host.went(self)
+        self._host.unregister(self)
         self._transport = None
         self._state = _OVER
         self._pending = b""
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         if self._state >= _SPOILT:
             return
         if self._upgraded is not None:
-            self._upgraded.came(data)
+            self._upgraded.data_received(data)
             return
         if self._pending:
             data, self._pending = self._pending + data, b""
@@ -354,7 +354,7 @@ class Connection(asyncio.Protocol):
         self._await_until(math.inf)
         self._resume()
         if ahead:
-            upgraded.came(ahead)
+            upgraded.data_received(ahead)
         if self._host.leaving:
             upgraded.leave()
 
@@ -443,7 +443,7 @@ class Connection(asyncio.Protocol):
         self._continues = False
         if whole:
             self._state = _FULL
-        if not exchange.came(piece, whole=whole):
+        if not exchange.add_body(piece, whole=whole):
             self._pause()
 
     def _next(self) -> None:

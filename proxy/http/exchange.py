@@ -41,7 +41,7 @@ class ProtocolUpgrade(Protocol):
     the connection's loss.
     """
 
-    def came(self, data: bytes) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
 
     def leave(self) -> None:
         """End as soon as nothing is under way: the server wants to stop."""
@@ -422,7 +422,7 @@ class Exchange:
 
     # The connection's side.
 
-    def came(self, data: bytes, *, whole: bool) -> bool:
+    def add_body(self, data: bytes, *, whole: bool) -> bool:
         """Add a piece of the body; `whole` with the last one. Return False when no more should be read until somebody
         asks for it.
         """

@@ -70,7 +70,7 @@ class InMemoryExchange(Exchange):
         self.reply_pieces: list[bytes] = []
         """The body of the reply as it was sent."""
         if body:
-            self.came(body, whole=True)
+            self.add_body(body, whole=True)
 
     @property
     def reply_headers(self) -> list[Header]:

@@ -221,7 +221,7 @@ class HttpServer:
     def _connection(self) -> Connection:
         return Connection(self, self._loop)
 
-    def came(self, connection: Connection) -> bool:
+    def register(self, connection: Connection) -> bool:
         """Register a new connection. Return False when there are too many."""
         self.accepted += 1
         if len(self.connections) >= self.limits.max_connections:
@@ -229,7 +229,7 @@ class HttpServer:
         self.connections.add(connection)
         return True
 
-    def went(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._half_closed.discard(connection)
 

@@ -87,7 +87,7 @@ class WebSocket:
 
     # The connection's side.
 
-    def came(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         """Read bytes from the caller."""
         self._has_heard = True
         if not self.is_open:

@@ -147,7 +147,7 @@ class _EmbeddingsBody(OwnFields, frozen=True, kw_only=True):
     input: _Input
 
 
-class Asked(OwnFields, frozen=True, kw_only=True):
+class ChatFields(OwnFields, frozen=True, kw_only=True):
     """The fields of a chat beside its messages that the gateway reads; all others pass through unparsed."""
 
     model: str
@@ -161,7 +161,7 @@ class Asked(OwnFields, frozen=True, kw_only=True):
     response_format: _ResponseFormat | None = None
 
 
-class _Body(Asked, frozen=True, kw_only=True):
+class _Body(ChatFields, frozen=True, kw_only=True):
     """The body of a chat request."""
 
     messages: list[Message]
@@ -175,7 +175,7 @@ _embeddings_decoder = msgspec.json.Decoder(_EmbeddingsBody)
 _messages_decoder = msgspec.json.Decoder(list[Message])
 _encode = msgspec.json.Encoder().encode
 _OWN_FIELDS: Final = frozenset(OWN_FIELDS)
-_TYPED: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Asked)) - {"tools", "functions"}
+_TYPED: Final = frozenset(field.encode_name for field in msgspec.structs.fields(ChatFields)) - {"tools", "functions"}
 """The fields that are parsed by themselves."""
 _ORDINARY: Final = (_TYPED | MINOR | DECISIVE | {"messages", "tools", "functions", "tool_choice", "stop"}) - _OWN_FIELDS
 """The fields of most bodies: none of these steers, and none is the gateway's own."""
@@ -216,7 +216,7 @@ def chat_request(chat: dict[str, Any], headers: RequestHeaders, *, times: int = 
     try:
         fields = {name: msgspec.Raw(_encode(value)) for name, value in chat.items() if name not in _OWN_FIELDS}
         small = {name: value for name, value in chat.items() if name in _TYPED}
-        asked = msgspec.convert(small, Asked)
+        asked = msgspec.convert(small, ChatFields)
         if all(map(_is_plain, messages)):
             read = [Message(message["role"], message["content"]) for message in messages]
         else:
@@ -235,7 +235,7 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
 
 def request_of(
     fields: dict[str, msgspec.Raw],
-    asked: Asked,
+    asked: ChatFields,
     messages: list[Message],
     headers: RequestHeaders,
     *,
@@ -432,7 +432,7 @@ def refuse_steering(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
+def _check_limits(body: ChatFields, messages: Sequence[Message]) -> None:
     if not body.model:
         raise BadRequest("`model` is empty; send `auto` or a name from GET /v1/models.", param="model")
     if not messages:

@@ -47,7 +47,7 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
     return RequestHeaders(**found)
 
 
-def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
+def is_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return True when the headers alone select the tier batch; the body may still do so."""
     return (b"x-tier", b"batch") in raw
 
@@ -63,7 +63,7 @@ def key_of(headers: RequestHeaders) -> str | None:
 _ESCALATIONS: Final[Mapping[str, Escalation]] = {"true": "all", "false": "off", "agreement": "agreement-all"}
 
 
-def wants_escalation(header: str) -> Escalation:
+def parse_escalation(header: str) -> Escalation:
     """Parse the request's choice of escalation. Raises BadRequest."""
     said = _ESCALATIONS.get(header.lower())
     if said is None:

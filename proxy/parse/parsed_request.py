@@ -13,7 +13,7 @@ from providers.upload import Upload
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, WrongTeam
 from proxy.parse.chat_request import AUTO, input_tokens, prompt_of
-from proxy.parse.headers import RequestHeaders, wants_escalation
+from proxy.parse.headers import RequestHeaders, parse_escalation
 from proxy.parse.wires.wire import Later, Understood
 from proxy.shared.deadline import Deadline, DeadlinesSection, client_timeout, deadline_of, own_timeout_s
 
@@ -113,7 +113,7 @@ def parsed_request(
         prompt=prompt,
         input_tokens=input_tokens(request, prompt),
         deadline=deadline,
-        wants_escalation=None if headers.escalate is None else wants_escalation(headers.escalate),
+        wants_escalation=None if headers.escalate is None else parse_escalation(headers.escalate),
         idempotency_key=headers.idempotency_key,
         later=understood.later,
         to_count=understood.to_count,

@@ -248,7 +248,7 @@ class Router:
         absences = NO_ABSENCES
         if not all(fleet.values()):
             # An empty pool has no other way to learn of demand.
-            self._tell_absent(facts, config, fleet)
+            self._record_absent(facts, config, fleet)
             absences = self._absences(config, fleet, scope)
         # A spent budget is spared the booked amount, the average price, so the room does not matter.
         chooses = prediction is not None and not downgraded
@@ -279,7 +279,7 @@ class Router:
         if config.holdout_share > 0 and prediction is not None and not downgraded:
             arm, route = drawn_arm(request_id, config, route, facts, prediction, fleet)
         if route.candidates[0].reason == "spill-over":
-            self._tell_overflow(route, facts)
+            self._record_overflow(route, facts)
         keep_bytes = 0
         if request.as_written is None:
             keep_bytes = kept_bytes(caller, prediction, in_flight, compared=compared)
@@ -381,7 +381,7 @@ class Router:
                     found[target_id] = room
         return Rooms(found, place_of(request_id), caller.settings.spill_over) if found else NO_ROOMS
 
-    def _tell_overflow(self, route: RoutePlan, facts: Facts) -> None:
+    def _record_overflow(self, route: RoutePlan, facts: Facts) -> None:
         """Report the tokens that go elsewhere for want of room to the autoscalers, as dispatch does for passed-over
         targets.
         """
@@ -402,7 +402,7 @@ class Router:
         found = [self._capacity.starts_in_s(target) for target in absent(facts, config.policy, config.catalog, fleet)]
         return min((each for each in found if each is not None), default=None)
 
-    def _tell_absent(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> None:
+    def _record_absent(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> None:
         tokens = facts.input_tokens + (facts.max_output_tokens or DEFAULT_OUTPUT_TOKENS)
         for target in absent(facts, config.policy, config.catalog, fleet):
             self._capacity.record_overflow(target, tokens)

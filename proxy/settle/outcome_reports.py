@@ -27,7 +27,7 @@ _LATE_SCHEMA_STEPS: Final = 500
 """The schema steps of judging after the reply, which runs on the event loop: a few milliseconds at most."""
 
 
-def went_well(attempt: Attempt) -> bool:
+def succeeded(attempt: Attempt) -> bool:
     """Return True when the attempt's whole answer reached its caller; a cut one says nothing about the target."""
     return attempt.settled is not None and attempt.settled.outcome.result == "ok"
 
@@ -38,7 +38,7 @@ def judge_late(context: RequestContext) -> None:
     if context.judged or attempt is None:
         return
     kept = attempt.kept
-    if kept and sum(map(len, kept)) <= KEPT_BYTES and went_well(attempt):
+    if kept and sum(map(len, kept)) <= KEPT_BYTES and succeeded(attempt):
         context.judged = True
         context.weakness = judge(
             attempt.routed.request,
@@ -227,15 +227,15 @@ class Reports:
         self._waiting.append((context, now, shadow))
         wanted = max(self._at_least, min(len(self._under_way), self._at_most))
         if len(self._waiting) >= wanted or not _may_wait(context):
-            self._tell_some(_AT_A_STRETCH_S)
+            self._report_some(_AT_A_STRETCH_S)
         elif not self._is_timed:
-            self._tell_later(_WAIT_S)
+            self._report_later(_WAIT_S)
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """Report all finished requests."""
-        self._tell_some(math.inf)
+        self._report_some(math.inf)
 
-    def _tell_some(self, most_s: float) -> None:
+    def _report_some(self, most_s: float) -> None:
         """Report some requests, for `most_s` seconds at most. Each step is done for all before the next, for the
         caches' sake.
         """
@@ -253,9 +253,9 @@ class Reports:
         for context, outcome, shadow in told:
             _hand_on(context, outcome, shadow)
         if self._waiting and not self._is_timed:
-            self._tell_later(_WAIT_S)
+            self._report_later(_WAIT_S)
 
-    def _tell_later(self, wait_s: float) -> None:
+    def _report_later(self, wait_s: float) -> None:
         self._is_timed = True
         asyncio.get_running_loop().call_later(wait_s, self._on_time)
 
@@ -267,14 +267,14 @@ class Reports:
         left_s = ended_at + _WAIT_S - context.reply.now
         if left_s > _SLACK_S:
             # Those that it was for have been told of by then.
-            self._tell_later(left_s)
+            self._report_later(left_s)
         else:
-            self._tell_some(_AT_A_STRETCH_S)
+            self._report_some(_AT_A_STRETCH_S)
 
 
 def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: ShadowSampler | None) -> None:
     caller, answering = context.caller, context.answering
-    if shadow is not None and caller is not None and answering is not None and went_well(answering):
+    if shadow is not None and caller is not None and answering is not None and succeeded(answering):
         shadow.offer(answering.routed.request, caller, outcome, answering.kept)
     if context.trace is not None:
         context.trace.finish(outcome, outcome.alias, outcome.stream)

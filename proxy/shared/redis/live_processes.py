@@ -53,7 +53,7 @@ class CountedProcesses(Protocol):
         ...
 
 
-class ToldProcesses(msgspec.Struct):
+class ReportedProcesses(msgspec.Struct):
     """The number of processes, as another part counts them and sets it here."""
 
     live: int = 1

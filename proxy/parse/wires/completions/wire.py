@@ -13,7 +13,7 @@ import msgspec
 from cost.usage import Usage
 from providers.wire import ChatRequest, Event, Message
 from proxy.errors import ErrorReply
-from proxy.parse.chat_request import AUTO, Asked, chat_request, refuse_steering, request_of
+from proxy.parse.chat_request import AUTO, ChatFields, chat_request, refuse_steering, request_of
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.completions_of_chat import Choice, Completion, Said, completion_of, to_json
 from proxy.parse.wires.openai_errors import as_told, error_event
@@ -54,7 +54,7 @@ class _Prompt(msgspec.Struct, frozen=True):
     count: int = 1
 
 
-class _Plain(Asked, frozen=True, kw_only=True):
+class _Plain(ChatFields, frozen=True, kw_only=True):
     """A body with one text as its prompt, and none but the usual fields."""
 
     prompt: str

@@ -7,7 +7,7 @@ import msgspec
 
 from providers.cache_marks import with_cache_marks
 from providers.wire import Message
-from proxy.parse.chat_request import Asked, PlainMessage, chat_request, request_of
+from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.messages.as_written import (
@@ -55,7 +55,7 @@ _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "h
 _MAX_SESSION_CHARS: Final = 256
 
 
-class _Plain(Asked, frozen=True, kw_only=True):
+class _Plain(ChatFields, frozen=True, kw_only=True):
     """A body with none but the usual fields."""
 
     messages: list[PlainMessage]

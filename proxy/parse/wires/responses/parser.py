@@ -7,7 +7,7 @@ import msgspec
 
 from providers.wire import Message
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import Asked, PlainMessage, chat_request, request_of
+from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.reading import (
@@ -61,7 +61,7 @@ _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-class _Plain(Asked, frozen=True, kw_only=True):
+class _Plain(ChatFields, frozen=True, kw_only=True):
     """A body with none but the usual fields."""
 
     input: str | list[PlainMessage]
