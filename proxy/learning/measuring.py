@@ -60,7 +60,7 @@ ANSWER_S: Final = 300.0
 _TOUCH_S: Final = 3.0
 _FAILURES_IN_A_ROW: Final = 5
 _CONTEXT_SHARE: Final = 2
-"""At most this part of a target's context is kept for the answer."""
+"""The divisor of a target's context that gives the most tokens kept for the answer."""
 _FILTERED: Final = "content_filter"
 
 

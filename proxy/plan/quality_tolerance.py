@@ -217,9 +217,9 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
     """A sample with the adequacy and cost of every target that could be chosen."""
 
     choices: Choices
-    """In the order of margins, with room."""
+    """The choices in the order of margins, with room."""
     by_average: Choices
-    """In the order of average prices; the same where no pool is compared by its margin."""
+    """The choices in the order of average prices; the same where no pool is compared by its margin."""
     columns: tuple[str, ...]
     reference: tuple[str, ...]
     reference_cost: float | None

@@ -58,13 +58,13 @@ READ_STEPS: Final = 256
 READ_CHARS: Final = 1_000_000
 """The most characters of calls and results of a turn that are looked at."""
 _KEPT_CHARS: Final = 4_096
-"""Of a longer text both ends and its length are compared."""
+"""The most characters of a text that are compared whole; of a longer one both ends and its length are."""
 _CALLS_BYTES: Final = 65_536
 _JSON_CHARS: Final = 16_384
 _ENDS_CHARS: Final = 512
 """The characters at each end of a text in which errors are looked for: its beginning, and its last line."""
 _TELLING_CHARS: Final = 80
-"""From this length on the same result of different calls tells something; shorter ones ("ok") are acknowledgements."""
+"""The length from which on the same result of different calls is evidence; shorter ones ("ok") are acknowledgements."""
 _WINDOW: Final = 12
 _FEW_CALLS: Final = 4
 _RESULT_ROLES: Final = frozenset({"tool", "function"})

@@ -31,7 +31,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: str
-    """Unique among all buckets, such as `team/team_a//tokens`; the scope's id and the model are escaped."""
+    """The bucket's unique name, such as `team/team_a//tokens`; the scope's id and the model are escaped."""
     scope: Scope
     kind: Kind
     rate: int

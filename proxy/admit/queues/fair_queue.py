@@ -273,7 +273,7 @@ class FairQueue:
         self.in_flight = 0
         self.in_flight_tokens = 0
         self.in_flight_batch = 0
-        """Of those in flight, requests of the tier `batch`."""
+        """Requests of the tier `batch` among those in flight."""
         self._lanes = (_Lane(batch=False), _Lane(batch=True))
         self._teams: OrderedDict[str, _Team] = OrderedDict()
         """Teams in the order in which they were last seen, latest last."""

@@ -73,7 +73,7 @@ class BackgroundResponses:
         self._max_followers = max_followers
         self._followers = 0
         self.news: Callable[[], object] = lambda: None
-        """Called when a response was queued here."""
+        """The callback for the moment when a response was queued here."""
 
     async def enqueue(
         self, caller: Caller, kept: Kept, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, streams: bool
