@@ -1,6 +1,6 @@
 """Detection of weak answers by rules alone: truncated, refused, malformed, or of low log-probability.
 
-Pure and bounded. What cannot be judged within the bounds (too large, too deep, a schema that asks for too
+Pure and bounded. An answer that cannot be judged within the bounds (too large, too deep, a schema that asks for too
 much work) counts as not weak: a wrong "weak" costs a second call, a wrong "fine" costs nothing new.
 
 - `truncated`: the target ran out of tokens and the caller had set no bound. Where the caller did set one,

@@ -3,9 +3,9 @@
     /openai/deployments/{model}/chat/completions?api-version=…   the wire of /v1/chat/completions, with this model
     /openai/v1/…, /openai/models, /openai/responses, …           the same without `/openai`
 
-What Azure does not have, the admin API above all, is not there under these addresses either.
+Routes that Azure does not have, the admin API above all, do not exist under these addresses either.
 
-Any `api-version` will do: what it fixes is Azure's to know, and this gateway's wires follow OpenAI's.
+Any `api-version` is accepted and ignored: this gateway's wires follow OpenAI's.
 """
 
 from collections.abc import Mapping
