@@ -85,7 +85,7 @@ class Wire(Protocol):
     def reply_ended(self) -> None: ...
 
     def switched(self, upgraded: ProtocolUpgrade) -> None:
-        """Hand the connection over: all bytes from now on, and its end, go to `taker`."""
+        """Hand the connection over: all bytes from now on, and its end, go to `upgraded`."""
         ...
 
     def pause(self) -> None:
