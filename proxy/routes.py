@@ -1,5 +1,7 @@
-"""The routes of the data plane: each wire's path, served by the pipeline itself. Every other path goes to the control
-plane.
+"""The routes of the data plane: each wire's path, served by the pipeline itself. Every other path goes to the control plane.
+
+`WIRES` is the one list of them. A `Wire` has its paths, its parser and the writer of its errors; the dialect that the parser gives writes
+the answer. Router, Azure's addresses, batches and the hints of unknown addresses go by this list.
 """
 
 from functools import partial
@@ -36,12 +38,13 @@ WIRES: Final = (
     TRANSCRIPTIONS,
     TRANSLATIONS,
 )
+WIRE_AT: Final = {path: wire for wire in WIRES for path in (wire.path, *wire.other_paths)}
 
 
 def model_routes(pipeline: RequestPipeline) -> Routes:
     """Return each wire's POST, and the socket of responses."""
     routes: dict[str, dict[str, Route]] = {
-        path: {"POST": partial(pipeline.serve, wire)} for wire in WIRES for path in (wire.path, *wire.other_paths)
+        path: {"POST": partial(pipeline.serve, wire)} for path, wire in WIRE_AT.items()
     }
     routes[RESPONSES.path]["GET"] = ResponsesSocket(pipeline).serve
     return routes
@@ -53,10 +56,10 @@ def fallback_route(pipeline: RequestPipeline, otherwise: Route) -> Route:
     """
 
     async def answer(exchange: Exchange) -> None:
-        wire = wire_at(exchange.path, _BY_PATH) if exchange.method == "POST" else None
+        wire = wire_at(exchange.path, _BY_OWN_PATH) if exchange.method == "POST" else None
         await (otherwise(exchange) if wire is None else pipeline.serve(wire, exchange))
 
     return answer
 
 
-_BY_PATH: Final = {wire.path: wire for wire in WIRES}
+_BY_OWN_PATH: Final = {wire.path: wire for wire in WIRES}

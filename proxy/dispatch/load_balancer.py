@@ -228,8 +228,8 @@ class QueueClient(Protocol):
         """Return the expected wait of work that would come now, and the longest; None without a queue."""
         ...
 
-    async def enter(self, target_id: str, work: QueueItem) -> QueuePermit:
-        """Wait for a permit. Raises NoRoom."""
+    async def enter(self, target_id: str, work: QueueItem, on_wait: Callable[[float], None]) -> QueuePermit:
+        """Wait for a permit; `on_wait` is called with the seconds, however the wait ended. Raises NoRoom."""
         ...
 
     def try_enter(self, target_id: str, work: QueueItem) -> QueuePermit:
@@ -254,10 +254,14 @@ class TargetRoom:
             self._replicas.record_overflow(target, tokens)
 
     async def take(
-        self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool
+        self,
+        candidate: Candidate,
+        routed: RoutedRequest,
+        start_by: float,
+        on_wait: Callable[[float], None] | None,
     ) -> QueuePermit | None:
-        """Take a place at the target, after a wait until `start_by` if `waits`; None where the target has no queue.
-        Raises NoRoom.
+        """Take a place at the target; None where the target has no queue. It is waited for until `start_by`, and `on_wait` is called
+        with the seconds waited; without `on_wait` nothing waits. Raises NoRoom.
         """
         target_id = candidate.target.target_id
         if self._queues is None or self._queues.queue_of(target_id) is None:
@@ -265,7 +269,9 @@ class TargetRoom:
                 self._check_engines(candidate.target)
             return None
         work = _work(candidate, routed, start_by)
-        return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
+        if on_wait is None:
+            return self._queues.try_enter(target_id, work)
+        return await self._queues.enter(target_id, work, on_wait)
 
     def wait_s(self, candidate: Candidate, routed: RoutedRequest) -> float | None:
         """Return the wait before the target; None where it has no room."""
