@@ -42,7 +42,8 @@ def within(connection: AsyncConnection) -> AsyncEngine:
 
 
 async def one_at_a_time(connection: AsyncConnection, *names: str) -> None:
-    """Lets the rest of this transaction pass only while no other one that asked for the same names is under way, in any process.
+    """Let the rest of this transaction pass only while no other one that asked for the same names is under way, in any
+    process.
 
     For what is counted before it is added to. It is the transaction's first statement; it may be asked for once in it.
     """
