@@ -29,7 +29,7 @@ _PARAMETERS: Final = {
     **described("Find prompts that no cache can keep", gives={200: "What was found, team by team"}, query=_PARAMETERS),
 )
 async def prefixes(request: Request, scope: FinanceReader) -> Response:
-    """Prompt prefixes of the last `days` UTC days, today included; by default a week.
+    """Return the prompt prefixes of the last `days` UTC days, today included; by default a week.
 
     A team's key sees its own; a finance or admin key all teams of its organisation. No prompt is kept or shown.
     """

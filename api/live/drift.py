@@ -64,7 +64,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counted(values: Iterable[float]) -> list[int]:
-    """Histogram over the tenths of [0, 1]."""
+    """Return the histogram over the tenths of [0, 1]."""
     counts = [0] * BINS
     for value in values:
         counts[min(BINS - 1, max(0, int(value * BINS)))] += 1

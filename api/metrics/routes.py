@@ -48,7 +48,7 @@ class MetricsReader(SecurityBase):
     **described("Read metrics", gives={200: "Prometheus text"}, files=("text/plain",)),
 )
 async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsReader())]) -> Response:
-    """Prometheus metrics of all workers together, with `telemetry.metrics_token`."""
+    """Return the Prometheus metrics of all workers together, with `telemetry.metrics_token`."""
     gateway = gateway_of(request)
     await gateway.write_down()
     # Many teams make many series: render off the event loop.

@@ -12,5 +12,5 @@ def patience(seconds: float) -> asyncio.Timeout:
 
 
 def be_more_patient(times: float) -> None:
-    """Multiplies the limits of every server that is started from this context, such as one on a machine known to be slow."""
+    """Multiply the limits of every server that is started from this context, such as one on a machine known to be slow."""
     _TIMES.set(times)

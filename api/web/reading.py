@@ -50,12 +50,12 @@ async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
 
 
 def known_usd(amount_nanousd: int | None) -> Decimal | None:
-    """Exact dollars; None stays None."""
+    """Return exact dollars; None stays None."""
     return None if amount_nanousd is None else usd(amount_nanousd)
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON with Decimals as exact numbers."""
+    """Return the JSON with Decimals as exact numbers."""
     return _encoder.encode(value)
 
 
