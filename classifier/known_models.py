@@ -132,7 +132,7 @@ def efforts_of(name: str) -> tuple[str, ...]:
 
 
 def nearest_names(name: str) -> tuple[str, ...]:
-    """Up to three canonical names like this one, the likest first."""
+    """Return up to three canonical names like this one, the likest first."""
     models = known_models()
     keys = {_key(each): model.name for model in models for each in (*model.aliases, model.name)}
     tail = _key(name[:_MAX_NAME].rsplit("/", 1)[-1])
@@ -142,7 +142,7 @@ def nearest_names(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def known_models() -> tuple[Listed, ...]:
-    """Every model of the list."""
+    """Return every model of the list."""
     return tuple(_list().models)
 
 

@@ -48,7 +48,7 @@ class AbilityTable:
         """Width that is added to either side of an interval."""
 
     def logits(self, loads: Floats) -> Floats:
-        """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
+        """Return the logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
         if not self.names:
             return np.zeros((*loads.shape[:-1], 0))
         # Of some dozen numbers the method takes less than half of the operator's time.
@@ -143,11 +143,13 @@ class OnnxClassifier:
         return frozenset(self.rows)
 
     def sample(self) -> Sample:
-        """Held-out prompts of the training data, as numbers."""
+        """Return the held-out prompts of the training data, as numbers."""
         return self._sample
 
     def adequacies(self, vectors: NDArray[np.float32], target_ids: Sequence[str]) -> Floats:
-        """(n, targets): probabilities that these targets' answers are adequate. Raises KeyError for an unknown target."""
+        """Return (n, targets): probabilities that these targets' answers are adequate. Raises KeyError for an unknown
+        target.
+        """
         # Asked in threads, too, while a reload or a tuning may put another table in its place.
         table = self._table
         rows = [table.rows[target_id] for target_id in target_ids]

@@ -128,7 +128,7 @@ def recalibrate(
     seed: int = 0,
     lengths: Mapping[str, float] = {},
 ) -> Proposal:
-    """Proposes a tuning. Raises TooFewLabels, where there are no own `lengths` either.
+    """Propose a tuning. Raises TooFewLabels, where there are no own `lengths` either.
 
     `lengths` are log ratios of own answers, by target; they need no verdicts.
 
@@ -287,7 +287,7 @@ class _Refit:
 
 
 def without_shifts(groups: Iterable[Group], refitted: Collection[str]) -> list[Group]:
-    """Old groups without the shifts of targets whose row has been refitted."""
+    """Return old groups without the shifts of targets whose row has been refitted."""
     left = [
         msgspec.structs.replace(
             group, shift={name: shift for name, shift in group.shift.items() if name not in refitted}

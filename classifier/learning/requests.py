@@ -71,7 +71,7 @@ async def newest_rows(engine: AsyncEngine, team_id: str, artifact: str, width: i
 
 
 def gathered(rows: list[NewestRow]) -> OwnRequests | None:
-    """Such rows as arrays; None when there are fewer than FEWEST."""
+    """Return such rows as arrays; None when there are fewer than FEWEST."""
     if len(rows) < FEWEST:
         return None
     vectors = np.frombuffer(b"".join(row[0] for row in rows), dtype=_HALF)

@@ -122,7 +122,7 @@ def result_of(
     classifier: Trained,
     yardstick: Yardstick,
 ) -> Result:
-    """Scores the answers, and fits the target's row where there are enough."""
+    """Score the answers, and fit the target's row where there are enough."""
     by_id = {question.question_id: question for question in calibration.questions}
     scored = [each for each in answers if each.outcome in SCORED and each.question_id in by_id]
     counts = {
