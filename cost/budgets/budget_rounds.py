@@ -62,7 +62,7 @@ class BudgetWatch:
             await asyncio.sleep(max(self._poll_s, 5 * (clock() - began)))
 
     async def report(self) -> None:
-        """Tells every budget's standing. Raises what the database raises."""
+        """Tell every budget's standing. Raises what the database raises."""
         await self._tell(await self._grants.standings(self._now_us()))
 
     async def forget_dead(self) -> None:

@@ -228,7 +228,7 @@ def _reconciliation_steps(facts: MonthFacts) -> Iterator[Step]:
 
 
 def _reconciliation_step(provider: str, used: Sequence[int], compared: Mapping[int, Outcome]) -> Step:
-    """Done when each day with bookings was compared, and agrees or had its difference posted."""
+    """Return the step; it is done when each day with bookings was compared, and agrees or had its difference posted."""
     step = Step(
         kind="reconciliation",
         of=provider or "unnamed",

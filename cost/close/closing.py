@@ -133,7 +133,7 @@ class MonthClosing:
         return found
 
     async def hold(self) -> None:
-        """Within a transaction: wait until nobody posts to an old month, and let nobody begin to until it ends."""
+        """Wait, within a transaction, until nobody posts to an old month, and let nobody begin to until it ends."""
         async with self._engine.connect() as connection:
             await hold_closings(connection, alone=True)
 

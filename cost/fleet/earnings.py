@@ -117,7 +117,7 @@ class EarningsReader:
         ]
 
     async def usd_per_busy_s(self, pool: PoolSection, start_us: int, end_us: int) -> float | None:
-        """Dollars that a second of a busy replica saves elsewhere; None where no request has the figure."""
+        """Return the dollars that a second of a busy replica saves elsewhere; None where no request has the figure."""
         found = (await self._work(pool, start_us, end_us)).values()
         busy, avoided = sum(hour.busy_us for hour in found), sum(hour.avoided_nanousd for hour in found)
         return avoided / busy / 1_000 if busy and avoided > 0 else None

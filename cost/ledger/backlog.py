@@ -25,7 +25,7 @@ class Backlog:
         self._found: list[Waiting] = []
 
     async def waiting(self) -> list[Waiting]:
-        """One for each journal, as of a moment ago."""
+        """Return one figure for each journal, as of a moment ago."""
         async with self._counting:
             began = self._clock()
             if began >= self._due_at:

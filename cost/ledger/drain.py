@@ -79,7 +79,7 @@ class SpareTime(Protocol):
         ...
 
     def rest(self) -> None:
-        """There is none for a while: somebody waits, who may come again."""
+        """Have no spare time for a while: somebody waits, who may come again."""
         ...
 
     async def compute(self, work: Callable[[], _Answer]) -> _Answer:
