@@ -28,7 +28,7 @@ class AlertRound:
         self._told: dict[str, str] = {}
 
     async def look(self) -> None:
-        """One round. An alert whose destination is gone from the configuration is left out, and logged."""
+        """Run one round. An alert whose destination is gone from the configuration is left out, and logged."""
         now_us = self._now_us()
         alerts = await all_alerts(self._engine)
         for alert in alerts:

@@ -142,7 +142,7 @@ def _comparison_rows(found: Claim, names: Mapping[ComparatorName, str]) -> list[
 
 
 def _parts(found: Claim) -> list[tuple[str, str, int]]:
-    """Cost by component as (label, note, nano-dollars), without empty components except requests."""
+    """Return the cost by component as (label, note, nano-dollars), without empty components except requests."""
     return [
         (label, note, found.parts[part])
         for part, (label, note) in _PARTS.items()
@@ -212,7 +212,7 @@ def _nanousd(amount: Decimal) -> int:
 
 
 def _chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
-    """Cost by day, in order of days however the table is sorted."""
+    """Return the cost by day, in order of days however the table is sorted."""
     ordered = sorted(rows, key=lambda row: int(row["day"]))
     return Chart(
         shape="line",

@@ -62,7 +62,7 @@ class MonthClose:
         return ClosingMonth(facts=facts, claim=claim, before=spent(lines), late=late, taken_over=taken_over)
 
     async def facts(self, scope: ReadScope, month: Month) -> MonthFacts:
-        """Facts for the list of steps alone."""
+        """Return facts for the list of steps alone."""
         return (await self._facts(scope, month))[0]
 
     async def _facts(self, scope: ReadScope, month: Month) -> tuple[MonthFacts, Claim]:

@@ -54,7 +54,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def weighed(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
-    """Classifies a chat request and plans it at each quality, by what is ready now and as if our own GPUs had room. Raises
+    """Classify a chat request and plan it at each quality, by what is ready now and as if our own GPUs had room. Raises
     BadRequest.
     """
     return await asyncio.to_thread(_weigh, gateway, caller, body)

@@ -134,7 +134,9 @@ async def read_refused(store: RefusedRequestStore, query: RefusedQuery | None) -
 
 
 def merged(page: RecentPage, refused: Sequence[RefusedRequest], rows: int) -> MergedPage:
-    """One page of both, newest first. What is older than the ledger was looked through is left for the next page."""
+    """Return one page of both, newest first. What is older than the ledger was looked through is left for the next
+    page.
+    """
     floor = page.next_place
     own: list[tuple[Place, Found]] = [((each.at_us, each.request_id), each) for each in refused]
     there = [each for each in own if floor is None or each[0] >= floor]

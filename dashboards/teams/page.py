@@ -148,7 +148,7 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
 
 @router.get("/dashboard/teams/{team_id}/latest")
 async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Complexity, speed and failures of the latest attempts, and prompt prefixes that defeat caches."""
+    """Show the complexity, speed and failures of the latest attempts, and prompt prefixes that defeat caches."""
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     async with reading(gateway, on=True):
         samples = await LatestReader(gateway.database).read(scope)
@@ -252,7 +252,7 @@ _TEAM_COLUMNS: Final = (
 
 
 async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tuple[str, str]]:
-    """Text and tone by team, for the most used of each team's own budgets."""
+    """Return text and tone by team, for the most used of each team's own budgets."""
     marks: dict[str, tuple[str, str]] = {}
     standings = [
         each
@@ -339,7 +339,7 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 
 async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixReport:
-    """Stability of the team's prompt prefixes on self-hosted pools, as GET /v1/fleet/prefixes reports it."""
+    """Return the stability of the team's prompt prefixes on self-hosted pools, as GET /v1/fleet/prefixes reports it."""
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - _PREFIX_DAYS * DAY_US
     habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
@@ -348,8 +348,8 @@ async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixRe
 
 
 def _difficulty_chart(found: Complexities) -> Chart:
-    """Histogram of complexity by target, with bins at their middles, and the threshold between the mainstay's prompts
-    and others'.
+    """Return the histogram of complexity by target, with bins at their middles, and the threshold between the
+    mainstay's prompts and others'.
     """
     marks = () if found.threshold is None else (Mark(found.threshold.at, f"{found.threshold.at:.2f}"),)
     shown, others = found.by_target[:_TARGETS_DRAWN], found.by_target[_TARGETS_DRAWN:]

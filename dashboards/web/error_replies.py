@@ -75,7 +75,7 @@ async def _invalid_reply(request: Request, error: Exception) -> Response:
 
 
 async def _http_reply(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods answer in the same shape as everything else."""
+    """Answer unknown paths and methods in the same shape as everything else."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
     path: str = request.scope["path"]
     code, hint = "method_not_allowed", ""
