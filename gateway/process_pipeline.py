@@ -305,7 +305,7 @@ class ProcessPipeline:
         return with_deployments(catalog, self._fleet.deployments())
 
     def fleet_changed(self) -> None:
-        """Replicas came, went, or are in another state. Many tell so at once."""
+        """Adopt a change of replicas, which came, went, or are in another state. Many changes come at once."""
         if self._is_open and not self._is_refreshing:
             self._is_refreshing = True
             asyncio.get_running_loop().call_soon(self._refresh_deployments)
@@ -325,7 +325,7 @@ class ProcessPipeline:
         return sized(self.config.queues, self._queues, self._fleet.tokens)
 
     def _resize(self) -> None:
-        """Queues that are as large as the pools behind them."""
+        """Return queues that are as large as the pools behind them."""
         queues = self._sized()
         if queues != self._queues:
             self._queues = queues
@@ -346,7 +346,7 @@ class ProcessPipeline:
         self.line.config = pipeline_config(self.config, self._catalog, self.classifier)
 
     def _repriced(self) -> None:
-        """Other prices came into effect: the rules are swapped whole, as a reload does."""
+        """Swap the rules whole, as a reload does, because other prices came into effect."""
         if self._is_open:
             self._catalog = repriced(self._catalog, self.prices.book, wall_us())
             self.line.config = pipeline_config(self.config, self._catalog, self.classifier)

@@ -79,7 +79,7 @@ class _Cursor(AsyncAdapt_aiosqlite_cursor):
         return self._done.lastrowid
 
     async def _async_soft_close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def close(self) -> None:
         self._rows.clear()

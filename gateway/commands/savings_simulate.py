@@ -231,7 +231,7 @@ def _print(told: dict[str, Any]) -> None:
 
 
 def _shown(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """All rows, or of many fixed fleets those around the best one."""
+    """Return all rows, or of many fixed fleets those around the best one."""
     best, rows = told["best_fixed"] or 1, told["bills"]
     fixed = [each for each in rows if each["fleet"].startswith("fixed ")]
     if len(fixed) <= _SHOWN_FIXED:

@@ -79,7 +79,7 @@ class Hub:
                 connection.tell(message)
 
     def forget(self, key: Hashable) -> None:
-        """Workers that come later are not told of this key any more."""
+        """Forget a key: workers that come later are not told of it."""
         self._newest.pop(key, None)
 
     def tell(self, boot_id: str, message: msgspec.Struct) -> bool:

@@ -327,7 +327,7 @@ class _HostPrompts:
         self.others: OtherHosts | None = None
 
     def follow(self, fleet: Fleet) -> None:
-        """From now on this process's own fleet hears of it, too."""
+        """Pass the news on to this process's own fleet, too, from now on."""
         self._fleet = fleet
         self._hub.handlers.when_told(PromptsSent, self._told)
 

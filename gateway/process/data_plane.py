@@ -71,7 +71,7 @@ class DataPlane:
         return Sender(caller.team_id, is_known=True)
 
     def begin_drain(self) -> None:
-        """Readiness turns false and new work is refused; what runs goes on."""
+        """Begin to drain: readiness turns false and new work is refused; running work goes on."""
         if self._is_open:
             self.live.line.draining = True
             self.others.end_streams()

@@ -258,7 +258,7 @@ class PoolSignals:
         return msgspec.structs.replace(read, elsewhere_usd=elsewhere, batch_work_per_s=self._batch())
 
     def _lost_tokens(self) -> int:
-        """Counter of demand that found no room: here, or for want of readers."""
+        """Return the counter of demand that found no room: here, or for want of readers."""
         reports = self._reports
         return (
             reports.unread_tokens(self._name) if self._part.does == "reads" else reports.turned_away_tokens(self._name)
