@@ -167,7 +167,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(question: Question) -> Plan:
-    """Plans the smallest division of the model that fits and meets the targets, and as many replicas as the load needs.
+    """Plan the smallest division of the model that fits and meets the targets, and as many replicas as the load needs.
     Raises PlanRefused.
     """
     precision = question.precision or ("fp8" if question.gpu.fp8_flops is not None else "bf16")
@@ -281,8 +281,9 @@ def _context(question: Question) -> int:
 
 
 def _divisions(question: Question) -> list[tuple[int, int]]:
-    """Degrees of tensor parallelism that stay within a node and divide the KV heads, so that no head is kept twice, each
-    with the stages that were asked for. Where GPUs talk over PCIe, stages are tried too: they exchange far less.
+    """Return the degrees of tensor parallelism that stay within a node and divide the KV heads, so that no head is kept
+    twice, each with the stages that were asked for. Where GPUs talk over PCIe, stages are tried too: they exchange far
+    less.
     """
     model, most = question.model, question.gpu.per_node
     fitting = [tp for tp in (1, 2, 4, 8) if tp <= most and not _indivisible(model, tp)] or [1]
@@ -296,7 +297,7 @@ def _divisions(question: Question) -> list[tuple[int, int]]:
 
 
 def _nodes(question: Question) -> list[tuple[int, int]]:
-    """Whole nodes as stages, for what no node holds."""
+    """Return whole nodes as stages, for what no node holds."""
     tp = max(tp for tp, _ in _divisions(question))
     return [(tp, stages) for stages in (2, 4) if tp == question.gpu.per_node]
 
@@ -328,7 +329,7 @@ def times_of(question: Question, tp: int, pp: int, precision: Precision, kv_prec
 
 
 def _margin(question: Question) -> float:
-    """Part by which steps are taken to be longer than the roofline says."""
+    """Return the part by which steps are taken to be longer than the roofline says."""
     if question.margin is not None:
         return question.margin
     if question.efficiency.hopeful or question.tokens_per_gpu is not None:
@@ -420,8 +421,8 @@ def _rates(
 
 
 def _weights(question: Question, times: StepTimes, chosen: Candidate) -> Weights:
-    """Replica-seconds per million tokens: prompt tokens bear what they add to a step, output tokens the rest of a full
-    replica's time.
+    """Return the replica-seconds per million tokens: prompt tokens bear what they add to a step, output tokens the rest
+    of a full replica's time.
 
     Where the rest is less than a fifth, both are scaled alike: measured throughput may be above what the roofline says.
     """
@@ -464,7 +465,7 @@ def _cost(question: Question, chosen: Candidate, replicas: int) -> Cost | None:
 def _reasons(
     question: Question, chosen: Candidate, precision: Precision, kv_precision: KvPrecision, max_context: int
 ) -> dict[str, str]:
-    """Explanations of each choice, for people."""
+    """Return the explanations of each choice, for people."""
     model, gpu = question.model, question.gpu
     limits = chosen.limits
     shape = (

@@ -59,9 +59,9 @@ def shared_fit(
     disk_bytes_per_s: float,
     reserve_bytes: int = RESERVE_BYTES,
 ) -> SharedFit:
-    """Sizes the models for `tp` GPUs that they share. `copy_bytes_per_s` is of one GPU to main memory and back; `reserve_bytes` stays in
-    each GPU of an engine that sleeps: its context, its communication buffers and captured graphs. Raises PlanRefused where one of them
-    does not fit.
+    """Size the models for `tp` GPUs that they share. `copy_bytes_per_s` is of one GPU to main memory and back;
+    `reserve_bytes` stays in each GPU of an engine that sleeps: its context, its communication buffers and captured
+    graphs. Raises PlanRefused where one of them does not fit.
     """
     if len({model.name for model in models}) < max(2, len(models)):
         raise PlanRefused("name at least two models, each once: one alone has its GPUs for itself")

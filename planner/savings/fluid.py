@@ -99,7 +99,7 @@ class Steps:
         self.step_output: list[int] = _summed(demand.output_tokens)[edges].tolist()
 
     def busiest(self) -> float:
-        """Replicas that the busiest minute keeps busy."""
+        """Return the replicas that the busiest minute keeps busy."""
         wide = max(1, round(_MINUTE_S / STEP_S))
         at = np.array(self.step_work)
         last = np.minimum(np.arange(self.count) + wide, self.count)
@@ -167,7 +167,7 @@ class FluidFleet:
             self._early = 0.0
 
     def _live(self, step: int, at_s: float) -> float:
-        """One step: arrivals, work, the bill, a decision. Returns the work that arrived."""
+        """Run one step: arrivals, work, the bill, a decision. Returns the work that arrived."""
         steps, outcome = self._steps, self.outcome
         requests = steps.edges[step + 1] - steps.edges[step]
         arrived = steps.step_work[step + 1] - steps.step_work[step]
