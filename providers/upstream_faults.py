@@ -238,8 +238,8 @@ _TOLD: Final[Mapping[str, tuple[type[UpstreamError], str]]] = {
 
 
 def original_of(error: UpstreamError, bodies: Iterable[bytes], secret: str | None) -> Original | None:
-    """Anthropic's own words for an error, out of the first of these bodies that has any. None where none has, or where it is
-    about our key or account.
+    """Return Anthropic's own words for an error, out of the first of these bodies that has any. None where none has, or
+    where it is about our key or account.
     """
     if error.owner == "operator":
         return None

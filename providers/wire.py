@@ -295,7 +295,7 @@ def completes_text(request: ChatRequest, deployment: Deployment) -> bool:
 
 
 def path_of(request: ChatRequest, deployment: Deployment) -> str:
-    """URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
+    """Return the URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
     if request.as_written is not None:
         return request.as_written.dialect
     if deployment.speaks_messages:

@@ -216,7 +216,7 @@ def chat_of_message(message: bytes, deployment: Deployment) -> bytes:
 
 
 def chat_usage(usage: WireUsage) -> dict[str, Any]:
-    """Chat's usage object: what was read from and written to a cache is within the prompt's tokens."""
+    """Return chat's usage object: tokens read from and written to a cache are within the prompt's tokens."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     told = {name: value for name in _USAGE_NAMES if (value := getattr(usage, name)) is not None}
     if type(prompt) is int and type(completion) is int:

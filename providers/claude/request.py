@@ -158,7 +158,7 @@ def _closest_effort(effort: Any, claude: Claude) -> str | None:
 
 
 def _budget(tokens: int, longest: Any) -> Fields | None:
-    """Thinking with so many tokens, within the longest answer; None where that leaves too few."""
+    """Return the setting for thinking with that many tokens, within the longest answer; None where that leaves too few."""
     if isinstance(longest, int) and tokens >= longest:
         tokens = longest - 1
     return {"type": "enabled", "budget_tokens": tokens} if tokens >= _LEAST_BUDGET else None
@@ -282,7 +282,7 @@ def _name(given: Any, names: dict[str, str]) -> str:
 
 
 def _rename_calls(messages: list[Fields], names: Mapping[str, str]) -> None:
-    """Earlier calls go by the names that the tools have now."""
+    """Rename earlier calls to the names that the tools have now."""
     if not names:
         return
     given = {name: taken for taken, name in names.items()}

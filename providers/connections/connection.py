@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
     def limit_silence(self, idle_s: float) -> None:
-        """From now on the reply may not be silent for longer."""
+        """Limit the silence of the reply to so many seconds from now on."""
         self._idle_s = idle_s
         self._last_read_at = now = self._loop.time()
         if now + idle_s < self._timer_at:
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
         return self._at_eof and not self._chunks
 
     def _change(self) -> asyncio.Future[None]:
-        """Is done when something has come, or ended."""
+        """Wait until something has come, or ended."""
         self._waiter = waiter = self._loop.create_future()
         return waiter
 

@@ -28,7 +28,7 @@ class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fields(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Header fields as bytes. Raises ValueError for one that would end its line."""
+    """Return header fields as bytes. Raises ValueError for one that would end its line."""
     text = ""
     for name, value in headers:
         if not value.isprintable() and _ENDS_A_LINE.search(value):
