@@ -45,9 +45,9 @@ def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
 
 
 def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable[[str], Load | None]) -> int:
-    """Tokens of requests that the replicas can carry now: of each full one what it has in use, of each other one its KV
-    capacity times `kv_high` times `overcommit`. `load_of` returns a replica's load; None where only its engine's word is
-    known.
+    """Return the tokens of requests that the replicas can carry now: of each full one what it has in use, of each other
+    one its KV capacity times `kv_high` times `overcommit`. `load_of` returns a replica's load; None where only its
+    engine's word is known.
     """
     whole = 0.0
     for replica in replicas:
@@ -63,7 +63,7 @@ def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable
 
 
 def kv_tokens_of(replica: Replica, otherwise: int) -> int:
-    """Capacity of its KV cache in tokens; `otherwise` where it does not tell."""
+    """Return the capacity of its KV cache in tokens; `otherwise` where it does not tell."""
     stats = replica.stats
     return otherwise if stats is None or stats.kv_tokens is None else stats.kv_tokens
 

@@ -89,7 +89,7 @@ class SentPrompts:
         self.news()
 
     def started(self, lease: Lease) -> None:
-        """Its first token came."""
+        """Note that its first token came."""
         number = self._numbers.get(lease)
         if number is not None:
             self._started.append(number)
@@ -163,7 +163,7 @@ class ToldPrompts:
             self._end(process, [number for number in process.leases if number not in still], now)
 
     def expire(self, now: float) -> None:
-        """Forgets the requests of processes that were not heard of for long: they are gone."""
+        """Forget the requests of processes that were not heard of for long: they are gone."""
         for name, process in tuple(self._processes.items()):
             if now - process.heard_at > _SILENT_S:
                 self._end(process, list(process.leases), now)

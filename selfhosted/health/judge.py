@@ -33,15 +33,15 @@ class JudgeObserver:
     def removed(self, name: str) -> None: ...
 
     def restarted(self, name: str) -> None:
-        """Another process answers there now, with an empty cache."""
+        """Note that another process answers there now, with an empty cache."""
 
     def state_changed(self, name: str, before: ReplicaState | None, state: ReplicaState) -> None:
-        """`before` is None for a replica that is new."""
+        """Note a change of state; `before` is None for a new replica."""
 
     def stats_changed(self, name: str, stats: EngineStats | None) -> None: ...
 
     def changed(self) -> None:
-        """Replicas came, went, or are in another state."""
+        """Note that replicas came, went, or are in another state."""
 
 
 class PoolJudge:
@@ -84,7 +84,7 @@ class PoolJudge:
         return any(each.health.probe is None for each in self._judged.values())
 
     def health(self, name: str) -> Health | None:
-        """None for a replica that is not there."""
+        """Return a replica's health; None for a replica that is not there."""
         judged = self._judged.get(name)
         return None if judged is None else judged.health
 
@@ -191,7 +191,7 @@ class PoolJudge:
         return tuple([self._told_doubt(each) for each in self._judged.values() if each.health.is_open])
 
     def tick(self, interval_s: float) -> None:
-        """Lets time pass; called about every `interval_s` seconds. Where nothing was heard of a replica for two rounds
+        """Let time pass; called about every `interval_s` seconds. Where nothing was heard of a replica for two rounds
         of probes, its statistics are dropped once they are stale, and a suspect gets a request on trial.
         """
         now = self._clock()

@@ -73,7 +73,7 @@ class JudgedReplica:
         self.touch()
 
     def touch(self) -> None:
-        """Discards the cached value after a change."""
+        """Discard the cached value after a change."""
         self._replica = None
 
 

@@ -36,10 +36,10 @@ class WatchObserver:
     def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None: ...
 
     def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
-        """`stats` is None when unknown."""
+        """Set a replica's load; `stats` is None when unknown."""
 
     def set_replica_version(self, pool: str, replica: str, version: str) -> None:
-        """`version` is empty when nobody says it."""
+        """Set a replica's version; empty when nobody says it."""
 
     def count_scrape(self, pool: str, result: ScrapeResult) -> None: ...
 
@@ -149,7 +149,7 @@ class PoolProber(JudgeObserver):
             self._tell(watched)
 
     async def run(self) -> None:
-        """Probes and scrapes until it is cancelled."""
+        """Probe and scrape until it is cancelled."""
         self._running = True
         for watched in self._watched.values():
             self._start_tasks(watched)
@@ -220,7 +220,7 @@ class PoolProber(JudgeObserver):
     # --- what is found
 
     def _tell(self, watched: ProbedReplica) -> None:
-        """Judges what is known of the replica now, and tells everybody."""
+        """Judge the replica by its present facts, and tell everybody."""
         name = watched.address.name
         if self._watched.get(name) is not watched:
             return
@@ -277,7 +277,7 @@ class PoolProber(JudgeObserver):
     # --- statistics
 
     async def _update_stats(self, watched: ProbedReplica) -> None:
-        """Scrapes one replica, unless it does not answer probes."""
+        """Scrape one replica, unless it does not answer probes."""
         if not self._is_read(watched):
             return
         result, why, reading = await self._scrape(watched)

@@ -73,7 +73,7 @@ class ProbedReplica:
         self._last: Reading | None = None
 
     def observed(self, doubt: Doubt) -> ReplicaObserved:
-        """All that is known of it, with what requests say."""
+        """Return all known facts of it, those from requests included."""
         return ReplicaObserved(
             address=self.address,
             probe=self.probe,

@@ -131,12 +131,12 @@ class KvEvents:
         self.chains.cleared(name)
 
     def offer(self, sample: Sample) -> None:
-        """Offers a prompt whose first token came for tokenizing; most need none, or are passed over."""
+        """Offer a prompt whose first token came for tokenizing; most need none, or are passed over."""
         if not self._absent and sample.replica in self._followers:
             self._sampling.offer(sample)
 
     def states(self) -> Mapping[str, KvState]:
-        """State of each replica's subscription, by name."""
+        """Return the state of each replica's subscription, by name."""
         if self._absent:
             return {name: KvState(state="absent", why=_ABSENT) for name in self._followers}
         told = {name: follower.state for name, (_, follower) in self._followers.items()}

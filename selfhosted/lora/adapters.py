@@ -153,7 +153,7 @@ class Adapters:
         self._residency.adapter_changed(replica, adapter, loaded=False)
 
     def adopt(self, names: Collection[str]) -> None:
-        """Forgets replicas that are not in the pool any more."""
+        """Forget replicas that are not in the pool any more."""
         for gone in self._places.keys() - set(names):
             del self._places[gone]
 
@@ -222,7 +222,7 @@ class Adapters:
         return await self._fetch.post(url, body, timeout_s=_LOAD_S, max_bytes=_MAX_BYTES)
 
     async def _make_room(self, place: _Place, name: str) -> None:
-        """Unloads the adapter that was idle longest where the engine's slots are taken. When none is idle the engine
+        """Unload the adapter that was idle longest where the engine's slots are taken. When none is idle the engine
         swaps.
         """
         replica = self._replica(name)

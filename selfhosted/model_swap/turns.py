@@ -287,7 +287,9 @@ def _others_wait(turns: Turns) -> bool:
 
 
 def _given_up(rules: Rules, turns: Turns, now_of: Mapping[str, PoolNow], at: float) -> Turns:
-    """Leaves the next pool alone for a while, and gives the GPUs to who had them, or to who waits longest."""
+    """Leave the next pool alone for a while, and give the GPUs to the pool that had them, or to the one that waits
+    longest.
+    """
     failed = {**turns.failed, turns.next: at + RETRY_S}
     if turns.awake != turns.next and now_of[turns.awake].up:
         return _step(turns, at, phase="awake", next="", failed=failed)

@@ -106,8 +106,8 @@ class Fleet:
             pool.judge.hear(message)
 
     def tick(self, interval_s: float, at_gate: Callable[[PoolConfig], AtGate]) -> None:
-        """Lets time pass, and tells what is to be told again and again; called about every `interval_s` seconds.
-        `at_gate` returns the requests of this process in the queues before a pool.
+        """Let time pass, and send the repeated messages; called about every `interval_s` seconds. `at_gate` returns the
+        requests of this process in the queues before a pool.
         """
         self.give_up_the_silent()
         for pool in self.pools.values():
@@ -124,7 +124,7 @@ class Fleet:
             self._tell(FleetReport(began_at=self._began_at, pools=reports))
 
     def deployments(self) -> dict[str, tuple[Deployment, ...]]:
-        """Deployments by target id, for every target that a pool serves: one for each known replica."""
+        """Return the deployments by target id, for every target that a pool serves: one for each known replica."""
         return {target: pool.deployments(target) for pool in self.pools.values() for target in pool.config.served}
 
     def ready(self, target: Target) -> tuple[Deployment, ...]:
@@ -164,8 +164,8 @@ class Fleet:
         return pool.balancer.free(pool.snapshot, tokens, now)
 
     def starts_in_s(self, target: Target) -> float | None:
-        """Seconds after which a replica of the target's pool may take requests, by its cold start; None where one takes them, nothing
-        scales the pool, or none serves the target.
+        """Return the seconds after which a replica of the target's pool may take requests, by its cold start; None
+        where one takes them, nothing scales the pool, or none serves the target.
         """
         pool = self._pool_of(target)
         if pool is None or pool.config.scale is None or pool.snapshot.taking:
@@ -319,7 +319,7 @@ class Fleet:
             pool.turned_away_tokens += tokens
 
     def give_up_the_silent(self) -> None:
-        """Loses the overdue requests of replicas that answer probes but produce no tokens, so that they are retried
+        """Give up the overdue requests of replicas that answer probes but produce no tokens, so that they are retried
         elsewhere.
 
         Skipped for a replica that answered any request since the oldest overdue one began, and where fewer than two
@@ -352,12 +352,14 @@ class Fleet:
             await pool.adapters.ensure(replica, deployment.adapter)
 
     def tokens(self, targets: Sequence[str]) -> int:
-        """Tokens of requests that the pools of these targets can carry now, summed."""
+        """Return the tokens of requests that the pools of these targets can carry now, summed."""
         pools = [pool for pool in self.pools.values() if not set(pool.config.served).isdisjoint(targets)]
         return sum(pool.tokens() for pool in pools)
 
     def opens_in_s(self, targets: Sequence[str]) -> float | None:
-        """Seconds until a pool of these targets that rests is expected to take requests; None where none rests."""
+        """Return the seconds until a pool of these targets that rests is expected to take requests; None where none
+        rests.
+        """
         now = self._clock()
         pools = [pool for pool in self.pools.values() if pool.rests and not set(pool.config.served).isdisjoint(targets)]
         return min((waits for pool in pools if (waits := pool.opens_in_s(now)) is not None), default=None)
@@ -375,7 +377,7 @@ class Fleet:
         return [*events, self._keep_telling()]
 
     async def _keep_telling(self) -> None:
-        """Tells the other processes of the host, in a moment, what this one sent where."""
+        """Tell the other processes of the host, in a moment, which prompts this one sent where."""
         while True:
             await self._news.wait()
             await asyncio.sleep(_TELL_S)

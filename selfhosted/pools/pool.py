@@ -169,7 +169,7 @@ class Pool(JudgeObserver):
         self.told.hear(message, now)
 
     def hear_of_sleep(self, told: SleepTold, now: float) -> None:
-        """Its engines will sleep, or are awake. What they had cached is lost by then."""
+        """Adopt the news that its engines will sleep, or are awake. Their caches are lost by then."""
         begins = told.rests and (self.sleep is None or not self.sleep.rests)
         self.sleep = told
         if begins:
@@ -190,7 +190,7 @@ class Pool(JudgeObserver):
         return self.sleep.rests or (not snapshot.taking and any(each.state == "draining" for each in snapshot.replicas))
 
     def opens_in_s(self, now: float) -> float | None:
-        """Seconds until a pool that rests is expected to take requests; None where it does not rest."""
+        """Return the seconds until a pool that rests is expected to take requests; None where it does not rest."""
         if self.sleep is None or not self.rests:
             return None
         waits_s = self.sleep.opens_in_s(now)
@@ -225,7 +225,7 @@ class Pool(JudgeObserver):
         )
 
     def deployments(self, target_id: str) -> tuple[Deployment, ...]:
-        """One deployment of the target for each known replica, in whatever state."""
+        """Return one deployment of the target for each known replica, in whatever state."""
         return self._deployments(target_id, self.snapshot.replicas)
 
     def reader(
@@ -300,7 +300,7 @@ class Pool(JudgeObserver):
             heapq.heappop(self._hidden)[2].suppose(now)
 
     def tokens(self) -> int:
-        """Tokens of requests that the replicas can carry now, or will once they are awake."""
+        """Return the tokens of requests that the replicas can carry now, or will once they are awake."""
         snapshot = self.snapshot
         replicas = snapshot.replicas if self.rests else snapshot.taking
         return pool_tokens(replicas, self.config.room, self.balancer.load)
@@ -327,8 +327,8 @@ class Pool(JudgeObserver):
 
 
 def known_ttft_s(snapshot: PoolSnapshot) -> float | None:
-    """Mean time to first token in seconds, over all requests that the ready engines ever served; None when no engine
-    reports it.
+    """Return the mean time to first token in seconds, over all requests that the ready engines ever served; None when
+    no engine reports it.
     """
     total_s = served = 0.0
     for replica in snapshot.ready:
@@ -436,12 +436,12 @@ class ReplicaLease:
             self.when_lost()
 
     def watch(self, when_down: Callable[[], None]) -> None:
-        """Has `when_down` called if the replica is down before the lease ends."""
+        """Have `when_down` called if the replica is down before the lease ends."""
         self.when_down = when_down
         self._pool.watched.setdefault(self._name, {})[self] = None
 
     def found_down(self) -> None:
-        """Tells whoever watches that the replica is down."""
+        """Tell whoever watches that the replica is down."""
         if self.when_down is not None:
             self.when_down()
 
@@ -453,7 +453,7 @@ class ReplicaLease:
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """Releases the load and reports the outcome to the replica's health.
+        """Release the load and report the outcome to the replica's health.
 
         `failed`: True when the replica was at fault, False when it answered, None when the outcome says nothing about
         it. `silent`: the failure was a missing answer, which does not count against a replica that has answered others

@@ -75,7 +75,7 @@ class Lease:
             self._until[pool] = asked + _TRUSTED_PART * self._lease_s if mine else float("-inf")
 
     async def release(self) -> None:
-        """Releases all leases at shutdown, so that another process takes over at once."""
+        """Release all leases at shutdown, so that another process takes over at once."""
         held = [pool for pool in self._pools if self.held(pool)]
         self._until.clear()
         if held:

@@ -86,11 +86,11 @@ class Registry:
         return self._registered.get(pool, ())
 
     def ordered(self, pool: str) -> frozenset[str]:
-        """Names of the pool's replicas that were ordered to drain, whatever their source."""
+        """Return the names of the pool's replicas that were ordered to drain, whatever their source."""
         return self._ordered.get(pool, frozenset())
 
     def refused(self, pool: str) -> tuple[str, ...]:
-        """Messages about registrations whose address is no longer allowed."""
+        """Return the messages about registrations whose address is no longer allowed."""
         return self._refused.get(pool, ())
 
     def target(self, pool: str) -> ScaleTarget | None:

@@ -103,7 +103,7 @@ def difference(stable: Estimate, candidate: Estimate, scale: float = 1.0) -> tup
 
 
 def compared(stable: Sample, candidate: Sample, z: float = SHOWN_Z) -> tuple[Compared, ...]:
-    """Every figure that is known of either version."""
+    """Return every figure that is known of either version."""
     sources = sorted({*stable.verdicts, *candidate.verdicts})
     return (
         _pair("failures", *(share(each.failed, each.attempts, z) for each in (stable, candidate))),

@@ -192,7 +192,7 @@ def _demands(version: ModelVersion) -> Iterator[tuple[str, bool, str]]:
 
 
 def share_of(percent: float) -> int:
-    """Parts per million. Raises RolloutConflict for what is no canary."""
+    """Return parts per million. Raises RolloutConflict for what is no canary."""
     share = round(percent * PPM / 100)
     if not 0 < share < PPM:
         raise RolloutConflict("a canary gets more than 0 and less than 100 percent; `promote` gives a version all")

@@ -88,7 +88,7 @@ class ScaleLoop:
             await asyncio.sleep(self._every_s)
 
     async def step(self) -> None:
-        """Observes once, and decides if this process leads. On a database error the last decision stands."""
+        """Observe once, and decide if this process leads. On a database error the last decision stands."""
         signals = self._observe()
         wished = self._wished()
         if wished is not None:

@@ -126,7 +126,7 @@ class TurnLoop:
                 moving.task.cancel()
 
     async def step(self) -> None:
-        """Observes, decides, stores and begins to act, if this process leads. On a database error nothing is done."""
+        """Observe, decide, store and begin to act, if this process leads. On a database error nothing is done."""
         if not self._lease.held(self._group.name):
             self._turns = self._decided_at = None
             return
@@ -177,7 +177,7 @@ class TurnLoop:
         )
 
     async def _look(self, pool: str) -> _Engines:
-        """Asks each engine of the pool whether it sleeps."""
+        """Ask each engine of the pool whether it sleeps."""
         shared, found, problem = self._pools[pool], _Engines(), ""
         replicas = shared.snapshot().replicas
 
@@ -220,8 +220,8 @@ class TurnLoop:
                 self._move(moves.wake, url, asleep=False)
 
     def _move(self, pool: str, url: str, *, asleep: bool) -> None:
-        """Begins to put an engine to sleep or to wake it, unless something is under way there. What fails is begun again with the
-        next step.
+        """Begin to put an engine to sleep or to wake it, unless something is under way there. A failure is retried with
+        the next step.
         """
         if url in self._moving:
             return

@@ -134,15 +134,15 @@ class ProcessReports:
         return self._pools[pool].first_tokens
 
     def turned_away_tokens(self, pool: str) -> int:
-        """Counter, over all processes. Raises KeyError for an unknown pool."""
+        """Return the counter, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].turned_away_tokens
 
     def unread_tokens(self, pool: str) -> int:
-        """Counter, over all processes. Raises KeyError for an unknown pool."""
+        """Return the counter, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].unread_tokens
 
     def turned_away(self, pool: str) -> int:
-        """Counter of these requests, over all processes. Raises KeyError for an unknown pool."""
+        """Return the counter of these requests, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].turned_away
 
     def waiting_at_gate(self, pool: str) -> int:

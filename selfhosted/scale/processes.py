@@ -121,7 +121,7 @@ class Actuator:
         return tuple(self._children.values())
 
     def address(self, name: str) -> str | None:
-        """URL of a replica; None when it does not run."""
+        """Return the URL of a replica; None when it does not run."""
         engine = self._engines.get(name)
         return None if engine is None else engine.origin
 
@@ -315,8 +315,8 @@ class Actuator:
             await self._start(self._free_name(), phase="warming")
 
     def _move(self, name: str, how: Callable[[str, _Engine], Awaitable[None]]) -> None:
-        """Begins to put a replica to sleep or to wake it, unless that is under way: it takes seconds, in which the others are
-        looked after.
+        """Begin to put a replica to sleep or to wake it, unless that is under way: it takes seconds, in which the
+        others are looked after.
         """
         engine = self._engines.get(name)
         if engine is None or name in self._moving:
@@ -529,7 +529,7 @@ def sweep(folder: Path) -> int:
 
 
 def _kill_group(group: int | None, began: int) -> bool:
-    """Kills the process group if it is still the same one, by its start time. Returns whether it was signalled."""
+    """Kill the process group if it is still the same one, by its start time. Returns whether it was signalled."""
     if not group or not began or _start_ticks(group) != began:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
