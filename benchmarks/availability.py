@@ -78,7 +78,7 @@ def missed(report: Mapping[str, Any]) -> list[str]:
 
 
 def _share(found: Mapping[str, Any]) -> str:
-    """To two decimals, and never rounded up to all."""
+    """Round a share to two decimals, and never up to 1."""
     share = figures.ratio(found["answered"], found["requests"])
     return "-" if share is None else f"{int(share * 10_000) / 100:.2f} %"
 

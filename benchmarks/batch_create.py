@@ -84,7 +84,7 @@ async def _asked(asking: Any) -> dict[str, Any]:
 
 
 async def measured(site: Site, lines: int, times: int) -> list[Took]:
-    """So many creations, one after the other."""
+    """Measure that many creations, one after the other."""
     content = _lines(lines)
     headers = {"authorization": f"Bearer {site.keys['bench']}"}
     limit = aiohttp.ClientTimeout(total=_WITHIN_S)

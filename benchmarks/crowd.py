@@ -286,7 +286,7 @@ def places(callers: tuple[Callers, ...], seed: int) -> list[int]:
 
 
 async def drive(plan: Plan) -> Crowd:
-    """Every caller to its end, or to the end of patience."""
+    """Drive every caller to its end, or to the time limit."""
     tally = Tally(plan)
     requests = [Requests(plan, each.key, tally) for each in plan.callers]
     order = places(plan.callers, plan.seed)

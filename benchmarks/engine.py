@@ -107,7 +107,7 @@ class Engine:
         self._done.most_waiting = max(self._done.most_waiting, len(self._waiting))
 
     def drop(self, job: Job) -> None:
-        """Its caller has hung up."""
+        """Drop a request whose caller has hung up."""
         self._done.cut += 1
         if job.timer is None:
             self._waiting.remove(job)

@@ -76,7 +76,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """For each repeat a run of each policy, ours first."""
 
     def against(self, figure: str, key: str, *, most: bool = False) -> Against:
-        """Ours over the best other's, which is the least, or with `most` the most."""
+        """Return our figure over the best other's, which is the least, or with `most` the most."""
         found = []
         for ours, *others in self.repeats:
             best = (max if most else min)(others, key=lambda run: float(getattr(run, key)))
@@ -111,7 +111,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grid() -> Iterator[tuple[int, float, int]]:
-    """Replicas, load and gateways of every place."""
+    """Return the replicas, load and gateways of every place."""
     for replicas in REPLICAS:
         for load in LOADS:
             for gateways in GATEWAYS:
@@ -119,7 +119,7 @@ def grid() -> Iterator[tuple[int, float, int]]:
 
 
 def cell_of(machine: Machine, traces: Sequence[Trace], place: tuple[int, float, int], setup: Setup) -> Cell:
-    """One place of the grid: a repeat for each trace."""
+    """Measure one place of the grid: a repeat for each trace."""
     replicas, load, gateways = place
     repeats = []
     for seed, trace in enumerate(traces):
@@ -181,7 +181,7 @@ def heading() -> str:
 
 
 def draw(path: Path, found: list[Cell]) -> None:
-    """Mean time to the first token over the best other's, one line for each number of gateways."""
+    """Draw the mean time to the first token over the best other's, one line for each number of gateways."""
     figure = figure_maker()(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, len(REPLICAS), sharey=True)
     for place, replicas in zip(axes, REPLICAS, strict=True):

@@ -327,7 +327,7 @@ def _error_of(body: bytes) -> _Refusal:
 
 
 async def probe(load: Load, path: str) -> None:
-    """Asks one path again and again until it is cancelled, each time on a connection of its own."""
+    """Ask one path again and again until it is cancelled, each time on a connection of its own."""
     address = urlsplit(load.plan.url)
     request = f"GET {path} HTTP/1.1\r\nhost: {address.netloc}\r\nconnection: close\r\n\r\n".encode()
     while True:

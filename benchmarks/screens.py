@@ -95,7 +95,7 @@ async def _take_one(visitor: Visitor, screen: Screen, place: Path) -> None:
 
 
 def _reduce(place: Path) -> None:
-    """To as many colours as a page needs: a quarter of the bytes, and nobody sees it."""
+    """Reduce a picture to as many colours as a page needs: a quarter of the bytes, without a visible difference."""
     with Image.open(place) as picture:
         reduced = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     reduced.save(place, optimize=True)

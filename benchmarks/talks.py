@@ -48,7 +48,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 def turns(shape: Shape, seed: int) -> list[Turn]:
-    """In the order of their times. Other seeds share no text."""
+    """Return the turns in the order of their times. Other seeds share no text."""
     random = Random(seed)
     systems = [_lines(random, shape.system_lines) for _ in range(shape.applications)]
     found = []
