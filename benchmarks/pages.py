@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Index, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
-from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
@@ -286,7 +286,7 @@ async def billed_again(engine: AsyncEngine, config: Path) -> None:
     start_us = today_us - (DAYS + 2) * DAY_US
     await rebuild(engine, start_us, today_us + DAY_US)
     pools = load(config, read_environment(), secrets_from=None).cost.pools
-    rounds = TrueUpRounds(FleetBooks(engine, LedgerStore(engine)), lambda: pools, wall_us)
+    rounds = TrueUpRounds(TrueUpStore(engine, LedgerStore(engine)), lambda: pools, wall_us)
     for day_us in range(start_us, today_us, DAY_US):
         for pool in pools:
             await rounds.true_up(pool.name, day_of(day_us))

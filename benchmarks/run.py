@@ -478,7 +478,7 @@ def start_legs(children: Children, folder: Path, cores: Cores, *, relay_only: bo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a rough answer within 40 s")
-    parser.add_argument("--relay-only", action="store_true", help="measure the yardstick alone")
+    parser.add_argument("--relay-only", action="store_true", help="measure the bare relay alone")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")
     given = parser.parse_args()
     # A stop must still stop the children: it becomes an exception that passes through `finally`.

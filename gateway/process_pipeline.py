@@ -34,7 +34,7 @@ from gateway.wiring.pipeline import (
     warn_of_models,
 )
 from gateway.wiring.policy import choice_evidence
-from gateway.wiring.worker_books import ProcessParts
+from gateway.wiring.worker_ledger import ProcessParts
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
 from providers.retry_budget import RetryBudgets

@@ -101,7 +101,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     routing_weight: float
     deployments: tuple[Deployment, ...]
     tokenizer_ppm: int | None = None
-    """Its tokens for a text that the common yardstick tokenizer counts as a million; None when unknown."""
+    """Its tokens for a text that the common reference tokenizer counts as a million; None when unknown."""
     pool: str | None = None
     """The pool of our own engines that serves it. Its deployments are the pool's replicas, which come and go."""
     assumed: frozenset[Fact] = frozenset()

@@ -23,9 +23,9 @@ from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
 from accounts.people.sign_in_config import SignInSection
 from accounts.store import AccountStore
-from api.claims import Claims
 from api.live.readers import Operations
 from api.live.workers import Workers
+from api.savings_calculator import SavingsCalculator
 from api.webhooks.callbacks import CallbackDesk
 from classifier.config import ClassifierSection
 from classifier.heuristic import HeuristicClassifier
@@ -123,7 +123,7 @@ class Gateway(NamedTuple):
     learning: LearningStore
     classifier: OnnxClassifier | HeuristicClassifier
     prices: PriceWatch
-    claims: Claims
+    savings: SavingsCalculator
     database: AsyncEngine
     reads: asyncio.Semaphore
     """Semaphore of concurrent reads of the books."""

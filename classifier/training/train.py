@@ -53,8 +53,8 @@ is so in .8643 of the prompts, for .8635.
 FEWEST_TAUGHT: Final = 20
 """Least training prompts of a fold that is judged."""
 SAMPLED: Final = 2_000
-YARDSTICK_WEAK: Final = ("llama-3-70b-instruct", "llama-3.1-70b-instruct")
-YARDSTICK_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
+REFERENCE_WEAK: Final = ("llama-3-70b-instruct", "llama-3.1-70b-instruct")
+REFERENCE_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
 SAME_KIND: Final = 0.8
 """Share of the smaller source's questions that two sources of one kind have in common."""
 LIBRARIES: Final = ("numpy", "scipy", "scikit-learn", "wordllama", "onnx", "onnxruntime", "pyarrow")
@@ -179,15 +179,15 @@ def _blend(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
     said = basis.outcomes(loads)
     weak, strong = (
         said[:, [at for at, name in enumerate(table.models) if name in names]].mean(axis=1)
-        for names in yardstick_of(table, rows)
+        for names in reference_pair(table, rows)
     )
     return blend_of(loads, weak, strong, equal_sources(table.corpus.sources[rows]))
 
 
-def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the weak and the strong yardstick models; where either are missing, the corpus's weaker and stronger half."""
-    weak = tuple(name for name in YARDSTICK_WEAK if name in table.models)
-    strong = tuple(name for name in YARDSTICK_STRONG if name in table.models)
+def reference_pair(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the weak and the strong reference models; where either are missing, the corpus's weaker and stronger half."""
+    weak = tuple(name for name in REFERENCE_WEAK if name in table.models)
+    strong = tuple(name for name in REFERENCE_STRONG if name in table.models)
     if weak and strong:
         return weak, strong
     _, levels = source_levels(table.outcomes[rows], table.corpus.sources[rows])

@@ -33,7 +33,7 @@ class MemoryGrants:
             and (to_us is None or day_us < to_us)
         )
 
-    async def regrant(
+    async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets."""

@@ -167,7 +167,7 @@ def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, or
     )
 
 
-class FleetBooks:
+class TrueUpStore:
     """Reads a pool's ledger rows and posts true-ups; the only reader and writer of the table `true_up`."""
 
     def __init__(self, engine: AsyncEngine, ledger: LedgerStore) -> None:
@@ -315,7 +315,7 @@ class TrueUpRounds:
     """Posts due true-ups; `run_due` is called every few minutes."""
 
     def __init__(
-        self, books: FleetBooks, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
+        self, books: TrueUpStore, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
     ) -> None:
         self._books = books
         self._pools = pools

@@ -92,7 +92,7 @@ class SpareTime(Protocol):
 
 
 class ProcessPresence(Protocol):
-    """Registry of live processes; implemented by `cost.ledger.orphan_reaper.Sweep`."""
+    """Registry of live processes; implemented by `cost.ledger.orphan_reaper.OrphanReaper`."""
 
     def may_be_given_up(self, boot_id: str) -> bool:
         """Return True if other hosts may have closed attempts of this process."""

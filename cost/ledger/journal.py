@@ -50,7 +50,7 @@ _Line = tuple[Entry, bytes, asyncio.Future[None] | None]
 
 
 class Awaiting(Protocol):
-    """Whoever has to know which attempts the database has; implemented by `cost.budgets.budget_reservations.Holds`."""
+    """Whoever has to know which attempts the database has; implemented by `cost.budgets.budget_reservations.BudgetReservations`."""
 
     def awaits(self, key: AttemptKey) -> bool:
         """Return True if this attempt's end is to be told by `booked`. Asked when the end is written to the file."""

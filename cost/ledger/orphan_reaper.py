@@ -90,7 +90,7 @@ async def _lock_closings(connection: AsyncConnection, entries: Sequence[Entry]) 
     return await read(connection, ALL.where(one_of, col(LedgerEntry.entry).in_(sorted(TERMINAL))))
 
 
-class Sweep:
+class OrphanReaper:
     """Heartbeats of the processes of one host, and expiry of what lost hosts left open."""
 
     def __init__(

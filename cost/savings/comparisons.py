@@ -346,7 +346,7 @@ def _missing_data(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+class FleetTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Our own pools: bill, replica time up and busy in microseconds, and what they served."""
 
     bill_nanousd: int = 0
@@ -357,8 +357,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     served: Figures = Figures()
     """Sums of these pools' lines, whatever they are booked at."""
 
-    def __add__(self, other: "Fleet") -> "Fleet":
-        return Fleet(
+    def __add__(self, other: "FleetTotals") -> "FleetTotals":
+        return FleetTotals(
             bill_nanousd=self.bill_nanousd + other.bill_nanousd,
             up_us=self.up_us + other.up_us,
             busy_us=self.busy_us + other.busy_us,
@@ -393,7 +393,7 @@ class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
 
-def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
+def compare_fleet(fleet: FleetTotals, target: Decimal) -> tuple[FleetComparison, ...]:
     """Return the three comparisons of our own GPUs by themselves.
 
     The bill is for time up, the baseline for tokens. So at the same prices and weights twice the utilisation is twice
@@ -406,7 +406,7 @@ def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
 
 
 def _fleet_comparison(
-    name: ComparatorName, fleet: Fleet, against: ComparisonResult, target: Decimal
+    name: ComparatorName, fleet: FleetTotals, against: ComparisonResult, target: Decimal
 ) -> FleetComparison:
     # Idle time belongs to no request, so all of it stays in.
     cost, baseline = fleet.bill_nanousd - against.left_out_nanousd, against.baseline_nanousd

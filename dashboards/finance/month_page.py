@@ -118,7 +118,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         # An incomplete month is not comparable with a complete one.
         change=_change(found.facts.spent, found.before) if month.is_over(now_us) else None,
         is_over=month.is_over(now_us),
-        claim=found.claim,
+        savings=found.savings,
         parts=parts,
         providers=providers,
         statement=f"?month={month.text}&format=csv&table={_STATEMENT}",
@@ -186,7 +186,7 @@ def _comment(form: Form) -> str:
 
 def _close(view: PageRequest) -> MonthClose:
     now_us = view.now_us
-    return MonthClose(view.gateway.database, view.gateway.claims, lambda: now_us)
+    return MonthClose(view.gateway.database, view.gateway.savings, lambda: now_us)
 
 
 def _month(given: str, now_us: int) -> tuple[Month, str]:

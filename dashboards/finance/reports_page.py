@@ -73,7 +73,7 @@ async def made(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
         subject = _subject_of_stem(await _subjects(view), view.query.get("subject", ""))
-        report = await ReportReader(view.gateway.database, lambda: view.gateway.claims.pools).read(subject, day)
+        report = await ReportReader(view.gateway.database, lambda: view.gateway.savings.pools).read(subject, day)
     text = await asyncio.to_thread(rendered, report, kind, dt.datetime.now(dt.UTC))
     return _as_download(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
 

@@ -294,7 +294,7 @@ GATEWAY: Final = Board(
                 ),
                 Panel(
                     title="Least time to spare",
-                    queries=[Query("min(weighbridge_batch_least_laxity_seconds)", "laxity")],
+                    queries=[Query("min(weighbridge_batch_least_laxity_seconds)", "slack")],
                     about="Of any batch with a deadline; below 0 it will be late at this speed.",
                     unit="s",
                 ),

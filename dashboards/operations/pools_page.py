@@ -182,7 +182,7 @@ async def undrain(
 
 async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
     """Return the pool's earnings of the last days; None where it has no price, or the books cannot be read now."""
-    sections = [each for each in view.gateway.claims.pools if each.name == pool]
+    sections = [each for each in view.gateway.savings.pools if each.name == pool]
     now = wall_us()
     start_us = now - now % HOUR_US - _EARNED_DAYS * DAY_US
     if not sections:

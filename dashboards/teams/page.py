@@ -132,11 +132,11 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
     now_us = view.now_us
     end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
-        books = await gateway.claims.books(scope, max(0, end_us - DAYS * DAY_US), end_us)
-        found = await gateway.claims.claim(scope, books)
+        inputs = await gateway.savings.inputs(scope, max(0, end_us - DAYS * DAY_US), end_us)
+        found = await gateway.savings.report(scope, inputs)
     context: dict[str, Any] = {
         "team": team,
-        "claim": found,
+        "savings": found,
         "known": partial(known_cost, found.figures.unpriced_attempts),
         "reference": gateway.config().cost.reference_target,
         "days": DAYS,
@@ -343,7 +343,7 @@ async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixRe
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - _PREFIX_DAYS * DAY_US
     habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
-    rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
+    rates = rates_of(gateway.savings.pools, gateway.prices.book, now_us)
     return stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
 
 

@@ -78,7 +78,7 @@ def evaluate(
         import msgspec
 
         from classifier.training import commands
-        from classifier.training.report import told, write_report
+        from classifier.training.evaluation_report import told, write_report
 
         unknown = sorted(set(split or ()) - set(commands.SPLITS))
         if unknown:

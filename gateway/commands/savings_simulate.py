@@ -54,7 +54,7 @@ def simulate(
 ) -> None:
     """Tell what a trace would have cost: at the baseline model, elsewhere with routing, and on fleets of our own."""
     from gateway.configuration.settings import load, read_environment
-    from planner.savings import savings_report
+    from planner.savings import savings_json as savings_report
     from planner.savings.lateness_simulation import most_for, with_lateness
     from planner.savings.workload import repeated, workload_of
     from planner.simulate.traces import read_trace

@@ -119,11 +119,11 @@ class RemoteGrants:
         self._link = link
         self._grants = grants
 
-    async def regrant(
+    async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         if wants:
-            return await self._grants.regrant(boot_id, asks, wants, at_us)
+            return await self._grants.renew_grants(boot_id, asks, wants, at_us)
         return await self._link.ask(ReturnGrants(boot_id, dict(asks), at_us))
 
     async def standings(self, at_us: int) -> list[BudgetStatus]:

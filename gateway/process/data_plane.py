@@ -15,13 +15,13 @@ from gateway.configuration.settings import Environment, GatewayConfig
 from gateway.database import AnswerCheck, make_engine
 from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link
-from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
+from gateway.link.worker_questions import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
-from gateway.wiring.worker_books import ProcessParts, open_worker_books
+from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
 from proxy.admin.health import Health
 from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
@@ -106,7 +106,7 @@ class DataPlane:
             link = Link(self._folder.link, VOCABULARY)
             stack.push_async_callback(link.aclose)
             sources = from_control_plane(link, engine, told_processes(link))
-            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             self.holds = opened.holds
             boot_id = opened.ledger.boot_id
             fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cost.times import wall_us
 from gateway.link.hub import Hub
-from gateway.link.reports import CountsTold, ReadCounts
+from gateway.link.worker_questions import CountsTold, ReadCounts
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.counting import TrafficTold
 from proxy.settle.traffic.store import TrafficStore

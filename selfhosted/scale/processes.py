@@ -134,7 +134,7 @@ class Actuator:
         cancelled.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        sweep(self._folder)
+        end_leftovers(self._folder)
         try:
             while not (self._ending and not self._children):
                 try:
@@ -512,7 +512,7 @@ class Actuator:
         return self._folder / f"{name}.log"
 
 
-def sweep(folder: Path) -> int:
+def end_leftovers(folder: Path) -> int:
     """End engines that a killed run left here and whose keepers were killed too. Returns how many."""
     ended = 0
     for file in folder.glob("*.pid"):

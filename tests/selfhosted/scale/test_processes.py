@@ -18,7 +18,7 @@ from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.scale import keeper
 from selfhosted.scale.engine_sleep import is_sleeping, put_to_sleep, wake
 from selfhosted.scale.gateway_client import Doorbell
-from selfhosted.scale.processes import Actuator, sweep
+from selfhosted.scale.processes import Actuator, end_leftovers
 from selfhosted.scale.start_turns import StartTurns
 from tests.selfhosted.scale.door import TOKEN, WAIT_S, Door, open_door, until
 
@@ -215,10 +215,10 @@ def test_what_a_killed_run_left_is_ended_by_the_next(tmp_path: Path) -> None:
     began = Path(f"/proc/{left.pid}/stat").read_text().rpartition(")")[2].split()[19]
     (tmp_path / "reused.pid").write_text(f"999999999 1 {left.pid} {int(began) + 1}\n")
     (tmp_path / "broken.pid").write_text("what\n")
-    assert sweep(tmp_path) == 0
+    assert end_leftovers(tmp_path) == 0
     assert left.poll() is None
     (tmp_path / "left.pid").write_text(f"999999999 1 {left.pid} {began}\n")
-    assert sweep(tmp_path) == 1
+    assert end_leftovers(tmp_path) == 1
     assert left.wait(timeout=WAIT_S) == -signal.SIGKILL
     assert [file.name for file in tmp_path.glob("*.pid")] == ["broken.pid"]
 

@@ -1,6 +1,6 @@
 """A month of books with one day of ten million ledger rows: a team's month report from roll-ups beside a scan of the ledger.
 
-python -m benchmarks.books [--rows 10000000] [--database sqlite|postgresql]
+python -m benchmarks.month_report [--rows 10000000] [--database sqlite|postgresql]
 
 The rows are made in the database itself. Roll-ups are written by `weighbridge ledger rebuild`'s own code and checked by
 `verify`'s, and the report is what `GET /v1/usage` reads; so each of them is timed too.
