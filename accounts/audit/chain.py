@@ -28,5 +28,5 @@ def sealed(entry: Entry) -> Entry:
 
 
 def canonical(value: Any) -> str:
-    """Return the one JSON text of a plain value: sorted keys, no blanks, no NaN."""
+    """Return the canonical JSON text of a plain value: sorted keys, no blanks, no NaN."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

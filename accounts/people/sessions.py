@@ -176,7 +176,7 @@ class Sessions:
     def remembered(self, cookie: str) -> Session | None:
         """Return the cookie's session as the database last confirmed it, REMEMBERED_US ago at most; else None.
 
-        Only for looking at what is wrong while the database does not answer: the session may have been ended meanwhile.
+        Only for looking at faults while the database does not answer: the session may have been ended meanwhile.
         """
         if not is_secret(cookie):
             return None
