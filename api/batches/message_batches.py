@@ -132,7 +132,7 @@ async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> R
 
 
 async def _result_lines(tier: BatchTier, files: list[str]) -> AsyncIterator[bytes]:
-    """Yield the lines of the files, each in Anthropic's shape; what is held is one line and one piece."""
+    """Yield the lines of the files, each in Anthropic's shape; at most one line and one piece are in memory."""
     for file_id in files:
         held = b""
         async for piece in tier.files.blobs.reading(file_id):

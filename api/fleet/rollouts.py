@@ -97,8 +97,8 @@ async def promote(
     reason: str = "",
     seen: Rollout | None = None,
 ) -> Rollout:
-    """Give a version all conversations; without one, the version on trial. `seen` is what the step was decided on.
-    Raises VersionUnknown, and RolloutConflict, also when a later step was taken than the one seen.
+    """Give a version all conversations; without one, the version on trial. `seen` is the rollout on which the step was
+    decided. Raises VersionUnknown, and RolloutConflict, also when a later step was taken than the one seen.
     """
     async with log.change(actor, "rollout.promoted", reason=reason) as change:
         store = RolloutStore(change.within)

@@ -17,7 +17,7 @@ from proxy.errors import MetricsClosed
 router = APIRouter(tags=["metrics"])
 
 METRICS_LISTENER: Final = "metrics_listener"
-"""The state of requests that came by the listener that is for metrics alone."""
+"""The request state that marks requests of the listener for metrics alone."""
 _FORWARDED: Final = ("forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "via")
 """Prefixes of the header fields that proxies add."""
 

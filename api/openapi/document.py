@@ -126,7 +126,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _complete(operation: dict[str, Any], route: APIRoute) -> None:
-    """Add what FastAPI cannot see: path parameters that only a dependency reads, and the required right."""
+    """Add the parts that FastAPI cannot see: path parameters that only a dependency reads, and the required right."""
     known = {each["name"] for each in operation.get("parameters", ())}
     missing = [name for name in _PARAMETER.findall(route.path) if name not in known]
     if missing:

@@ -53,7 +53,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """The remedy."""
     href: str
     since_us: int | None = None
-    """The beginning, or first sight of it, in microseconds since 1970."""
+    """Time of its beginning, or of its first observation, in microseconds since 1970."""
     requests: int | None = None
     """Requests that it hit in the last minutes; None where nobody counts."""
     teams: int | None = None

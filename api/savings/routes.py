@@ -1,4 +1,4 @@
-"""GET /v1/savings: the savings claim of a range of days, its comparators, and the verdict on the promise."""
+"""GET /v1/savings: the savings report of a range of days, its comparators, and the verdict on the promise."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ _PARAMETERS: Final = {
     **described("Read the savings", gives={200: "What was saved, and whether the target is met"}, query=_PARAMETERS),
 )
 async def savings(request: Request, scope: FinanceReader) -> Response:
-    """Return the claim for UTC days from `start` to before `end`; by default the last thirty, today included.
+    """Return the savings for UTC days from `start` to before `end`; by default the last thirty, today included.
 
     A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are for finance keys.
     """

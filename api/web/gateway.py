@@ -104,7 +104,7 @@ class Gateway(NamedTuple):
     """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
 
     rules: Callable[[], PipelineConfig]
-    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
+    """Returns the rules that requests are planned by now; a reload, a price or a tuning changes them."""
     directory: Directory
     limit_book: LimitBook
     is_draining: Callable[[], bool]
@@ -115,7 +115,7 @@ class Gateway(NamedTuple):
     reprice: Callable[[], Awaitable[object]]
     """Brings prices that were entered into effect, here and in all workers of this host."""
     write_down: Callable[[], Awaitable[object]]
-    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
+    """Has all workers hand over their counts and their rows for learning, so that other processes see them."""
     usage: UsageReader
     metrics: Metrics
     learning_metrics: LearningMetrics

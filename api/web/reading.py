@@ -35,8 +35,8 @@ def sound_query() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
-    """Bound the number of concurrent reads of the books, with a timeout. Waits first until what this host's processes
-    booked has reached them, unless `on`. Raises UsageUnavailable.
+    """Bound the number of concurrent reads of the books, with a timeout. Waits first until the bookings of this host's
+    processes have reached them, unless `on`. Raises UsageUnavailable.
     """
     try:
         with sound_query():
