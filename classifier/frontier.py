@@ -55,7 +55,7 @@ _BEYOND: Final = 1.001
 class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The targets open to each of n prompts: one column for each of T targets, in the order of their ids.
 
-    `margin` is what a target is compared by, where that is not its cost. `rank` is what the rule takes for the cost; it is
+    `margin` is the figure by which a target is compared, where that is not its cost. `rank` is the rule's cost; it is
     the margin unless routing weights change it. `outcome` is each target's real score on each prompt: with it the curve
     shows the quality kept, without it the quality expected.
     """
@@ -73,7 +73,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     margin: Floats | None = None
     rank: Floats | None = None
     work: Floats | None = None
-    """(n, T): what each prompt takes of a target's capacity, in any unit."""
+    """(n, T): the part of a target's capacity that each prompt takes, in any unit."""
     outcome: Floats | None = None
     reference_outcome: Floats | None = None
 
@@ -99,12 +99,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def compared(self) -> Floats:
-        """(n, T): what targets are compared by, in the cost's unit."""
+        """(n, T): the figures by which targets are compared, in the cost's unit."""
         return self.cost if self.margin is None else self.margin
 
     @functools.cached_property
     def order(self) -> Floats:
-        """(n, T): what the rule takes for the cost."""
+        """(n, T): the rule's costs."""
         return self.compared if self.rank is None else self.rank
 
     @functools.cached_property
@@ -274,7 +274,7 @@ def _by_column(choices: Choices, chosen: Columns, values: Floats) -> tuple[float
 
 
 def attainable(choices: Choices) -> float:
-    """Return the quality that a minimum is a share of: the best that is to be had for what the reference costs.
+    """Return the quality of which a minimum is a share: the best for the cost of the reference.
 
     That is the reference's own quality at least; where its cost is not known, it is that alone.
     """

@@ -270,8 +270,8 @@ def _best_of(abilities: Mapping[str, Ability], sample: Sample, loads: int) -> Ab
 def _at_effort(
     shipped: Mapping[str, Ability], learned: Mapping[str, Ability], at_effort: Mapping[str, Ability]
 ) -> dict[str, Ability]:
-    """Return the rows of targets at an effort that is not their usual one. What was learned of a target was learned at its usual
-    effort: what it adds to the shipped row there it adds here.
+    """Return the rows of targets at an effort that is not their usual one. A target is learned at its usual effort: the
+    difference to the shipped row there is added here.
     """
     return {
         target_id: row if target_id not in learned else _moved(learned[target_id], shipped[target_id], row)
@@ -280,7 +280,7 @@ def _at_effort(
 
 
 def _moved(row: Ability, since: Ability, to: Ability) -> Ability:
-    """Return the row with what leads from `since` to `to` added."""
+    """Return the row plus the difference of `to` and `since`."""
     return msgspec.structs.replace(
         row,
         weights=[mine + new - old for mine, old, new in zip(row.weights, since.weights, to.weights, strict=True)],

@@ -68,7 +68,7 @@ def _word_kinds() -> dict[int, int]:
 
 
 WORDS: Final = _word_kinds()
-"""By a word's hash what it is in a request."""
+"""Role in a request by a word's hash."""
 
 STEM: Final = 5
 

@@ -113,17 +113,17 @@ def all_buckets(taken: SegmentedText) -> Iterator[tuple[Segment, list[int]]]:
 
 
 MARGIN: Final = 12
-"""By how much more a rule has to be the likeliest."""
+"""Margin by which the score of a rule has to lead."""
 
 SYSTEM_MARGIN: Final = 24
 """The same in a system message."""
 
 SURELY_BESIDE: Final = 45
-"""By how much what is beside the point: what is left out by mistake is not read."""
+"""Margin of text beside the point: a segment that is left out by mistake is not read."""
 
 
 LESS: Final = 2
-"""A request that leads by less than the surest one's lead over this is none."""
+"""A request whose lead is less than the surest one's lead divided by this is none."""
 
 
 def score(taken: SegmentedText, *, system: bool = False) -> None:

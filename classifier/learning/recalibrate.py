@@ -180,7 +180,7 @@ def _counts(labels: Labels) -> dict[str, int]:
 
 
 class _StartingRows(msgspec.Struct, frozen=True):
-    """Each target's starting row: `in_use` is what serves now, `priors` is what a fit is shrunk towards."""
+    """Each target's starting row: `in_use` serves now, `priors` are the rows towards which a fit is shrunk."""
 
     in_use: dict[str, Ability]
     priors: dict[str, Ability]
