@@ -158,7 +158,7 @@ class BudgetReservations:
         refused: Callable[[Scope], None] = lambda _scope: None,
         look: Callable[[], object] = lambda: None,
     ) -> None:
-        """`look` makes whoever calls `booked` do so now, for all that the database has by now."""
+        """`look` causes a call of `booked` now, for all attempts that the database has by now."""
         self._grants = grants
         self._boot_id = boot_id
         self._patience_s = patience_s

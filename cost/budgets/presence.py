@@ -27,5 +27,5 @@ class BudgetPresence:
         await self._presence.forget(boot_id)
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open; `BudgetWatch.forget_dead` deletes their grants a little later."""
+        """Close the attempts that lost hosts left open; `BudgetWatch.forget_dead` deletes their grants a little later."""
         await self._presence.expire(ours)

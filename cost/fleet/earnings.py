@@ -37,7 +37,7 @@ class PoolHourWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Earnings(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool's hours over some time, and what they came to."""
+    """A pool's hours over some time, and their sums."""
 
     up_us: int
     paid_nanousd: int
@@ -45,7 +45,7 @@ class Earnings(msgspec.Struct, frozen=True, kw_only=True):
     best_fixed: int
     """Replicas of the best fixed fleet in hindsight; 0 where no hour was worth its price."""
     best_fixed_nanousd: int
-    """Its bill, with what it would not have carried."""
+    """Its bill, with the cost elsewhere of the work that it would not have carried."""
 
     @property
     def net_nanousd(self) -> int:

@@ -83,7 +83,7 @@ class HoursStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def enter(self, pool: str, start_us: int, end_us: int, replicas: int) -> int:
-        """Enter that so many replicas were up in these whole hours, in place of what was entered before.
+        """Enter the number of replicas up in these whole hours, in place of earlier entries.
 
         Returns the number of hours. Raises HoursRefused.
         """

@@ -146,7 +146,7 @@ class PriceStore:
         return [KnownPrice(price=_price_of_row(row), **{name: row[name] for name in names}) for row in rows]
 
     async def _remember(self, given: Sequence[tuple[str, Price, KnownSource, int]]) -> list[Price]:
-        """Insert what is new, read what is there, and rename prices that differ from it, until none does."""
+        """Insert new rows, read the stored ones, and rename prices that differ from theirs, until none does."""
         prices = [price.named(_truncated(price.version)) for _, price, _, _ in given]
         pending = list(range(len(given)))
         for number in range(1, _TRIES):

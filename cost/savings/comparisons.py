@@ -25,8 +25,8 @@ COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "host
 """
 Word = Literal["met", "not met", "not measured", "not enough data"]
 Ground = Literal["measured", "published", "unmeasured"]
-"""Ground of the claim that a target's answers are as good as the reference's: outcomes of its answers, published scores
-alone, or nothing. The reference's own is `measured`: there is nothing to claim.
+"""Evidence that a target's answers are as good as the reference's: outcomes of its answers, published scores alone, or
+nothing. That for the reference itself is `measured`.
 """
 Part = Literal["requests", "shadow", "corrections", "true-up", "idle", "gateway"]
 PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "true-up", "idle", "gateway")
@@ -288,8 +288,8 @@ def _doubt_grounds(
     cost_nanousd: int,
     target: Decimal,
 ) -> tuple[Word, tuple[str, ...]]:
-    """Weaken `met` to not measured when the target is met only with what was saved at models whose answers nobody compared,
-    and add to it what rests on published scores. The same weights elsewhere answer the same.
+    """Weaken `met` to not measured when the target is met only with savings at models whose answers nobody compared,
+    and add the part that rests on published scores. The same weights elsewhere answer the same.
     """
     word, reasons = judged
     if word != "met" or name == "hosted":
@@ -382,7 +382,7 @@ class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     comparator: ComparatorName
     cost_nanousd: int
-    """Bill less what requests without this baseline paid of it."""
+    """Bill less the part that requests without this baseline paid."""
     baseline_nanousd: int
     cost_share: Decimal | None
     """Cost / baseline, rounded up to four places: 0.6 or less is a saving of 40 %."""

@@ -1,4 +1,4 @@
-"""Reader of the claim's inputs: roll-ups, pools' bills, and the two arms of the holdout experiment.
+"""Reader of the savings report's inputs: roll-ups, pools' bills, and the two arms of the holdout experiment.
 
 Days whose bill is not posted yet, today among them, are trued up for the reader alone, and marked as provisional.
 """
@@ -47,7 +47,7 @@ class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavingsInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs of the claim for a range of whole UTC days.
+    """Inputs of a savings report for a range of whole UTC days.
 
     `pools` is empty for a team: idle GPUs are the organisation's.
     """
@@ -75,7 +75,7 @@ class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavingsReader:
-    """Reads the claim's inputs of one organisation or team."""
+    """Reads the inputs of savings reports of one organisation or team."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SavingsReader:
         arms_within_s: float = ARMS_WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ground_of` tells of a target id what is known of its answers beside the reference's."""
+        """`ground_of` returns the evidence for a target's answers beside the reference's, by target id."""
         self._engine = engine
         self._fleet = fleet
         self._ground_of = ground_of
@@ -356,7 +356,7 @@ def _pool_days(
 ) -> tuple[PoolDay, ...]:
     """Return the organisation's pools by day.
 
-    The bill is what its rows and its idle row add up to; what other organisations paid of it is left out.
+    The bill is the sum of its rows and its idle row, without the part that other organisations paid.
     """
     by_day: dict[tuple[str, int], list[Line]] = {}
     for line in lines:

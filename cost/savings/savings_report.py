@@ -1,4 +1,4 @@
-"""The savings claim as a report and as JSON: three comparisons, our own GPUs by themselves, and how sure it is."""
+"""The savings report and its JSON: three comparisons, our own GPUs by themselves, and the certainty."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -100,7 +100,7 @@ class Comparability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def comparability(found: SavingsReport) -> Comparability | None:
-    """Return how calculation and experiment compare; None while one of them has nothing to tell."""
+    """Return the comparison of calculation and experiment; None while either has no figure."""
     calculated = found.comparisons[0].share
     if found.measured is None or calculated is None or not found.figures.served:
         return None
@@ -122,7 +122,7 @@ def savings_report(
     now_us: int,
     judged: tuple[int, int] | None,
 ) -> SavingsReport:
-    """Compute the claim. `target` is the promised share; `judged` is (adequate answers, judged answers), or None."""
+    """Compute the report. `target` is the promised share; `judged` is (adequate answers, judged answers), or None."""
     gateway = gateway_nanousd(gateway_usd_per_hour, inputs.start_us, inputs.end_us, now_us)
     found, parts = figures(inputs.lines, billed=inputs.billed), cost_parts(inputs.lines, gateway)
     interval = measured(
@@ -151,7 +151,7 @@ def _overhead_per_request(parts: dict[Part, int], requests: int) -> int:
 
 
 def gateway_nanousd(usd_per_hour: Decimal, start_us: int, end_us: int, now_us: int) -> int:
-    """Return what the gateway's machines cost in the part of the range that is past, rounded half up."""
+    """Return the cost of the gateway's machines in the past part of the range, rounded half up."""
     amount = Fraction(nanousd(usd_per_hour) * max(0, min(end_us, now_us) - start_us), HOUR_US)
     return (2 * amount.numerator + amount.denominator) // (2 * amount.denominator)
 
@@ -173,7 +173,7 @@ def _fleets(inputs: SavingsInputs, target: Decimal, now_us: int) -> Iterator[Fle
 
 
 def savings_as_json(found: SavingsReport) -> dict[str, Any]:
-    """Return the claim as JSON-ready values: money as exact Decimals in dollars, shares as numbers from 0 to 1."""
+    """Return the report as JSON-ready values: money as exact Decimals in dollars, shares as numbers from 0 to 1."""
     counted = found.figures
     return {
         "object": "savings",
