@@ -1,4 +1,4 @@
-"""An alert: what is measured over which time, and from which value on somebody is told. Pure."""
+"""An alert: a measure over a time, and the threshold from which it is told. Pure."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, get_args

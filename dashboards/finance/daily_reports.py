@@ -129,7 +129,7 @@ class ReportReader:
     """Reads reports of any subject, with the subject's budgets."""
 
     def __init__(self, engine: AsyncEngine, pools: Callable[[], Sequence[PoolSection]] = tuple) -> None:
-        """`pools` returns our own GPUs; each is told of to the organisation that pays for it."""
+        """`pools` returns our own GPUs; each is in the report of the organisation that pays for it."""
         self._daily = DailyReader(engine)
         self._budgets = BudgetStore(engine)
         self._earnings = EarningsReader(engine)

@@ -1,4 +1,4 @@
-"""Facts for closing a month: its lines, claim, provider bills, checks of the books, and what people said of it."""
+"""Facts for closing a month: its lines, savings, provider bills, checks of the books, and what people said of it."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ class MonthClose:
         self._now_us = now_us
 
     async def read(self, scope: ReadScope, month: Month) -> ClosingMonth:
-        """Return the month with its claim and the previous month's spend."""
+        """Return the month with its savings and the previous month's spend."""
         facts, savings = await self._facts(scope, month)
         before = month.previous
         lines = await self._periods.lines(scope, before.start_us, before.end_us, ())

@@ -1,4 +1,4 @@
-"""/dashboard/finance: the savings claim, its comparators, its uncertainty, and the verdict on the promise."""
+"""/dashboard/finance: the savings report, its comparators, its uncertainty, and the verdict on the promise."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -78,7 +78,7 @@ _DAYS: Final = (
 
 @router.get("/dashboard/finance")
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Show the claim for the chosen days, of the organisation or of one team."""
+    """Show the savings of the chosen days, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     async with reading(gateway, on=True):

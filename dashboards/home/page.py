@@ -23,7 +23,7 @@ async def start(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> 
 
 
 def start_page(view: PageRequest) -> str:
-    """Return the address of the viewer's start page: operations for operators, the claim for finance, a member's only
+    """Return the address of the viewer's start page: operations for operators, the savings for finance, a member's only
     team, otherwise the list of teams.
     """
     if view.principal.role == "operator":

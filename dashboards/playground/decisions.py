@@ -36,7 +36,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing could be asked."""
     deciding: str = ""
     two_first: str = ""
-    """The two cheap models that would be asked first, and who where they differ, where that is wanted; empty for none."""
+    """The two cheap models that would be asked first, and the one to decide where they differ; empty where that is off.
+    """
     refusal: str = ""
 
 

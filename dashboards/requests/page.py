@@ -264,7 +264,7 @@ async def _merged_page(
 
 
 def _evidence(considered: Considered | None) -> list[str]:
-    """Return a sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
+    """Return a sentence where the chosen target, or the baseline model, is not measured by outcomes of its answers."""
     chosen = None if considered is None else considered.chosen
     if chosen is None or chosen.evidence == "measured" or not chosen.evidence:
         return []

@@ -377,7 +377,7 @@ def coverage(sums: UsageSums) -> Decimal | None:
 
 
 def saved_share(sums: UsageSums) -> Decimal | None:
-    """Return savings divided by the baseline's cost, rounded down as the claim is; None without a baseline."""
+    """Return savings divided by the baseline's cost, rounded down as the savings report does; None without a baseline."""
     saved = saving(sums)
     return None if saved is None or sums.baseline_nanousd <= 0 else floor(Fraction(saved, sums.baseline_nanousd))
 

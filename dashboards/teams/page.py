@@ -125,7 +125,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
 
 @router.get("/dashboard/teams/{team_id}/savings")
 async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Show the team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
+    """Show the team's savings of the last 30 days with their verdict. Loaded after the page, because it reads more than
     the rest.
     """
     gateway, team, scope = view.gateway, view.the_team, _scope(view)

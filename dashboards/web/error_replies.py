@@ -92,7 +92,7 @@ async def _http_reply(request: Request, error: Exception) -> Response:
 
 
 def _hint(router: Router, method: str, path: str) -> str:
-    """Guess what was meant by an address that is none: `/v1` left out, written twice, or a `/` at the end."""
+    """Return the address that was probably meant by an unknown one: `/v1` left out, written twice, or a `/` at the end."""
     if path == "/":
         return f" The API begins at /v1, the pages at {PREFIX}."
     meant = f"/v1{_BEFORE.sub('', path).rstrip('/')}"
