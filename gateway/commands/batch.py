@@ -247,7 +247,7 @@ def _tell(batch: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _fail_unless_completed(batch: dict[str, Any], *, follow: bool) -> None:
-    """Exit with a status that tells who waited for the end whether there are results."""
+    """Exit with a status that says whether there are results."""
     if follow and batch["status"] != "completed":
         raise typer.Exit(FAILED)
 

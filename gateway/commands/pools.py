@@ -179,7 +179,7 @@ async def true_up(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Post what a day's rows lack to add up to its bill. A gateway does this every night."""
+    """Post the difference between a day's rows and its bill. A gateway does this every night."""
     section = _section(config)
     chosen = (datetime.now(UTC) - timedelta(days=1)).date() if day is None else day.date()
     names = [each.name for each in section.pools] if pool is None else [pool]

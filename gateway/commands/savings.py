@@ -52,7 +52,7 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what was saved, against three comparisons, and the verdict on the target."""
+    """Show the savings by three comparisons, and the verdict on the target."""
     from gateway.configuration.settings import load, read_environment
 
     if context.invoked_subcommand is not None:
@@ -119,7 +119,7 @@ def _us(moment: datetime) -> int:
 
 
 def print_savings(found: dict[str, Any]) -> None:
-    """Print the savings claim for people; `not met` stands where `met` would."""
+    """Print the savings report for people; `not met` stands where `met` would."""
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
     typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
     print_table(

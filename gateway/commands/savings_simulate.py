@@ -52,7 +52,7 @@ def simulate(
     plot: Annotated[Path | None, typer.Option(help="Draw a PNG (the extra `plots`).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell what a trace would have cost: at the baseline model, elsewhere with routing, and on fleets of our own."""
+    """Show the cost of a trace: at the baseline model, elsewhere with routing, and on fleets of our own."""
     from gateway.configuration.settings import load, read_environment
     from planner.savings import savings_json as savings_report
     from planner.savings.lateness_simulation import most_for, with_lateness

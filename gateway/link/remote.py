@@ -113,7 +113,7 @@ class RemoteKeys:
 
 
 class RemoteGrants:
-    """The grants of budgets. What a caller waits for is asked of the database itself, all else of the control plane."""
+    """The grants of budgets. A caller's own request is answered by the database itself, all else by the control plane."""
 
     def __init__(self, link: Link, grants: Grants) -> None:
         self._link = link

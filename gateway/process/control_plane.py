@@ -114,8 +114,8 @@ class ControlPlane:
             stack.push_async_callback(engine.dispose)
             spare = await open_low_priority_thread(connect, stack)
             answer_from_database(self.hub.handlers, engine, spare)
-            # Its own line serves no caller, so it takes no share of what the workers divide; what it asks for batches is bounded by
-            # the share that one more process would have.
+            # Its own pipeline serves no caller, so it takes no share of what the workers divide; what it asks for
+            # batches is bounded by the share that one more process would have.
             own_count = ToldProcesses()
             sources = from_database(engine, own_count)
             # First, so that it is closed last: what this process booked itself is brought in, too.

@@ -1,4 +1,4 @@
-"""The data plane: one worker process, with the line, its journal, and what the control plane tells it."""
+"""The data plane: one worker process with its pipeline, its journal, and the control plane's messages."""
 
 import contextlib
 import logging
@@ -55,7 +55,7 @@ class DataPlane:
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=True)
         self._is_open = False
         self.others = HandOver(folder.web, self._whose)
-        """Answers what is not a hot route."""
+        """Answers requests of all routes but the hot ones."""
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""
 
@@ -79,7 +79,7 @@ class DataPlane:
                 self.live.line.shadow.drain()
 
     def cut_off(self) -> None:
-        """End, tell and settle what still runs once the time to drain is over."""
+        """End and settle the requests that still run once the drain time is over."""
         if self._is_open:
             self.live.line.cut_off()
 
@@ -95,7 +95,7 @@ class DataPlane:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Health]:
-        """Open everything in the order of need, and close it in reverse, the books last. Yield what tells its health."""
+        """Open everything in the order of need, and close it in reverse, the books last. Yield its health check."""
         config, metrics, live = self.live.config, self._metrics, self.live
         log_lines = configure_logging()
         async with contextlib.AsyncExitStack() as stack:

@@ -140,7 +140,7 @@ class Drains(Protocol):
         """Refuse new work."""
 
     def cut_off(self) -> None:
-        """End what still runs."""
+        """End the requests that still run."""
 
 
 async def until_stopped(server: HttpServer, plane: Drains, signals: Signals, drain_s: float) -> None:

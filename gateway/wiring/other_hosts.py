@@ -99,7 +99,7 @@ class OtherHosts:
         self._waiting.append(message)
 
     async def exchange(self) -> None:
-        """Hand on what waits, and hear what others did since the last time."""
+        """Send the waiting messages, and read those of others since the last time."""
         if self._alone():
             self._waiting.clear()
             self._seen = ""
@@ -133,7 +133,9 @@ class OtherHosts:
             self._left_out("unreadable")
 
     def _opened(self, news: bytes) -> list[PromptsSent]:
-        """Return the messages of another host; none where it has another pepper, or says what cannot be read or compared."""
+        """Return the messages of another host; none where its pepper is another, or its messages cannot be read or
+        compared.
+        """
         try:
             found = msgspec.msgpack.decode(news, type=_News)
             record = self._sealing.open(*_PLACE, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
@@ -165,7 +167,7 @@ async def open_other_hosts(
     metrics: HostMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> OtherHosts | None:
-    """Open what tells other hosts, until the stack closes; None where nothing is told."""
+    """Open the exchange with other hosts, until the stack closes; None where it is off."""
     url = environment.redis(config.redis)
     if url is None or not tells_other_hosts(config, environment):
         return None

@@ -18,7 +18,9 @@ from selfhosted.pools.fleet import Fleet
 
 
 class WorkerLedger(NamedTuple):
-    """The books of a process that serves requests. `budgeted` is what attempts book through: the ledger behind the budgets."""
+    """The books of a process that serves requests. `budgeted` is the ledger behind the budgets, through which attempts
+    are booked.
+    """
 
     ledger: Ledger
     holds: BudgetReservations
