@@ -23,7 +23,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     kv_read: float
     """Of the memory bandwidth, for reading keys and values of running sequences."""
     narrow_read: float
-    """Of what other weights' reading reaches, for INT4 weights."""
+    """Of the rate of reading other weights, for INT4 weights."""
     link: float
     """Of the bandwidth to neighbours."""
 

@@ -42,7 +42,7 @@ _CHECKPOINTS: Final = {
     "fp4": "FP4 needs a checkpoint that was quantised (NVFP4): name it with --weights",
 }
 _MARGIN: Final = 0.15
-"""Least margin of a cautious plan: what the fits are off where there are many figures."""
+"""Least margin of a cautious plan: the error of the fits where there are many figures."""
 _MARGIN_UNKNOWN: Final = 0.3
 """Margin where nobody published a figure of this engine on this GPU: an assumption."""
 _HEADROOM: Final = 0.9
@@ -81,13 +81,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     adapter_rank: int = 16
     kv_events_port: int | None = None
     kv_offload_gib: int = 0
-    """Main memory of a replica for KV blocks that left the GPUs, in GiB; 0: none. What it finds again is not planned with."""
+    """Main memory of a replica for KV blocks that left the GPUs, in GiB; 0: none. Its cache hits are not part of the
+    plan.
+    """
     kv_offload: KvOffload = "native"
     spare: int = 0
     tokens_per_gpu: float | None = None
     """Measured tokens per second and GPU, prompt and completion together, instead of the roofline's."""
     margin: float | None = None
-    """Part by which every step is taken to be longer; None: what the efficiency's fit is off, none for the hopeful one."""
+    """Part by which every step is taken to be longer; None: the error of the efficiency's fit, and none for the hopeful
+    one.
+    """
     weights: str | None = None
     """Repository or folder to serve, where it is not the model's usual one."""
     given_kv_bytes: int | None = None

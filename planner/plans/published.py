@@ -141,7 +141,7 @@ def figures(efficiency: Efficiency) -> Iterator[Figure]:
 
 
 def fit_of(efficiency: Efficiency, gpu: str) -> Fit | None:
-    """Return how well the figures of one GPU are met; None where none was found."""
+    """Return the fit to the figures of one GPU; None where no figure was found."""
     errors = [each.error for each in figures(efficiency) if each.gpu == gpu]
     if not errors:
         return None

@@ -198,7 +198,7 @@ def _drained(serving: Serving) -> list[str]:
 
 
 def _grouped(serving: Serving, part: Part) -> list[str]:
-    """Return how a pod of several nodes finds the others; the variables are the LeaderWorkerSet's."""
+    """Return the arguments by which a pod of several nodes finds the others; the variables are the LeaderWorkerSet's."""
     if part == "alone":
         return []
     words = [

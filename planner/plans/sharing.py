@@ -41,7 +41,7 @@ class SharedFit(msgspec.Struct, frozen=True, kw_only=True):
     tp: int
     level: Level
     utilisation: float
-    """vLLM's `--gpu-memory-utilization` for each of them: what is left beside engines that sleep."""
+    """vLLM's `--gpu-memory-utilization` for each of them: the share left beside engines that sleep."""
     main_memory_bytes: int
     """Bytes that the weights of all of them take in main memory at the moment of a switch; 0 at level 2."""
     lodgers: tuple[Lodger, ...]

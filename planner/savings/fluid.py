@@ -185,7 +185,7 @@ class FluidFleet:
         return arrived
 
     def _take(self, step: int) -> tuple[float, int, int]:
-        """Take what the pool has room for. Returns the work taken, the requests and the late ones among them."""
+        """Take the work that the pool has room for. Returns the work taken, the requests and the late ones among them."""
         demand, spec, free = self._steps.demand, self._spec, self._free
         part = slice(self._steps.edges[step], self._steps.edges[step + 1])
         columns = (demand.at_s, demand.work_s, demand.elsewhere_nanousd, self._steps.places)

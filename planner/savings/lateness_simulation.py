@@ -152,7 +152,7 @@ def most_for(fleets: int) -> int:
 def with_lateness(
     bills: Sequence[FleetBill], model: LatenessModel, progress: Callable[[str, float], None]
 ) -> list[FleetBill]:
-    """Return the bills, each with what its fleet's windows say."""
+    """Return the bills, each with the lateness of its fleet's windows."""
     found = []
     for bill in bills:
         outcome, name = bill.outcome, f"{bill.name}, first tokens"

@@ -53,7 +53,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Windows that stand for so many."""
+    """Windows that stand for a larger number of windows."""
 
     windows: tuple[Window, ...]
     of: int

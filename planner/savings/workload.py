@@ -298,8 +298,8 @@ def _some_deployment(target: Target) -> tuple[Deployment, ...]:
 
 
 def repeated(workload: Workload, *, users: int = 1, days: int = 0, speed: float = 1.0) -> Workload:
-    """Return the traffic of so many times the users, in days made of its first hour, so many times as fast. Raises
-    SimulationRefused where that are too many requests.
+    """Return the traffic of a multiple of the users, in days made of its first hour, at a multiple of its speed. Raises
+    SimulationRefused for too many requests.
     """
     rng = np.random.default_rng(0)
     found = _spread_over_days(workload, days, rng) if days else workload
