@@ -42,7 +42,7 @@ class FailureStreak(msgspec.Struct, frozen=True):
 
     @property
     def whose(self) -> Scope:
-        """The callers that the streak says something to."""
+        """The callers that the streak concerns."""
         if self.is_everyones or self.others >= _OTHERS or self.blame is None:
             return EVERYONE
         return self.blame

@@ -339,7 +339,8 @@ async def _refuse(connection: Connection, call: UpstreamCall, share: Share) -> N
 
 
 async def _read_bounded(connection: Connection, limit: int, share: Share) -> bytes | None:
-    """Return the whole body, or None when it is longer than the limit. It is held in `share`, which whoever made it gives back.
+    """Return the whole body, or None when it is longer than the limit. It is held in `share`, which the caller gives
+    back.
 
     Raises READ_ERRORS.
     """
@@ -411,7 +412,7 @@ class _Body(msgspec.Struct, eq=False):
         return []
 
     async def aclose(self) -> None:
-        """Close it, once whoever read it is done with what it said."""
+        """Close it once its last read has been used."""
         self.pool.release(self.connection)
         self.share.give_back()
 
@@ -470,7 +471,7 @@ class _Stream:
         self._finished = False
         self._idle_bytes = 0
         self._before = 0
-        """Bytes of what came before the first token, which whoever reads holds until then."""
+        """Bytes of the events before the first token, which the reader holds until then."""
         self._has_spoken = False
         self.ended = False
         self._closed = False
@@ -538,7 +539,7 @@ class _Stream:
         return events
 
     def _count_idle(self, count: int) -> None:
-        """Count what says nothing: comments, and events without content. What is held of an event may become one."""
+        """Count bytes without content: comments and empty events. A held part of an event may still become one."""
         self._idle_bytes += count
         if self._idle_bytes - self._parser.held_bytes > _MAX_IDLE_BYTES:
             raise MalformedReply("The upstream streams and says nothing.", deployment_id=self._deployment_id)

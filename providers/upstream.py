@@ -13,7 +13,7 @@ from providers.wire import ChatRequest, Event
 
 
 def ignore(_told: object) -> None:
-    """Do nothing with what a call tells, where nobody books or reports it."""
+    """Ignore a call's report, where nobody books or reports it."""
 
 
 class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):

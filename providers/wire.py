@@ -617,7 +617,7 @@ def speaks_anthropic(deployment: Deployment) -> bool:
 
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
-    """List what a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
+    """List the parameters of a caller of another dialect that this deployment is not sent, so that the caller is told."""
     if not request.translated or request.as_written is not None:
         return ()
     if request.in_messages is not None and deployment.speaks_messages:

@@ -245,7 +245,7 @@ def _finish(reason: Any, sequence: Any) -> dict[str, Any]:
 
 
 def _said(blocks: list[_Block], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the message. What tools of Anthropic's own wrote has no place in chat."""
+    """Return the message, without the results of Anthropic's own tools, which have no place in chat."""
     texts = [block.text for block in blocks if block.type == "text" and isinstance(block.text, str)]
     said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     calls = [block for block in blocks if block.type == "tool_use"]

@@ -53,7 +53,7 @@ Fields = dict[str, Any]
 
 
 class ClaudeBody(msgspec.Struct, frozen=True):
-    """A body, the dialect's headers, and what the names of tools were that had to be written in other letters."""
+    """A body, the dialect's headers, and the original names of tools that had to be renamed."""
 
     body: bytes
     headers: tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ class ClaudeBody(msgspec.Struct, frozen=True):
 
 
 def effort_of_budget(tokens: int) -> str:
-    """Return the effort that so many tokens to think with come to: the highest one that is given no more."""
+    """Return the effort that a thinking budget stands for: the highest one whose budget is no larger."""
     if tokens <= 0:
         return "none"
     return next((effort for effort in reversed(_EFFORT_OF_BUDGET) if _BUDGETS[effort] <= tokens), "low")
@@ -125,7 +125,9 @@ def _longest(call: UpstreamCall) -> int | str | None:
 
 
 def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
-    """Leave out what the model refuses and what only nudges an answer; says another one's way of thinking in its own."""
+    """Leave out fields that the model refuses and that only nudge an answer; write another model's thinking setting as
+    its own.
+    """
     for name in _SAMPLING if not claude.samples else ():
         # Newer models take what comes anyway, and nothing else.
         if name in fields and not (name == "temperature" and fields[name] == 1):

@@ -13,8 +13,8 @@ from providers.connections.gathering import Gathering
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
-"""Bytes that came and were not read at which no more are taken from the socket. As many that bring nothing of the body (fields
-behind it, extensions of its chunks) end the connection.
+"""Unread bytes at which no more are taken from the socket. As many bytes beside the body (fields behind it, extensions
+of its chunks) end the connection.
 """
 MAX_TRAILERS: Final = 128
 _FREE_CHUNKS: Final = 20_000
