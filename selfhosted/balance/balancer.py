@@ -142,8 +142,8 @@ class Balancer:
         return room_of(self._taking, self.room, tokens, now)
 
     def reading(self, snapshot: PoolSnapshot, now: float, turns: Callable[[str], int]) -> PoolReading | None:
-        """Return how many prompts of batch lines the replicas may begin to read; None when none with statistics takes requests. `turns` tells
-        how many one may that has read the prompts of all requests that it has, by name.
+        """Return the number of batch prompts that the replicas may begin to read; None when no replica with statistics
+        takes requests. `turns` has the number for a replica that has read the prompts of all its requests, by name.
         """
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)

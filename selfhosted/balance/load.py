@@ -31,11 +31,11 @@ _OVERDUE: Final = 0.15
 _BATCH_S: Final = 0.05
 """Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
 _SEATED: Final = 0.5
-"""Engines that run less than this part of the most that have run there at once have seats for those who wait."""
+"""An engine that runs less than this part of its most concurrent requests has free places for waiting ones."""
 _FULL_KV: Final = 0.9
 """A KV cache that is used more has no room for another request."""
 _LOOKED_AT: Final = 16
-"""Requests whose first token has not come, the oldest first, that are asked whether they read a prompt's beginning."""
+"""Number of the oldest requests without a first token that are checked for reading a prompt's beginning."""
 _READS: Final = 0.5
 """A request of which less was cached reads the beginning itself."""
 _SCRAPE_GAP_S: Final = 1.0
@@ -383,7 +383,7 @@ class Load:
 
     def _recompute_waits(self, generating: int) -> None:
         """Recompute the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
-        `_DOUBT`; and what is to be waited for.
+        `_DOUBT`; and the waiting times.
         """
         doubt = self._expected_s * _DOUBT / self._observations if self._observations else 1.0
         self.rate = rate = self.speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)

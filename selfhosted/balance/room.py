@@ -9,7 +9,7 @@ from selfhosted.config import RoomConfig
 from selfhosted.replica import PoolReading, PoolRoom, Replica
 
 _ROOMY: Final = 0.75
-"""A fill at which nobody minds how much less there could be."""
+"""A fill so low that a lower one makes no difference."""
 
 
 def full(replica: Replica, room: RoomConfig, load: Load | None = None) -> bool:
@@ -94,8 +94,8 @@ def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) ->
 
 
 def reading_of(loads: Iterable[Load], now: float, turns: Callable[[str], int]) -> PoolReading | None:
-    """Return how many more prompts replicas may begin to read that have read those of all requests that they have, each as many as `turns`
-    tells by its name; None where none has statistics.
+    """Return the number of further prompts that replicas may begin to read: as many as `turns` has, by name, for each
+    that has read the prompts of all its requests; None where no replica has statistics.
     """
     waits = [(max(load.wait_s(now), 0.0), load.name) for load in loads if load.known]
     if not waits:

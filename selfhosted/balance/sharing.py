@@ -63,7 +63,7 @@ class PromptsSent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentPrompts:
-    """Collects what this process has to tell of one pool."""
+    """Collects the messages of this process about one pool."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -103,7 +103,7 @@ class SentPrompts:
             self.news()
 
     def told(self, *, whole: bool = False) -> PromptsSent | None:
-        """Return what is to be told now, once; None when there is nothing. `whole`: with the list of what is open."""
+        """Return the message that is due, once; None when there is none. `whole`: with the list of open requests."""
         if not (self._sent or self._started or self._ended or (whole and self._numbers)):
             return None
         message = PromptsSent(
@@ -129,7 +129,9 @@ class _Process:
 
 
 class ToldPrompts:
-    """Counts at a pool's balancers what other processes tell: at the one that knows the replica. Speeds told are the first one's."""
+    """Counts other processes' messages at a pool's balancers, each at the one that knows the replica. Speeds are the
+    first one's.
+    """
 
     def __init__(self, *balancers: Balancer) -> None:
         self._balancers = balancers
@@ -140,7 +142,7 @@ class ToldPrompts:
         return sum(len(process.leases) for process in self._processes.values())
 
     def hear(self, message: PromptsSent, now: float) -> None:
-        """Take over what one process tells."""
+        """Take over the message of one process."""
         if message.reads_per_s is not None:
             self._balancers[0].merge_prefill_rate(message.reads_per_s)
         if message.hashes != HASHES:

@@ -14,7 +14,7 @@ class DiscoveryMetrics(DiscoveryObserver):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._looks = Counter(
             "weighbridge_discovery_looks",
-            "Times that a pool's replicas were asked for, by how that ended: ok, empty, failed.",
+            "Polls of a pool's replicas by result: ok, empty, failed.",
             ("pool", "source", "result"),
             registry=registry,
         )

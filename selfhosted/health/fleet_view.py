@@ -138,7 +138,7 @@ def _state_of_pool(
 
 
 def _told_readers(config: PoolConfig, registry: Registry, replicas: Sequence[Replica]) -> dict[str, Any]:
-    """Return what is told of the replicas that only read prompts, whose number is decided apart."""
+    """Return the JSON of the replicas that only read prompts, whose number is decided apart."""
     (part,) = (each for each in config.parts if each.does == "reads")
     own = [each for each in replicas if config.is_in(part, each.name)]
     return {
@@ -201,7 +201,7 @@ def _usage_as_json(usage: Usage) -> dict[str, Any]:
 
 
 def _versions_as_json(replicas: Sequence[Replica], hardware: PoolHardware) -> list[dict[str, Any]]:
-    """Return what each version's replicas do, and for how much. One that is null stands for the replicas that say none."""
+    """Return the work and the cost of each version's replicas. The version null stands for replicas that report none."""
     found = []
     for version, usage in usage_by_version(replicas, hardware).items():
         own = [each for each in replicas if each.address.version == version]

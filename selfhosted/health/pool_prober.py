@@ -1,4 +1,4 @@
-"""Watches a pool: probes and scrapes each replica about every second, and tells everybody what it found.
+"""Watches a pool: probes and scrapes each replica about every second, and tells everybody the findings.
 
 Each replica has two tasks, one for probes and one for scrapes, so that a slow or hostile replica delays only itself,
 and within the timeout.
@@ -29,7 +29,7 @@ ScrapeResult = Literal["ok", "status", "unreadable"] | Failure
 
 
 class WatchObserver:
-    """Receives what a pool's dashboard shows; this base class ignores it. Implementations must be quick and never
+    """Receives the figures of a pool's dashboard; this base class ignores them. Implementations must be quick and never
     raise.
     """
 
@@ -123,7 +123,7 @@ class PoolProber(JudgeObserver):
         self._publisher.publish(self._key(), PoolMembers(pool=self._pool, addresses=members, complete=complete))
 
     def doubt(self, doubted: ReplicaDoubted) -> None:
-        """Take over what a process's requests say against a replica, tell the others, and probe at once."""
+        """Take over a process's evidence against a replica, tell the others, and probe at once."""
         watched = self._watched.get(doubted.replica)
         if watched is None or not self._judge.doubt(doubted):
             return

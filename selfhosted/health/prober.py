@@ -1,4 +1,4 @@
-"""The prober: once a host, for all pools, it keeps their members, their health, and what processes tell of them."""
+"""The prober, once a host for all pools: their members, their health, and the processes' messages about them."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from selfhosted.scale.process_reports import FleetReport, ProcessReports, ttft_t
 
 
 class ProbedPool(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool, and what looks after it."""
+    """A pool with its discovery, prober and adapters."""
 
     config: PoolConfig
     discovery: Discovery
@@ -43,7 +43,7 @@ class Prober:
         """By pool and process; the process that told first comes first."""
 
     def hear(self, process: str, message: FromProcess) -> None:
-        """Take over what a process tells; `process` is its boot id. A pool that is not known here is ignored."""
+        """Take over a process's message; `process` is its boot id. A pool that is not known here is ignored."""
         if isinstance(message, FleetReport):
             self.reports.hear(process, message)
             return

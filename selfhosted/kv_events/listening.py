@@ -127,7 +127,7 @@ class KvEvents:
         return _Place(parts.hostname or "", port_of(self._port, own), replay)
 
     def restarted(self, name: str) -> None:
-        """Empty what is known of a replica whose process was replaced: its cache is empty."""
+        """Forget the known blocks of a replica whose process was replaced: its cache is empty."""
         self.chains.cleared(name)
 
     def offer(self, sample: Sample) -> None:

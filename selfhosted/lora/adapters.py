@@ -1,8 +1,8 @@
 """LoRA adapters: loads one that a replica lacks through vLLM's runtime API.
 
 One load of an adapter runs at a replica at a time, and all requests of a process that need it wait for the same one.
-Where the engine's slots are taken, the adapter idle longest is unloaded. Which replica has which is told of by
-`adapter_look`, as other processes load too.
+Where the engine's slots are taken, the adapter idle longest is unloaded. `lora_poll` reports which replica has which,
+as other processes load too.
 """
 
 import asyncio

@@ -29,7 +29,7 @@ DOWN_S: Final = 240.0
 RETRY_S: Final = 900.0
 """Seconds for which a pool that could not be woken is left alone."""
 _FORGET_S: Final = 60.0
-"""Seconds after which nobody waits any more who was refused and did not come back."""
+"""Seconds after which a refused request that did not come back counts as waiting no more."""
 _LATELY: Final = 0.3
 """Weight of the newest measurement in what a step usually takes."""
 
@@ -155,7 +155,7 @@ def is_step(before: Turns, turns: Turns) -> bool:
 
 
 def pays(turns: Turns | None) -> str | None:
-    """Return the pool that the GPUs' time is for: the one that is awake, or drains; then the one that it is cleared for."""
+    """Return the pool that the GPUs' time belongs to: the one that is awake or drains, then the one that is woken next."""
     if turns is None:
         return None
     return (turns.awake if turns.phase in ("awake", "draining") else turns.next) or None

@@ -31,7 +31,7 @@ from selfhosted.scale.process_reports import AtGate, FleetReport
 
 _POLL_S: Final = 0.02
 _TELL_S: Final = 0.01
-"""Seconds for which what was sent is collected before the other processes of the host are told."""
+"""Seconds for which sent prompts are collected before the other processes of the host are told."""
 _LEAST_READY: Final = 2
 _BYTES_A_TOKEN: Final = 4
 """Bytes of English text in a token, the rule of thumb of OpenAI's tokenizer guide."""
@@ -92,7 +92,7 @@ class Fleet:
             pool.recovered = functools.partial(self._on_recovery, pool)
 
     def hear(self, message: ToFleet) -> None:
-        """Take over what is told of a pool; one that is not known here is ignored."""
+        """Take over a message about a pool; an unknown pool is ignored."""
         pool = self.pools.get(message.address.pool if isinstance(message, ReplicaObserved) else message.pool)
         if pool is None:
             return
@@ -274,12 +274,12 @@ class Fleet:
         return pool.reader(target.target_id, lease, tried, self._clock)
 
     def ahead(self, target: Target, lease: object) -> ReadingAhead | None:
-        """Return how the prompt of the lease's request is read in pieces; None where it is read as one."""
+        """Return the pieces in which the prompt of the lease's request is read; None where it is read as one."""
         pool = self._pool_of(target)
         return None if pool is None or not isinstance(lease, ReplicaLease) else pool.reading_ahead(lease)
 
     def read(self, target: Target, result: ReadResult) -> None:
-        """Count what became of asking such a replica."""
+        """Count the outcome of asking a replica to read a prompt for another one."""
         self._observer.count_reading(target.pool or "", result)
 
     def _sample(

@@ -162,7 +162,7 @@ class Pool(JudgeObserver):
     # --- what other processes tell
 
     def hear(self, message: PromptsSent, now: float) -> None:
-        """Count what another process sent to the replicas, also where this one has sent nothing yet."""
+        """Count the requests that another process sent to the replicas, also where this one has sent none yet."""
         self.balancer.see(self.snapshot, now)
         if self.readers is not None:
             self.readers.see(self.judge.snapshot, now)
@@ -197,7 +197,9 @@ class Pool(JudgeObserver):
         return _OPENS_S if waits_s is None else waits_s
 
     def last_call(self, among: Collection[str], now: float) -> str | None:
-        """Return a replica that still serves who got through the queue in the moment in which the pool began to rest; None for others."""
+        """Return a replica for a request that left the queue in the moment in which the pool began to rest; None for
+        others.
+        """
         if now - self._rests_since > _LAST_CALL_S:
             return None
         return next((each.name for each in self.snapshot.replicas if each.name in among), None)
@@ -275,11 +277,11 @@ class Pool(JudgeObserver):
         return sum(known) if known and len(known) == len(told) else None
 
     def reading(self, now: float) -> PoolReading | None:
-        """Return how many more lines may have their prompts read; None when it is not known."""
+        """Return the number of further lines whose prompts may be read; None when it is unknown."""
         return self.balancer.reading(self.snapshot, now, functools.partial(self._turns, now))
 
     def reading_ahead(self, lease: "ReplicaLease") -> ReadingAhead | None:
-        """Return how the prompt of the lease's request is read in pieces; None where prompts are read as one."""
+        """Return the pieces in which the prompt of the lease's request is read; None where prompts are read as one."""
         return ReadingAhead(self, lease) if self.config.read_ahead_tokens else None
 
     def _turns(self, now: float, name: str) -> int:

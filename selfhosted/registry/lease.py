@@ -1,4 +1,5 @@
-"""Leader election for what must happen once: counting a pool's hours, and deciding how many replicas it should have.
+"""Leader election for duties that one process does for all: counting a pool's hours, and deciding how many replicas it
+should have.
 
 The holder prolongs its lease long before it runs out, and any process may take one that has. A holder that could not
 prolong in time knows so by its own monotonic clock before anybody else can have taken it. What is written under a lease

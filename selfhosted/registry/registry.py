@@ -132,7 +132,9 @@ class Registry:
         return SharedTold(name=group, others=others, phase=turns.phase, awake=awake or None, next=turns.next or None)
 
     def sleep_told(self, pool: str) -> SleepTold | None:
-        """Return what processes are told of the pool's sleep; None where it has its GPUs for itself, or nobody knows."""
+        """Return the message to processes about the pool's sleep; None where its GPUs are its own, or the state is
+        unknown.
+        """
         group = self._group_of.get(pool)
         if group is None or not self.read:
             return None

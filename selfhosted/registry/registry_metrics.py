@@ -13,7 +13,7 @@ class RegistryMetrics(HoursObserver):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registrations = Counter(
             "weighbridge_registrations",
-            "What became of replicas that said where they are: registered, renewed, left, taken, full.",
+            "Registrations of replicas by result: registered, renewed, left, taken, full.",
             ("pool", "result"),
             registry=registry,
         )

@@ -1,4 +1,6 @@
-"""Reads what the versions of a pool did since a rollout's step: from the ledger, and verdicts from the learning log."""
+"""Reads the results of a pool's versions since a rollout's step: attempts from the ledger, verdicts from the learning
+log.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence

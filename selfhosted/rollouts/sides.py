@@ -27,7 +27,7 @@ class PoolVersions:
         return self._rollout
 
     def adopt(self, rollout: Rollout | None) -> None:
-        """Take over what was told of the rollout."""
+        """Take over a message about the rollout."""
         self._rollout, self._snapshot = rollout, None
 
     def of(self, snapshot: PoolSnapshot, replica: str) -> str:

@@ -144,7 +144,7 @@ def checked(version: ModelVersion) -> ModelVersion:
 
 
 def _demands(version: ModelVersion) -> Iterator[tuple[str, bool, str]]:
-    """Return a field, whether what is demanded of it is met, and what that is."""
+    """Yield each field, whether it meets its demand, and the demand in words."""
     arguments, adapters = version.arguments, version.adapters
     yield "model", 1 <= len(version.model) <= MODEL_CHARS, f"a model's name has 1 to {MODEL_CHARS} characters"
     yield (

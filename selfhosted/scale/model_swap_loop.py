@@ -1,4 +1,4 @@
-"""The loop of pools that share GPUs: observe, decide (pure, `sleeping/turns.py`), store, act.
+"""The loop of pools that share GPUs: observe, decide (pure, `model_swap/turns.py`), store, act.
 
 Only the holder of the group's lease decides and acts. What it decided is stored before anything is done, so that every gateway
 stops sending to a pool before its engines sleep, and whoever takes the lease over goes on from there.
@@ -29,7 +29,9 @@ _MOST_PASSED_S: Final = 10.0
 
 
 class TurnObserver:
-    """Receives what the loop did; this base class ignores it. Names come from the configuration, so they can be labels."""
+    """Receives the loop's actions; this base class ignores them. Names come from the configuration, so they can be
+    labels.
+    """
 
     def set_awake(self, group: str, pools: Mapping[str, bool]) -> None: ...
 
@@ -250,7 +252,7 @@ class TurnLoop:
 
 
 def _why(turns: Turns) -> str:
-    """Return what is going on, for people."""
+    """Return the present state, for people."""
     match turns.phase:
         case "awake":
             return f"{turns.awake} is awake"

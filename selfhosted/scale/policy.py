@@ -109,8 +109,8 @@ class ScalePolicy:
         state: str = "",
     ) -> None:
         """`output_weight`: work of a generated token, in prompt tokens. `carries`: assumed work per second of a replica
-        until it is measured; `busy_carries`: the same of one that is always busy. `economic`: wants what is worth its
-        hours. `state`: what `state` of an earlier instance returned.
+        until it is measured; `busy_carries`: the same of one that is always busy. `economic`: wants the replicas that
+        are worth their hours. `state`: the result of an earlier instance's `state`.
         """
         kept = _parse_state(state)
         self._config = config

@@ -52,7 +52,7 @@ class TurnMetrics(TurnObserver):
         )
         self._switches = Histogram(
             "weighbridge_pool_switch_seconds",
-            "From the decision that a pool gets the GPUs that it shares until it was awake, the other one's drain included.",
+            "Seconds from the decision to give a pool its shared GPUs until it was awake, the other one's drain included.",
             ("gpus", "pool"),
             buckets=_SWITCH_BUCKETS,
             registry=registry,

@@ -250,8 +250,8 @@ def _kv_used(stats: EngineStats) -> float | None:
 
 
 def _reading(stats: EngineStats) -> float:
-    """Return what stands for KV use where prompts are only read: what a reader holds waits to be fetched and is no load, but whether
-    prompts wait behind the one that is read.
+    """Return the counterpart of KV use for a replica that only reads prompts: 1 while prompts wait behind the one that
+    it reads, 0.5 while none waits, 0 when idle. Its cache waits to be fetched and is no load.
     """
     return 1.0 if stats.waiting else 0.5 if stats.running else 0.0
 

@@ -77,7 +77,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PaperFleet(msgspec.Struct):
-    """A fleet on paper: what it has, what it waits for, and its discounted bill."""
+    """A fleet on paper: its replicas, its orders, and its discounted bill."""
 
     ready: int = 0
     starting: list[float] = msgspec.field(default_factory=list)
@@ -89,7 +89,7 @@ class _PaperFleet(msgspec.Struct):
         return self.ready + len(self.starting)
 
     def pay(self, replicas: float, market: Market, seconds: float, noise: float) -> None:
-        """Live through some seconds in which so many replicas' work arrives, with a variance of so much for each."""
+        """Pay for some seconds in which work for `replicas` replicas arrives, with a variance of `noise` for each."""
         self.starting = [left - seconds for left in self.starting]
         self.ready += sum(left <= 0 for left in self.starting)
         self.starting = [left for left in self.starting if left > 0]
@@ -128,7 +128,7 @@ class SavedWorth(msgspec.Struct):
 
 
 class Worth:
-    """Learns what replicas would have earned, and says how many are worth their hours."""
+    """Learns the earnings that replicas would have had, and tells the number that is worth its hours."""
 
     def __init__(
         self,
@@ -278,9 +278,7 @@ def _busy(replicas: NDArray[np.float64], ranks: NDArray[np.float64], noise: floa
 
 
 def _ratios(then: float | None, before: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the ratio of what is usual then to what was usual before, within bounds; 1 where either is unknown or
-    nothing.
-    """
+    """Return the ratio of the usual work then to the usual work before, within bounds; 1 where either is unknown or 0."""
     if then is None:
         return np.ones(len(before))
     known = before > 0
