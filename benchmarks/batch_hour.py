@@ -58,7 +58,7 @@ class Part(msgspec.Struct):
 
     first_tokens_s: list[float] = []
     late_s: list[float] = []
-    """By how much this process itself was late to send."""
+    """Lateness of this process itself in sending, in seconds."""
     failed: int = 0
     idle: float = 0.0
     used: float = 0.0

@@ -139,7 +139,7 @@ class Exchange:
 
 
 class Load:
-    """Sends what is due and gathers what comes back."""
+    """Sends the due requests and gathers the replies."""
 
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan

@@ -216,7 +216,7 @@ def _fits(route: str, path: str) -> bool:
 
 
 def multiplied(connection: Connection, rows: int, audit: int, progress: Callable[[str], None]) -> None:
-    """Copy what callers caused until the tables are as large as asked."""
+    """Copy the rows of callers until the tables are as large as asked."""
     ledger = metadata.tables["ledger_entry"]
     moved = {
         "request_id": "'req_' || substr(CAST(10000 + CAST(:copy AS BIGINT) AS VARCHAR), 2) || substr(request_id, 5)",
@@ -518,7 +518,7 @@ def _child_of(parent_pid: int, argument: bytes) -> int:
 async def _prepared(
     folder: Path, url: str | None, rows: int, audit: int, progress: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Fill what is not filled; return the rows of the ledger and of the audit log."""
+    """Fill the database unless it is filled; return the rows of the ledger and of the audit log."""
     config = write_sample_config(folder, Addresses(), day_of(wall_us() - DAYS * DAY_US))
     engine = make_engine(url or f"sqlite:///{folder}/sample.sqlite")
     try:

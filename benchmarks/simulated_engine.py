@@ -86,7 +86,7 @@ class Paced:
                 self.done.interactive += 1
 
     def _go_on(self) -> None:
-        """Simulate what is over by now, and look again when the step that runs is."""
+        """Simulate the steps that are over by now, and look again at the end of the running one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
