@@ -27,7 +27,7 @@ class Month(msgspec.Struct, frozen=True, kw_only=True):
     added_nanousd: int
     """The cost that requests for `auto` add to what is paid anyway, while our own GPUs have room."""
     saved_nanousd: int | None
-    """Against the baseline model for everything."""
+    """Saving against the baseline model for everything."""
     saved_share: float | None
 
 
