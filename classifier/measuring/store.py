@@ -20,7 +20,7 @@ AnswerOutcome = Literal["asked", "right", "wrong", "unparsed", "refused", "faile
 SCORED: Final = frozenset({"right", "wrong", "unparsed", "refused"})
 MAX_LISTED: Final = 200
 HELD_S: Final = 30.0
-"""After so long without a word its holder is taken for dead, and another process may go on."""
+"""Seconds without a heartbeat after which a holder is taken for dead, and another process may go on."""
 SAID_CHARS: Final = 300
 
 

@@ -43,15 +43,15 @@ OF_THE_REQUEST: Final = frozenset(
 FACTS: Final = tuple(at for at, name in enumerate(STRUCTURE) if name not in OF_THE_REQUEST)
 FLAGS_READ: Final = (FLAGS.index("follows"), FLAGS.index("follows_short"))
 MEANT: Final = (0, 5, 7, 8)
-"""Of the readings of features.py those of which the network takes all: the mean of the whole message, of what it asks and of the
-first words of that, and of its question. The readings of what is asked follow those of the message, and the question's those.
+"""Readings of features.py that the network takes whole: the mean of the whole message, of what it asks and of the first
+words of that, and of its question. The readings of what is asked follow those of the message, and the question's those.
 """
 RATED: Final = (1, 2, 3, 6, 9)
-"""Those of which it takes the classes and ratings alone."""
+"""Readings of which it takes the classes and ratings alone."""
 WORDS_STRENGTH: Final = 10.0
 JOINED: Final = ((0.8, 0.5, -0.5), (1.0, 0.65, 0.2), (0.95, 0.45, 1.0))
-"""For each threshold how much the words' logit and the gist's count, and what is added: by a logistic regression on the logits
-of models that had not seen the prompt's kind, over the kinds that may be learned from.
+"""Weights of the words' logit and of the gist's, and the constant, for each threshold: by a logistic regression on the
+logits of models that had not seen the prompt's kind, over the kinds that may be learned from.
 """
 OF_WORDS, OF_GIST, MORE = np.array(JOINED).T
 HIDDEN: Final = 64

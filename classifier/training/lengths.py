@@ -103,7 +103,7 @@ class Told(msgspec.Struct, frozen=True):
     answers: int
     median: float
     total: float
-    """Of the sums."""
+    """Ratio of the sums."""
 
 
 def told_over_actual(

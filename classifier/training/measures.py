@@ -358,7 +358,7 @@ class FloorOutcome(msgspec.Struct, frozen=True):
 
     floor: float
     willingness: float
-    """Of the middle fold, in the unit of the costs."""
+    """Willingness to pay of the middle fold, in the unit of the costs."""
     promised: float
     kept: float
     low: float

@@ -367,7 +367,7 @@ class Grounds(msgspec.Struct, frozen=True):
     """The data that rows are fitted with: loads of each source's prompts, and the rows of models with outcomes."""
 
     loads: dict[str, Floats]
-    """By source, as PLACED_BY names them."""
+    """Loads of prompts by source, as PLACED_BY names the sources."""
     rows: dict[str, Floats]
     """(1 + loads,): bias and weights, by line's key."""
 

@@ -23,7 +23,7 @@ Complexity = Callable[[Sequence[Prompt]], Floats]
 
 MOST_ASKS: Final = 120
 HARD: Final = 0.5
-"""From this complexity on a prompt goes to the better of two targets."""
+"""Complexity from which on a prompt goes to the better of two targets."""
 
 
 def asks(seed: int = 0) -> list[Tiered]:
