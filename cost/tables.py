@@ -374,7 +374,7 @@ class ComparedDay(SQLModel, table=True):
     organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
     day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     provider: str = Field(sa_column=Column(String(_ID), nullable=False))
-    """In lower case, as providers are compared."""
+    """Name of the provider in lower case, as names are compared."""
     outcome: str = Field(sa_column=Column(String(16), nullable=False))
     """`agrees`, `differs` or `posted`."""
     compared_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -157,7 +157,9 @@ class Complexities(msgspec.Struct, frozen=True, kw_only=True):
 
     by_target: tuple[tuple[str, tuple[int, ...]], ...]
     threshold: Threshold | None
-    """None if complexity does not separate them, or one side has too few prompts."""
+    """Threshold between the mainstay's prompts and the others'; None if complexity does not separate them, or one side
+    has too few prompts.
+    """
 
     @property
     def count(self) -> int:
