@@ -33,7 +33,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     is_own: bool
     """True for the one that holds for the team now."""
     considered: Considered | None = None
-    """None where nothing could be asked."""
+    """Comparison of the targets; None where no target could be asked."""
     deciding: str = ""
     two_first: str = ""
     """The two cheap models that would be asked first, and the one to decide where they differ; empty where that is off.

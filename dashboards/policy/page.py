@@ -79,7 +79,7 @@ class FloorOption(msgspec.Struct, frozen=True, kw_only=True):
     floors: tuple[float, ...]
     """All of them, rising."""
     month: Month | None
-    """None where no bill is known."""
+    """Forecast month; None where no bill is known."""
     room: tuple[str, ...] = ()
     """Sentences on the room of our own GPUs."""
 
