@@ -37,7 +37,7 @@ from proxy.admit.limits.store import TableVersion
 from selfhosted.prefixes.tracker import HabitDelta
 
 _LONG_S: Final = 30.0
-"""For answers that may be large."""
+"""Timeout of answers that may be large."""
 
 
 class RemotePrices:

@@ -32,7 +32,7 @@ _EVERY_S: Final = 0.1
 _MOST_MESSAGES: Final = 500
 """Messages of this host that wait to be handed on; the oldest go."""
 _MOST_BYTES: Final = 4_000_000
-"""Of one host's news, unpacked."""
+"""Largest unpacked message of one host."""
 _KEPT: Final = 500
 """Entries that Redis keeps: some seconds of a dozen hosts."""
 _GIVEN: Final = 100

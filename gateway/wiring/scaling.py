@@ -188,7 +188,7 @@ class PriceElsewhere:
     ) -> None:
         self._reader = reader
         self.pool = pool
-        """None while it is not scaled by what its hours are worth."""
+        """Pool whose work is priced; None while it is not scaled by the worth of its hours."""
         self._now_us = now_us
         self._usd: float | None = None
 
