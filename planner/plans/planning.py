@@ -105,7 +105,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     pp: int = 1
     memory: Memory
     limits: Limits | None
-    """Of one stage's batch; a replica has one batch for each stage under way."""
+    """Limits of one stage's batch; a replica has one batch for each stage under way."""
     rate: float
     """Requests per second that one replica carries within the targets."""
     full_rate: float

@@ -22,7 +22,7 @@ _VLLM_SEQUENCES: Final = 256
 
 Lengths = tuple[tuple[int, int], ...]
 Table = dict[tuple[str, str, int, Precision], tuple[float, ...]]
-"""By model, GPU, number of GPUs and precision: one figure for each pair of lengths."""
+"""Figures by model, GPU, number of GPUs and precision, one for each pair of lengths."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

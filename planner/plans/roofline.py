@@ -28,7 +28,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The step time of one replica as coefficients, in seconds. Cheap enough for every step of a simulation."""
 
     fixed_s: float
-    """For every step, however little it does."""
+    """Seconds that every step takes, however little it does."""
     weights_s: float
     """Reading the weights that every token needs."""
     experts_s: float

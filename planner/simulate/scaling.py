@@ -66,7 +66,7 @@ class FullEngine(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     prompt_tokens: int
     cached_tokens: int
-    """Those of the prompt tokens that were found in its cache."""
+    """Prompt tokens that were found in its cache."""
     output_tokens: int
 
 
