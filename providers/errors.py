@@ -41,7 +41,7 @@ class UpstreamError(Exception):
     """The deployment's circuit breaker counts it."""
 
     key_refused: bool = False
-    """It is beyond doubt the operator's: no call of anybody can succeed there until operators mend it."""
+    """The fault is beyond doubt the operator's: no call of anybody can succeed there until operators mend it."""
 
     def __init__(
         self,

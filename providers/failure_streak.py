@@ -28,7 +28,7 @@ class FailureStreak(msgspec.Struct, frozen=True):
     blame: Scope | None = None
     """The least scope that holds the failures of the first team among them."""
     others: int = 0
-    """Those of other teams."""
+    """Failures of other teams."""
     is_everyones: bool = False
     """True when one of them was caused by no request."""
 

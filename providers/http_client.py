@@ -126,7 +126,7 @@ class HttpUpstream:
         )
         self.held = HeldBytes(limits.max_replies_bytes)
         self._heads: dict[tuple[str, str], _Head] = {}
-        """By the deployment's id and the path."""
+        """Heads by the deployment's id and the path."""
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Open the call as `Upstream.open` does. Raises an UpstreamError."""
@@ -313,7 +313,7 @@ def _head_of(deployment: Deployment, url: str) -> _Head:
 
 
 _KEY_HEADERS: Final = {"azure": "api-key", "litellm": "x-api-key"}
-"""Behind litellm, only Anthropic is called from here."""
+"""Header of the key by kind. Of the kind litellm only Anthropic is called from here."""
 
 
 async def _refuse(connection: Connection, call: UpstreamCall, share: Share) -> NoReturn:

@@ -20,7 +20,7 @@ class ProviderPace:
 
     def __init__(self) -> None:
         self.until = 0.0
-        """For everyone."""
+        """Time until which everyone is kept away."""
         self.team = ""
         self.team_until = 0.0
         self.why = ""

@@ -56,7 +56,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     allow_media_links: bool = False
     """The engine may fetch media that callers link to; only checked for engines of one's own."""
     api_version: str = ""
-    """Of a deployment at Azure's older addresses, which have the model in their path; empty elsewhere."""
+    """API version of a deployment at Azure's older addresses, which have the model in their path; empty elsewhere."""
     batch_api: BatchApiKind | None = None
     """The provider's own batch API at this address; None where there is none, or none is to be used."""
     adapter: str | None = None
