@@ -73,7 +73,7 @@ class Balancer:
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
         self._rules = Rules(Ring(()), config)
-        """Of a decision among all that take requests."""
+        """Rules of a decision among all replicas that take requests."""
         self._replicas: dict[str, Replica] = {}
         self._ring = Ring(())
         self._snapshot: PoolSnapshot | None = None

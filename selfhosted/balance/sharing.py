@@ -22,7 +22,9 @@ _MOST_NEWS: Final = 2_048
 _MOST_OPEN: Final = 16_384
 """Requests under way that are remembered of one other process, and told of in one list."""
 _SILENT_S: Final = 5.0
-"""After so long without a word a process's requests are forgotten. It lists what is open several times a second."""
+"""Seconds without a message after which a process's requests are forgotten. It lists its open ones several times a
+second.
+"""
 
 
 class SentPrompt(msgspec.Struct, frozen=True, array_like=True):

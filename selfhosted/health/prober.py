@@ -24,9 +24,9 @@ class ProbedPool(msgspec.Struct, frozen=True, kw_only=True):
     discovery: Discovery
     watch: PoolProber
     fetch: HttpFetch | None = None
-    """Asks its engines, with their key; None where nobody does but the watch."""
+    """Client with the engines' key; None where only the prober asks them."""
     look: LoraPoll | None = None
-    """None where the pool has no adapters."""
+    """Poll of the loaded adapters; None where the pool has none."""
 
     def snapshot(self) -> PoolSnapshot:
         """Return the replicas now."""
@@ -40,7 +40,7 @@ class Prober:
         self.pools = pools
         self.reports = ProcessReports({name: ttft_target_s(pool.config) for name, pool in pools.items()}, clock)
         self._kv_states: dict[str, dict[str, KvStates]] = {name: {} for name in pools}
-        """By pool and process; the process that told first comes first."""
+        """Subscriptions by pool and process, in the order of the processes' first messages."""
 
     def hear(self, process: str, message: FromProcess) -> None:
         """Take over a process's message; `process` is its boot id. A pool that is not known here is ignored."""

@@ -90,7 +90,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     took: dict[str, float] = {}
     """Usual seconds of a step, such as `wake llama`; of those that were measured."""
     failed: dict[str, float] = {}
-    """Until when a pool is left alone."""
+    """Times until which pools are left alone."""
 
 
 class Moves(msgspec.Struct, frozen=True, kw_only=True):

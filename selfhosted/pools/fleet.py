@@ -59,7 +59,7 @@ class _Ready(msgspec.Struct, frozen=True):
     deployments: tuple[Deployment, ...]
     by_name: dict[str, Deployment]
     allowed: dict[str, Deployment] | None
-    """None where these are all that take requests."""
+    """Deployments to choose from; None where these are all that take requests."""
 
 
 class Fleet:

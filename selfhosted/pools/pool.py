@@ -29,7 +29,7 @@ AHEAD_AT_ONCE: Final = 3
 _MOST_PIECES: Final = 32
 """A long prompt is read in larger pieces: each of them is a request that is sent and tokenized anew."""
 _BLOCK_TOKENS: Final = 16
-"""Of the engine's cache, where it does not tell."""
+"""Tokens of a block of the engine's cache, where it does not report them."""
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
 _OPENS_S: Final = 0.5

@@ -23,7 +23,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     attempts: int = 0
     failed: int = 0
-    """Those that the engine answered with an error, cut, or not in time."""
+    """Attempts that the engine answered with an error, cut, or not in time."""
     weak: int = 0
     """Whole answers that a better target's replaced."""
     ttft_s: tuple[float, ...] = ()

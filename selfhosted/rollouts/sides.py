@@ -7,7 +7,7 @@ from selfhosted.replica import PoolSnapshot, ReplicaRequest
 from selfhosted.rollouts.versions import Rollout, gets_candidate, serves
 
 UNSAID: Final = "-"
-"""In place of a version, during a rollout, where a replica says none: no version is called so."""
+"""Placeholder for the version of a replica that reports none during a rollout; no version is called so."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 

@@ -57,7 +57,7 @@ class BadVersion(RolloutError):
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
         self.field = field
-        """Its name."""
+        """Name of the field."""
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     """`sha256:` and 64 hexadecimal digits, or a commit's 40."""
     precision: str = ""
-    """Such as bf16, fp8, int8 or awq."""
+    """Precision of the weights, such as bf16, fp8, int8 or awq."""
     layout: str = ""
     """The division of a replica over GPUs, such as tp4 or tp8-pp2."""
     tokenizer: str = ""

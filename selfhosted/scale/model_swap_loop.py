@@ -44,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Requests that wait at the gateways; all of the tier `batch` count as one."""
     turned_away: int = 0
-    """Those turned away since it was asked last."""
+    """Requests turned away since the last question."""
     running_batch: int = 0
     """Requests of the tier `batch` that the pool has."""
 

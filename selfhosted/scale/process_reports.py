@@ -25,7 +25,7 @@ class AtGate(NamedTuple):
     waiting_batch: int = 0
     """Of those, requests that nobody watches."""
     running_batch: int = 0
-    """Such requests that were let through and are not answered yet."""
+    """Requests that nobody watches, let through and not answered yet."""
 
 
 class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
