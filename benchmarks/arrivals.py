@@ -7,17 +7,17 @@ from typing import Final
 import msgspec
 
 _MOST: Final = 200_000
-"""Of one plan."""
+"""Most arrivals of one plan."""
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
     """One request."""
 
     at_s: float
-    """After the load's beginning."""
+    """Seconds after the load's beginning."""
     caller: int
     tokens: int
-    """Of the answer."""
+    """Tokens of the answer."""
 
 
 class Stream(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ MOST_CALLS: Final = 1.2
 """Upstream calls a request that a total outage may cost."""
 _KEY_NAME: Final = "MADE_UP_ANTHROPIC_KEY"
 _FIRST_TOKEN_S: Final = 1.0
-"""For black holes: the default is 15 s."""
+"""First-token timeout in trials with black holes; the default is 15 s."""
 _LATE_S: Final = 6.0
 _DEADLINE_MS: Final = 5_000
 _WARM_WITHIN_S: Final = 60.0
@@ -58,10 +58,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     town: Town
     places: int = 2
     ills: Mapping[int, Illness] = {}
-    """By place."""
+    """Illnesses by the place of the target."""
     load: Load = Load()
     beside: Load | None = None
-    """Of another team, which may fail."""
+    """Load of another team, which may fail."""
     warm: str = ""
     """A model that must answer before the illness begins."""
     outage: bool = False

@@ -29,11 +29,11 @@ class Took(msgspec.Struct, frozen=True):
     """Seconds of one creation."""
 
     file_s: float
-    """From the file's last byte to the answer."""
+    """Time from the file's last byte to the answer."""
     batch_s: float
-    """To make the batch."""
+    """Time to make the batch."""
     begun_s: float
-    """From then on until it was validated."""
+    """Time from then on until it was validated."""
 
 
 def _lines(count: int) -> bytes:

@@ -37,8 +37,8 @@ _POLL_S: Final = 1.0
 _TICK_S: Final = 0.02
 _LOOK_S: Final = 0.5
 _HOP_S: Final = 0.025
-"""From the end of a piece to when the next one waits in the engine: a few milliseconds of servers and network, and a step, as vLLM
-schedules one step ahead.
+"""Time from the end of a piece until the next one waits in the engine: a few milliseconds of servers and network, and a
+step, as vLLM schedules one step ahead.
 """
 _MOST_WAITING_S: Final = 5.0
 PIECE_TOKENS: Final = READ_AHEAD_TOKENS

@@ -27,7 +27,7 @@ _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 _DEFAULT_TOKENS: Final = 50
 
 EVENTS: Final = 4
-"""Of a whole stream: a role, the first token, the others, a finish reason."""
+"""Events of a whole stream: a role, the first token, the others, a finish reason."""
 
 _STREAM_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _REFUSAL: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"

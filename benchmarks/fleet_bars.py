@@ -73,7 +73,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     gateways: int
     repeats: tuple[tuple[Run, ...], ...]
-    """For each repeat a run of each policy, ours first."""
+    """A run of each policy for each repeat, ours first."""
 
     def against(self, figure: str, key: str, *, most: bool = False) -> Against:
         """Return our figure over the best other's, which is the least, or with `most` the most."""
@@ -88,7 +88,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saturated(self) -> bool:
-        """In most of the repeats."""
+        """True if most of the repeats are saturated."""
         return 2 * sum(ours.saturated for ours, *_ in self.repeats) > len(self.repeats)
 
     def misses(self) -> list[Against]:
@@ -105,7 +105,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     apart: bool = False
     """Each is on a host of its own."""
     told_s: float | None = None
-    """After so many seconds such gateways hear of each other's requests; None: never."""
+    """Seconds after which such gateways hear of each other's requests; None: never."""
     queue: bool = False
     """The gateways' queue stands before ours."""
 

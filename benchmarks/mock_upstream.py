@@ -14,7 +14,7 @@ from typing import Final, cast
 import uvloop
 
 CONTENT_EVENTS: Final = 100
-"""Of a stream whose request names no `max_tokens`."""
+"""Content events of a stream whose request names no `max_tokens`."""
 FRAMING_EVENTS: Final = 2
 """A role at the beginning and a finish reason at the end."""
 
@@ -59,7 +59,7 @@ def _choice(delta: bytes, finish: bytes = b"null") -> bytes:
 
 _ROLE_EVENT: Final = _choice(b'{"role":"assistant","content":""}')
 _CONTENT_EVENTS: Final = tuple(_choice(b'{"content":" ' + word + b'"}') for word in (b"word", b"text"))
-"""In turn: LiteLLM ends a stream that says the same a hundred times."""
+"""Events that take turns: LiteLLM ends a stream that says the same a hundred times."""
 _FINISH_EVENT: Final = _choice(b"{}", b'"stop"')
 _DONE: Final = _framed(b"[DONE]") + b"0\r\n\r\n"
 

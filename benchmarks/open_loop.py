@@ -42,13 +42,13 @@ _TELL_S: Final = 2.0
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     keys: tuple[str, ...]
-    """By caller, as arrivals name them."""
+    """Keys by caller, as arrivals name callers."""
     body: str
     headers: tuple[str, ...] = ()
-    """Of every request, each a line."""
+    """Header lines of every request."""
     arrivals: tuple[Arrival, ...]
     patience_s: float
-    """After sending; then the caller hangs up."""
+    """Seconds after sending at which the caller hangs up."""
     probes: tuple[str, ...] = ()
     probe_every_s: float = 0.5
 
@@ -60,7 +60,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     at_s: float
     tokens: int
     late_us: int
-    """Of the driver itself, against the plan."""
+    """Lateness of the driver itself against the plan."""
     status: int
     """Or NO_REPLY, when the connection broke, or GAVE_UP."""
     whole: bool
@@ -69,11 +69,11 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     ttft_us: int
     """0 without a first token."""
     code: str
-    """Of a refusal."""
+    """Code of a refusal."""
     why: str
     """A queue did not take it, where one refused."""
     retry_after: bool
-    """It was told in both headers."""
+    """True if both headers told a time to retry."""
     target: str
 
 

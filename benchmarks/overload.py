@@ -36,7 +36,7 @@ PROBES: Final = ("/readyz", "/metrics")
 AIM_OF_PEAK: Final = 0.9
 _TWICE: Final = 2.0
 _GRACE_S: Final = 1.0
-"""After its deadline a caller waits this much longer, so that what is late is seen to be."""
+"""Seconds that a caller waits beyond its deadline, so that late answers are seen."""
 _REST_S: Final = 20.0
 _SEED: Final = 5
 _PLOT: Final = Path("build/overload.png")

@@ -158,12 +158,12 @@ class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     status: int
     first_ms: float
-    """Of the first view that this role had of it; of the first role's, the first view at all."""
+    """Time of this role's first view of it; the first role's is the first view at all."""
     median_ms: float
     p90_ms: float
     most_ms: float
     cpu_ms: float
-    """Of the whole control plane, for one view."""
+    """Processor time of the whole control plane for one view."""
     page_bytes: int
 
 

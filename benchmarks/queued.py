@@ -22,7 +22,7 @@ PAID: Final = "bench-paid"
 SIZES: Final = (20, 40, 60, 80)
 """Tokens of answers."""
 TOKENS_PER_S: Final = 100.0
-"""Of each sequence."""
+"""Tokens a second of each sequence."""
 _PROMPT: Final = COUNTER.decode() + " Which pier does the ferry to the northern islands leave from, and when? " * 4
 _NO_LIMIT: Final = {"requests_per_minute": 100_000_000, "tokens_per_minute": 100_000_000_000}
 _PAID_SLOTS: Final = 2_000

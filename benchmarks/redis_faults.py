@@ -51,7 +51,7 @@ _LOOK_S: Final = 0.05
 _ASKED_WITHOUT: Final = 50
 _MENDED_WITHIN_S: Final = 30.0
 _SETTLE_S: Final = 3.0
-"""After the breakers have closed, the replicas still tell Redis what they took alone."""
+"""Seconds after the breakers have closed in which workers still report to Redis the tokens that they took alone."""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):

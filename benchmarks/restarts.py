@@ -77,7 +77,7 @@ class Tally(msgspec.Struct):
     turned_away: Counter[str] = msgspec.field(default_factory=Counter)
     """Refused or broken before the first byte, and asked elsewhere."""
     waited_us: list[float] = []
-    """Until the first byte, with all the ways in between."""
+    """Times until the first byte, all retries included."""
     closed: bool = False
     flowing: Counter[str] = msgspec.field(default_factory=Counter)
     """Streams under way, by gateway."""

@@ -21,7 +21,7 @@ FOLDER: Final = Path("docs/screens")
 _REQUESTS: Final = 40_000
 _COLOURS: Final = 64
 _MOST_PX: Final = 2_600
-"""Of a picture's height: what is below is more of the same table."""
+"""Greatest height of a picture: below it is more of the same table."""
 
 
 class Screen(msgspec.Struct, frozen=True):

@@ -52,7 +52,9 @@ _PROMPT_TOKENS: Final = 20
 _MAX_TOKENS: Final = 80
 _TEAM: Final = "team_a"
 _SETTLED_WITHIN_S: Final = 0.5
-"""After an answer's end its settlement has reached the bucket; a longer time would only forgive more."""
+"""Seconds after an answer's end within which its settlement has reached the bucket; a longer time would only forgive
+more.
+"""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ _SIZES: Final = re.compile(rb"\[(\d+): (\d+) in, (\d+) out\]")
 _BYTES_PER_TOKEN: Final = 4
 _MOST_TOKENS: Final = 100_000
 _KEPT_TOKENS: Final = 64
-"""In whole blocks of so many tokens it keeps what it has read; vLLM's are of 16."""
+"""Tokens of a block, the unit in which it keeps read prompts; vLLM's have 16."""
 _HELD: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 NAME: Final = "simulated"
 

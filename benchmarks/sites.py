@@ -33,7 +33,7 @@ class Team(msgspec.Struct, frozen=True):
     team_id: str
     weight: float = 1.0
     spill_over: bool | None = None
-    """None leaves what a new team has."""
+    """Setting of the team; None leaves that of a new team."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Site(msgspec.Struct, frozen=True):
     child: Child
     url: str
     keys: Mapping[str, str]
-    """By team."""
+    """Keys by team."""
 
     def stop(self) -> None:
         self.child.stop()

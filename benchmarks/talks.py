@@ -42,7 +42,7 @@ class Heard(msgspec.Struct, frozen=True):
     """The reply to a turn."""
 
     ttft_s: float | None
-    """None when it failed."""
+    """Time to the first token; None when the turn failed."""
     total_s: float
     trouble: str = ""
 

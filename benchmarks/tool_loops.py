@@ -82,9 +82,9 @@ class Task(msgspec.Struct, frozen=True):
 
     number: int
     hardness: tuple[float, ...]
-    """Of each stage."""
+    """Hardness of each stage."""
     hard: float
-    """Its hardness as a whole."""
+    """Hardness of the whole turn."""
     error: float
     """Error of the prediction."""
 
