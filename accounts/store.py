@@ -112,7 +112,7 @@ def utc_now() -> datetime:
 
 
 class AccountStore:
-    """Reads and writes organisations, teams and API keys, for the command line, the admin API and the directory."""
+    """The store of organisations, teams and API keys, for the command line, the admin API and the directory."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingSignIns:
-    """Issues and verifies cookies of pending sign-ins, and accepts each once."""
+    """The issuer and verifier of cookies of pending sign-ins, which accepts each once."""
 
     def __init__(
         self,
