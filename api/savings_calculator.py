@@ -19,8 +19,9 @@ from proxy.plan.evidence import PUBLISHED, UNMEASURED, Evidence
 
 
 class SavingsCalculator:
-    """Computes the savings of a scope. `section` returns the current configuration; `operator` is the organisation that
-    pays for the gateway; `evidence` tells of a target id what a choice of it rests on, the baseline model counted in.
+    """The calculation of a scope's savings. `section` returns the current configuration; `operator` is the organisation
+    that pays for the gateway; `evidence` tells of a target id what a choice of it rests on, the baseline model counted
+    in.
     """
 
     def __init__(

@@ -118,7 +118,9 @@ class Trusted(NamedTuple):
 
 
 class PoolTrust(SecurityBase):
-    """Requires the token of the address's pool. An unknown pool and a wrong token get the same refusal."""
+    """A dependency that requires the token of the address's pool. An unknown pool and a wrong token get the same
+    refusal.
+    """
 
     model = HTTPBearer(
         description="The token of one pool: `selfhosted.pools[].registration.token` says where it is found."

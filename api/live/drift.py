@@ -107,7 +107,9 @@ def _shares(counts: Sequence[int]) -> tuple[float, ...]:
 
 
 class DriftReader:
-    """Reads the drift at most every ten minutes for all pages of one process, by a few hundred short index scans."""
+    """A reader of the drift, at most every ten minutes for all pages of one process, by a few hundred short index
+    scans.
+    """
 
     def __init__(
         self,

@@ -191,7 +191,7 @@ class _Cached:
 
 
 class RecentReader:
-    """Reads recent figures and spend, cached for all pages of one process."""
+    """A reader of recent figures and spend, cached for all pages of one process."""
 
     def __init__(
         self,

@@ -23,8 +23,9 @@ _FORWARDED: Final = ("forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "vi
 
 
 class MetricsReader(SecurityBase):
-    """Restricts metrics to requests with the token of `telemetry.metrics_token`, or, where there is none, to those that come
-    by `telemetry.metrics_listen` and, where `telemetry.metrics_local` says so, from this machine.
+    """A dependency that restricts metrics to requests with the token of `telemetry.metrics_token`, or, where there is
+    none, to those that come by `telemetry.metrics_listen` and, where `telemetry.metrics_local` says so, from this
+    machine.
     """
 
     model = HTTPBearer(

@@ -26,7 +26,7 @@ class BadCallbackUrl(ValueError):
 
 
 class CallbackAddresses:
-    """Decides on addresses and URLs of callbacks."""
+    """The rules for addresses and URLs of callbacks."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         """Raise ValueError for what is no network."""
@@ -69,7 +69,7 @@ class CallbackAddresses:
 
 
 class CheckedResolver(AbstractResolver):
-    """Looks names up and returns only addresses that may be called; the connection is made to a checked address."""
+    """A resolver that returns only addresses that may be called; the connection is made to a checked address."""
 
     def __init__(self, addresses: CallbackAddresses, resolver: AbstractResolver | None = None) -> None:
         self._addresses = addresses

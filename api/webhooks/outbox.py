@@ -87,7 +87,7 @@ _DUE: Final = (
 
 
 class Outbox:
-    """Stores messages until they are delivered or given up. Only `api.webhooks.sender` sends them."""
+    """The store of messages until they are delivered or given up. Only `api.webhooks.sender` sends them."""
 
     def __init__(
         self,
