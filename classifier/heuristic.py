@@ -83,7 +83,7 @@ def structural_tokens(complexity: float) -> float:
 
 
 class HeuristicClassifier:
-    """Scores by the structural rule alone. Never raises."""
+    """A classifier by the structural rule alone. Never raises."""
 
     def __init__(self, fallback_reason: str | None = None) -> None:
         self.fallback_reason = fallback_reason

@@ -77,7 +77,7 @@ class ScoringContext(threading.local):
 
 
 class OnnxClassifier:
-    """Scores with the trained model; a prompt that it cannot score falls back to the heuristic, and is counted."""
+    """The trained classifier; a prompt that it cannot score falls back to the heuristic, and is counted."""
 
     fallback_reason: None = None
 

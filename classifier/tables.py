@@ -378,7 +378,7 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
 
 
 class _Pages:
-    """Places arrays one after the other in pages of their own, as large ones as the system gives.
+    """A place for arrays one after the other in pages of their own, as large ones as the system gives.
 
     A short row then lies in one line of the processor's cache and not across two, and what was needed to read the file can be
     given back, for nothing that stays lies behind it. A score reads some thousand rows all over the tables: on pages of 4 KiB

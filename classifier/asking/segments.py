@@ -63,7 +63,7 @@ def segment_text(text: bytes) -> SegmentedText:
 
 
 class _Segmenter:
-    """Takes a text apart, line by line."""
+    """A parser that takes a text apart, line by line."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text

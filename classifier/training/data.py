@@ -140,7 +140,7 @@ class _Outcomes(msgspec.Struct, frozen=True):
 
 
 class _Problems:
-    """Collects faults by kind, so that all are reported at once."""
+    """A collection of faults by kind, so that all are reported at once."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[str]] = {}
