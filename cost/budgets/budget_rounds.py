@@ -25,7 +25,7 @@ Teller = Callable[[Sequence[BudgetStatus]], Awaitable[None]]
 
 
 class BudgetWatch:
-    """Reads every budget's standing again and again; `tell` is given all of them."""
+    """A periodic reader of every budget's standing; `tell` is given all of them."""
 
     def __init__(
         self,

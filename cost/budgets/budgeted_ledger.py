@@ -11,7 +11,7 @@ from cost.ledger.ledger import Books
 
 
 class BudgetedBooks:
-    """Wraps `Books` and makes every reserve take a hold on all hard budgets first, so that no attempt overruns one."""
+    """`Books` whose every reserve takes a hold on all hard budgets first, so that no attempt overruns one."""
 
     def __init__(self, books: Books, holds: BudgetReservations) -> None:
         self._books = books

@@ -7,7 +7,7 @@ from cost.ledger.drain import ProcessPresence
 
 
 class BudgetPresence:
-    """Wraps a `ProcessPresence`; forgetting a process deletes its grants too."""
+    """A `ProcessPresence` that also deletes a process's grants when it forgets the process."""
 
     def __init__(self, presence: ProcessPresence, grants: Grants) -> None:
         self._presence = presence

@@ -71,7 +71,7 @@ class SignedMonth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonthClosing:
-    """Reads and writes the marks and sign-offs of months; their only writer."""
+    """The reader and only writer of the marks and sign-offs of months."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine

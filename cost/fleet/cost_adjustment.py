@@ -168,7 +168,7 @@ def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, or
 
 
 class TrueUpStore:
-    """Reads a pool's ledger rows and posts true-ups; the only reader and writer of the table `true_up`."""
+    """The only reader and writer of the table `true_up`: reads a pool's ledger rows and posts true-ups."""
 
     def __init__(self, engine: AsyncEngine, ledger: LedgerStore) -> None:
         self._engine = engine
@@ -312,7 +312,7 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrueUpRounds:
-    """Posts due true-ups; `run_due` is called every few minutes."""
+    """The periodic posting of due true-ups; `run_due` is called every few minutes."""
 
     def __init__(
         self, books: TrueUpStore, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]

@@ -89,7 +89,7 @@ class PoolEarnings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EarningsReader:
-    """Reads the hours of pools from the roll-ups."""
+    """A reader of the hours of pools from the roll-ups."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -76,7 +76,7 @@ def since_us(pool: PoolSection, first_use_us: int | None, first_record_us: int |
 
 
 class HoursStore:
-    """Reads and writes the table `pool_hour`; its only reader and writer."""
+    """The only reader and writer of the table `pool_hour`."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -15,7 +15,7 @@ _TIMES_THE_COUNT: Final = 20
 
 
 class Backlog:
-    """Counts the folder's journals, those of dead processes included, on a thread and at most once a second."""
+    """The counts of the folder's journals, those of dead processes included, on a thread and at most once a second."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory

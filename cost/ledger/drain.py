@@ -142,7 +142,7 @@ class DrainCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drain:
-    """Brings the journals of a folder into the database, from `start` to `aclose`."""
+    """The drain of a folder's journals into the database, from `start` to `aclose`."""
 
     def __init__(
         self,

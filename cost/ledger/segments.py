@@ -188,7 +188,9 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class JournalReader:
-    """Reads a process's journal in pieces, while it is written or afterwards. A piece counts once `took` is told so."""
+    """A reader of a process's journal in pieces, while it is written or afterwards. A piece counts once `took` is told
+    so.
+    """
 
     def __init__(self, directory: Path, boot_id: str) -> None:
         """Begins where the database's part ends. Raises OSError."""

@@ -33,7 +33,7 @@ _PG_TYPES: Final = {"int": "bigint[]", "bool": "boolean[]", "float": "double pre
 
 
 class LedgerStore:
-    """Reads and writes the ledger; the only writer of it and, but for a rebuild, of its roll-ups."""
+    """The reader and only writer of the ledger and, but for a rebuild, of its roll-ups."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

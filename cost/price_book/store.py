@@ -38,7 +38,7 @@ class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceStore:
-    """Reads and writes the table `price_version`; nothing else does."""
+    """The only reader and writer of the table `price_version`."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine

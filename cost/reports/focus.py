@@ -164,7 +164,7 @@ class _UnitPrice(msgspec.Struct, frozen=True):
 
 
 class FocusExport:
-    """Reads the roll-ups as FOCUS; price figures and account names are injected."""
+    """An export of the roll-ups as FOCUS; price figures and account names are injected."""
 
     def __init__(self, engine: AsyncEngine, figures: Figures, names: FocusNames, now_us: Callable[[], int]) -> None:
         self._engine = engine

@@ -188,7 +188,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatestReader:
-    """Reads a bounded number of the latest attempts in one statement, along an index."""
+    """A reader of a bounded number of the latest attempts in one statement, along an index."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

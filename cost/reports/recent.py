@@ -230,7 +230,7 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentReader:
-    """Reads a bounded number of the newest ledger rows, whatever the ledger's size."""
+    """A reader of a bounded number of the newest ledger rows, whatever the ledger's size."""
 
     def __init__(self, engine: AsyncEngine, *, searched: int = SEARCHED) -> None:
         self._engine = engine

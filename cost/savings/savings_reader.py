@@ -75,7 +75,7 @@ class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavingsReader:
-    """Reads the inputs of savings reports of one organisation or team."""
+    """A reader of the inputs of savings reports of one organisation or team."""
 
     def __init__(
         self,
