@@ -18,7 +18,7 @@ Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
 
 
 class AlertRound:
-    """Looks at every alert. Any number of processes may: a message's id is the same in all of them."""
+    """A look at every alert. Any number of processes may take it: a message's id is the same in all of them."""
 
     def __init__(self, engine: AsyncEngine, put: Put, destinations: Collection[str], now_us: Callable[[], int]) -> None:
         self._engine = engine

@@ -126,7 +126,7 @@ def write(
 
 
 class ReportReader:
-    """Reads reports of any subject, with the subject's budgets."""
+    """A reader of reports of any subject, with the subject's budgets."""
 
     def __init__(self, engine: AsyncEngine, pools: Callable[[], Sequence[PoolSection]] = tuple) -> None:
         """`pools` returns our own GPUs; each is in the report of the organisation that pays for it."""
@@ -146,7 +146,7 @@ class ReportReader:
 
 
 class DailyReports:
-    """Delivers due reports once across processes."""
+    """The delivery of due reports, once across processes."""
 
     def __init__(
         self,

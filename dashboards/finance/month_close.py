@@ -40,7 +40,7 @@ class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonthClose:
-    """Reads a scope's months."""
+    """A reader of a scope's months."""
 
     def __init__(self, engine: AsyncEngine, savings: SavingsCalculator, now_us: Callable[[], int]) -> None:
         self._engine = engine
