@@ -159,7 +159,7 @@ def _seen_by_engines(environ: Mapping[str, str], settings: "GatewayConfig", pool
 async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | None") -> None:
     from proxy.settle.observers.logs import configure_logging
     from selfhosted.engines.scrape import HttpFetch, engine_session
-    from selfhosted.scale.gateway_client import Doorbell
+    from selfhosted.scale.gateway_client import GatewayClient
     from selfhosted.scale.processes import Actuator
     from selfhosted.scale.start_turns import StartTurns
 
@@ -172,7 +172,7 @@ async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | 
                     Actuator(
                         crew.pool,
                         crew.launch,
-                        door=Doorbell(session, gateway, crew.pool.name, crew.token),
+                        door=GatewayClient(session, gateway, crew.pool.name, crew.token),
                         fetch=HttpFetch(session, crew.api_key),
                         folder=crew.folder,
                         environment=crew.seen,
