@@ -36,7 +36,7 @@ _GOLDEN: Final = 0.6180339887498949
 
 
 class Scaler(Protocol):
-    """Decides how many replicas there should be, from the same signals as in production."""
+    """The rule for the number of replicas, from the same signals as in production."""
 
     def decide(self, signals: Signals) -> ScaleDecision: ...
 

@@ -142,7 +142,7 @@ class _BaselineChooser:
 
 
 class RandomOne(_BaselineChooser):
-    """Chooses a random replica."""
+    """The choice of a random replica."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
