@@ -68,8 +68,8 @@ _decode_event: Final = msgspec.json.Decoder(_StreamEvent).decode
 
 
 class ClaudeReader:
-    """Reads one reply. `names`: those of tools that were written in other letters. `passes`: the caller's own dialect is
-    Anthropic's, so that each event goes on as it came, too.
+    """A reader of one reply. `names`: those of tools that were written in other letters. `passes`: the caller's own
+    dialect is Anthropic's, so that each event goes on as it came, too.
     """
 
     def __init__(
