@@ -186,7 +186,7 @@ def _sections(mock_url: str) -> dict[str, Any]:
 
 
 class _Tests:
-    """Runs crowds against one gateway."""
+    """The crowds against one gateway."""
 
     def __init__(self, stage: Stage, site: Site, mock: Child, workers: Workers, teams: dict[str, int]) -> None:
         self._stage = stage

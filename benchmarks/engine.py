@@ -155,7 +155,7 @@ def _whole(body: bytes) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests with a content-length, one after the other."""
+    """A connection with requests of a content-length, one after the other."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

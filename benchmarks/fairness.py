@@ -98,7 +98,7 @@ def compared(parts: Mapping[str, Sequence[Reply]], caller: int | None = None) ->
 
 
 class _Tests:
-    """Loads one gateway after another."""
+    """The loads of one gateway after another."""
 
     def __init__(self, stage: Stage, cores: Cores, size: Size) -> None:
         self._stage = stage

@@ -95,7 +95,7 @@ class Stream:
 
 
 class Flood:
-    """Steps every stream as fast as it goes, but an event at a time, so that each is a write of its own."""
+    """The stepping of every stream as fast as it goes, but an event at a time, so that each is a write of its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -109,7 +109,7 @@ class Flood:
 
 
 class Wheel:
-    """Steps many streams at one pace with one timer: each tick of it steps the streams of one slot.
+    """The stepping of many streams at one pace with one timer: each tick of it steps the streams of one slot.
 
     A slow pace has more slots, so that thousands of slow streams do not all speak at once.
     """
@@ -165,7 +165,7 @@ class Paces:
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests with a content-length, one after the other, and answers each."""
+    """A connection with requests of a content-length, answered one after the other."""
 
     def __init__(self, paces: Paces) -> None:
         self._paces = paces

@@ -139,7 +139,7 @@ class Exchange:
 
 
 class Load:
-    """Sends the due requests and gathers the replies."""
+    """The sender of due requests, which gathers the replies."""
 
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan

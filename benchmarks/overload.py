@@ -68,7 +68,7 @@ def at_factor(steps: Sequence[dict[str, Any]], factor: float, field: str) -> Any
 
 
 class Ladder:
-    """Offers one gateway more and more."""
+    """A growing load on one gateway."""
 
     def __init__(self, stage: Stage, cores: Cores, size: Size) -> None:
         self._stage = stage

@@ -113,7 +113,7 @@ class Child:
 
 
 class Children:
-    """Starts processes and stops every one of them at the end, the last first."""
+    """Started processes, every one of them stopped at the end, the last first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

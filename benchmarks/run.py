@@ -153,7 +153,7 @@ def chat_body(*, stream: bool, tokens: int | None = None, pace: int = 0) -> byte
 
 
 class Bench:
-    """Runs loads against legs and keeps what came back."""
+    """The loads against legs, and their results."""
 
     def __init__(self, folder: Path, cores: Cores, size: Size) -> None:
         self._folder = folder
