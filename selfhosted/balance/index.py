@@ -31,7 +31,9 @@ class _ReplicaBlocks:
 
 
 class PrefixIndex:
-    """Maps each block to the set of replicas that hold it, as bits of one integer: 64 replicas are compared at once."""
+    """A map from each block to the set of replicas that hold it, as bits of one integer: 64 replicas are compared at
+    once.
+    """
 
     __slots__ = ("_free", "_holders", "_max_blocks", "_replicas", "_share")
 

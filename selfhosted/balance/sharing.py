@@ -65,7 +65,7 @@ class PromptsSent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentPrompts:
-    """Collects the messages of this process about one pool."""
+    """The messages of this process about one pool, as they gather."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -131,8 +131,8 @@ class _Process:
 
 
 class ToldPrompts:
-    """Counts other processes' messages at a pool's balancers, each at the one that knows the replica. Speeds are the
-    first one's.
+    """The count of other processes' messages at a pool's balancers, each at the one that knows the replica. Speeds are
+    the first one's.
     """
 
     def __init__(self, *balancers: Balancer) -> None:

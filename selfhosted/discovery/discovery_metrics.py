@@ -7,8 +7,8 @@ from selfhosted.replica import Source as SourceName
 
 
 class DiscoveryMetrics(DiscoveryObserver):
-    """Counts polls by result, and conflicting claims. Pools come from the configuration and the other labels have fixed
-    values, so no cap is needed.
+    """The counts of polls by result, and of conflicting claims. Pools come from the configuration and the other labels
+    have fixed values, so no cap is needed.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

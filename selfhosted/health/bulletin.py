@@ -7,7 +7,7 @@ import msgspec
 
 
 class Bulletin:
-    """Hands published messages to all subscribers at once, in their order."""
+    """A board of messages, handed to all subscribers at once, in their order."""
 
     def __init__(self) -> None:
         self._newest: dict[Hashable, msgspec.Struct] = {}

@@ -18,7 +18,7 @@ _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
 class WatchMetrics(WatchObserver):
-    """Exports the states and loads of replicas. Every process watches the same ones, so the most recent value is the
+    """The states and loads of replicas as metrics. Every process watches the same ones, so the most recent value is the
     right one.
     """
 

@@ -26,7 +26,7 @@ _NOBODY_READS: Final = "nobody reads its statistics now"
 
 
 class JudgeObserver:
-    """Receives changes; this base class ignores them. Implementations must be quick."""
+    """An observer of changes; this base class ignores them. Implementations must be quick."""
 
     def members_changed(self, addresses: tuple[Address, ...]) -> None: ...
 

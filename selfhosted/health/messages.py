@@ -76,7 +76,7 @@ Tell = Callable[[FromRequests], object]
 
 
 class Publisher(Protocol):
-    """Tells all processes of the host, and those that come later the newest message of each key."""
+    """A publisher to all processes of the host; those that come later get the newest message of each key."""
 
     def publish(self, key: Hashable, message: msgspec.Struct) -> None: ...
 

@@ -29,8 +29,8 @@ ScrapeResult = Literal["ok", "status", "unreadable"] | Failure
 
 
 class WatchObserver:
-    """Receives the figures of a pool's dashboard; this base class ignores them. Implementations must be quick and never
-    raise.
+    """An observer of the figures of a pool's dashboard; this base class ignores them. Implementations must be quick and
+    never raise.
     """
 
     def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None: ...

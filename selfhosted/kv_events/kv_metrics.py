@@ -6,7 +6,7 @@ from selfhosted.kv_events.subscriber import KvObserver, KvResult
 
 
 class KvMetrics(KvObserver):
-    """Counts KV events by pool and result. Pools come from the configuration and results are fixed, so no cap is
+    """The counts of KV events by pool and result. Pools come from the configuration and results are fixed, so no cap is
     needed.
     """
 

@@ -249,7 +249,7 @@ class KvEvents:
 
 
 class _ReplayRequester:
-    """Requests replays from one engine."""
+    """The requester of replays from one engine."""
 
     def __init__(self, events: KvEvents, host: str, port: int) -> None:
         self._events = events

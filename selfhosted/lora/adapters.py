@@ -65,7 +65,7 @@ class Residency(Protocol):
 
 
 class AdapterObserver:
-    """Receives the results of adapter loads and unloads; this base class ignores them."""
+    """An observer of adapter loads and unloads; this base class ignores them."""
 
     def count_adapter_load(self, pool: str, result: LoadResult) -> None: ...
 

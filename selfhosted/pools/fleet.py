@@ -42,8 +42,8 @@ ReadResult = Literal["handed", "declined", "failed"]
 
 
 class FleetObserver:
-    """Receives the fleet's decisions; this base class ignores them. Pool names come from the configuration, so there
-    are few.
+    """An observer of the fleet's decisions; this base class ignores them. Pool names come from the configuration, so
+    there are few.
     """
 
     def count_choice(self, pool: str, why: str) -> None: ...

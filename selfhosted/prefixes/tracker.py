@@ -141,7 +141,7 @@ _Row = tuple[int, str, str, str, str]
 
 
 class PrefixTracker:
-    """Counts prompt prefixes. `observe` is called for each request; everything else by a background loop."""
+    """The count of prompt prefixes. `observe` is called for each request; everything else by a background loop."""
 
     def __init__(
         self,

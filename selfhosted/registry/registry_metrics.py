@@ -6,8 +6,8 @@ from selfhosted.registry.uptime import HoursObserver
 
 
 class RegistryMetrics(HoursObserver):
-    """Counts registrations by result, and unwatched seconds. Pools come from the configuration and results are fixed,
-    so no cap is needed.
+    """The counts of registrations by result, and of unwatched seconds. Pools come from the configuration and results
+    are fixed, so no cap is needed.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -43,7 +43,7 @@ from selfhosted.tables import ReplicaClock
 
 
 class HoursObserver:
-    """Receives the length of gaps in watching; this base class ignores them."""
+    """An observer of gaps in watching; this base class ignores them."""
 
     def hours_unwatched(self, pool: str, seconds: float) -> None: ...
 
@@ -202,7 +202,7 @@ class _PoolObservation:
 
 
 class Hours:
-    """Watches all pools, and counts the hours of those that this process leads."""
+    """The watch over all pools, which counts the hours of those that this process leads."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionReader:
-    """Reads bounded samples; for the control plane alone."""
+    """A reader of bounded samples, for the control plane alone."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

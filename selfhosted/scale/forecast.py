@@ -86,7 +86,7 @@ class Seasons(msgspec.Struct):
 
 
 class Forecast:
-    """Learns work per second as it arrives, and forecasts it."""
+    """A forecast of work per second, learned as work arrives."""
 
     def __init__(self, seasons: Seasons | None = None) -> None:
         self.seasons = seasons if seasons is not None and seasons.sound else Seasons()

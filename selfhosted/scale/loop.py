@@ -17,8 +17,8 @@ from selfhosted.scale.target import Targets
 
 
 class ScaleObserver:
-    """Receives decisions; this base class ignores them. Pool names come from the configuration and reasons are fixed,
-    so both can be labels.
+    """An observer of decisions; this base class ignores them. Pool names come from the configuration and reasons are
+    fixed, so both can be labels.
     """
 
     def set_desired_replicas(self, pool: str, desired: int) -> None: ...

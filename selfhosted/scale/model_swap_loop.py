@@ -29,8 +29,8 @@ _MOST_PASSED_S: Final = 10.0
 
 
 class TurnObserver:
-    """Receives the loop's actions; this base class ignores them. Names come from the configuration, so they can be
-    labels.
+    """An observer of the loop's actions; this base class ignores them. Names come from the configuration, so they can
+    be labels.
     """
 
     def set_awake(self, group: str, pools: Mapping[str, bool]) -> None: ...
@@ -50,7 +50,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demand(Protocol):
-    """Says who wants a pool now."""
+    """A source of the present demand for a pool."""
 
     def __call__(self, pool: str) -> Wanted: ...
 

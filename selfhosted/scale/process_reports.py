@@ -103,7 +103,7 @@ class _PoolSums:
 
 
 class ProcessReports:
-    """Sums the reports of this host's processes. Memory: one report a process and pool."""
+    """The sums of the reports of this host's processes. Memory: one report a process and pool."""
 
     def __init__(self, ttft_target_s: Mapping[str, float], clock: Callable[[], float]) -> None:
         """`ttft_target_s` has the target of each pool."""

@@ -28,7 +28,7 @@ from selfhosted.replica import EngineStats
 from selfhosted.scale import keeper
 from selfhosted.scale.children import Child, Orders, Phase, orders, wait_s
 from selfhosted.scale.engine_sleep import put_to_sleep, wake
-from selfhosted.scale.gateway_client import Doorbell, GatewayAway, GatewayRefused
+from selfhosted.scale.gateway_client import GatewayAway, GatewayClient, GatewayRefused
 from selfhosted.scale.start_turns import StartTurns
 
 _log: Final = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Actuator:
         pool: PoolConfig,
         launch: LaunchConfig,
         *,
-        door: Doorbell,
+        door: GatewayClient,
         fetch: HttpFetch,
         folder: Path,
         environment: Mapping[str, str],

@@ -119,7 +119,7 @@ class _Growth(msgspec.Struct):
 
 
 class SignalReader:
-    """Derives signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
+    """A reader of signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
 
     def __init__(self, ttft_target_s: float, does: PartDoes = "all") -> None:
         """Observe replicas of one kind; `does` is their work."""

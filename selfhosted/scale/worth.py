@@ -128,7 +128,7 @@ class SavedWorth(msgspec.Struct):
 
 
 class Worth:
-    """Learns the earnings that replicas would have had, and tells the number that is worth its hours."""
+    """The number of replicas that is worth its hours, learned from the earnings that replicas would have had."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from selfhosted.config import LaunchConfig, PoolConfig
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.scale import keeper
 from selfhosted.scale.engine_sleep import is_sleeping, put_to_sleep, wake
-from selfhosted.scale.gateway_client import Doorbell
+from selfhosted.scale.gateway_client import GatewayClient
 from selfhosted.scale.processes import Actuator, end_leftovers
 from selfhosted.scale.start_turns import StartTurns
 from tests.selfhosted.scale.door import TOKEN, WAIT_S, Door, open_door, until
@@ -41,7 +41,7 @@ async def actuating(door: Door, tmp_path: Path, config: LaunchConfig | None = No
         actuator = Actuator(
             pool,
             config or launch(tmp_path),
-            door=Doorbell(session, door.url, "p", TOKEN),
+            door=GatewayClient(session, door.url, "p", TOKEN),
             fetch=HttpFetch(session),
             folder=tmp_path / "engines",
             environment={},
@@ -282,7 +282,7 @@ async def test_engines_that_share_gpus_start_one_after_the_other_and_sleep(tmp_p
             return Actuator(
                 PoolConfig(name=name, targets=(name,), launch=config),
                 config,
-                door=Doorbell(session, door.url, "p", TOKEN),
+                door=GatewayClient(session, door.url, "p", TOKEN),
                 fetch=fetch,
                 folder=tmp_path / name,
                 environment={},
