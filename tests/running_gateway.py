@@ -16,7 +16,9 @@ from accounts.store import AccountStore
 from api.web.gateway import Gateway
 from api.web.patience import be_more_patient
 from api.webhooks.callbacks import CallbackDesk
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from gateway.database import make_engine
 from gateway.process.control_plane import ControlPlane
 from gateway.process.data_plane import DataPlane

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from accounts.store import AccountStore
-    from gateway.configuration.settings import Environment, GatewayConfig
+    from gateway.configuration.environment import Environment
+    from gateway.configuration.gateway_config import GatewayConfig
 
 USAGE: Final = 2
 FAILED: Final = 1
@@ -80,7 +81,8 @@ def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
     """Return the environment overlaid with the command line, the configuration, and its path."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     given = {name: value for name, value in overrides.items() if value is not None}
     environment = read_environment().model_copy(update={**given, "config": config} if config is not None else given)
@@ -91,7 +93,8 @@ def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Enviro
 
 def read_config(config: Path | None) -> "GatewayConfig":
     """Load the configuration without resolving providers' secrets, which this command does not use."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     return load(config, read_environment(), secrets_from=None)
 
@@ -106,7 +109,7 @@ async def open_accounts() -> "AsyncIterator[AccountStore]":
 
 @asynccontextmanager
 async def open_engine() -> "AsyncIterator[AsyncEngine]":
-    from gateway.configuration.settings import read_environment
+    from gateway.configuration.environment import read_environment
     from gateway.database import make_engine, migrate
     from settings.private import private_folder
 

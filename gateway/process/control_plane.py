@@ -21,8 +21,10 @@ from classifier.learning.store import LearningStore
 from cost.ledger.drain import Drain
 from cost.reports.usage import UsageReader
 from cost.times import wall_us
+from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, read_environment, resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
 from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection

@@ -14,10 +14,8 @@ from accounts.people.people import PeopleStore
 from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
 from cost.times import wall_us
-from gateway.configuration.settings import (
-    GatewayConfig,
-    resolve_secret,
-)
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 
 
 class PeopleParts(TypedDict):

@@ -24,7 +24,7 @@ from pydantic import SecretStr
 
 from cost.ledger.drain import unbooked_path
 from cost.ledger.segments import boots, read_segment, segments_of
-from gateway.configuration.settings import Environment
+from gateway.configuration.environment import Environment
 from gateway.database import make_engine
 from proxy.parse.wires.chat.dialect import CHAT
 from testing.scripted.log import LogLine

@@ -138,7 +138,8 @@ def _print(documents: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def _shared(config: Path | None, name: str) -> "SharedServing | None":
     """The pools of this group of the configuration that share GPUs; None where no group is called so."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
     from planner.plans.launch import PORT
     from planner.plans.plan_errors import PlanRefused
     from planner.plans.render_shared import SharedServing, sleeping
@@ -273,7 +274,8 @@ def _side_of(what: What, path: Path | None, whole: "Serving", part: str) -> "Ser
 
 
 def _configured(config: Path | None, pool: str) -> "Serving":
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
     from planner.plans.plan_errors import PlanRefused
     from planner.plans.serving import from_config
 

@@ -11,7 +11,8 @@ from openai import OpenAI
 
 from api.webhooks.outbox import Outbox
 from api.webhooks.signature import BadSecret
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
 from gateway.process.serve import serve
 from tests.api.webhooks.receiver import SECRET, receiving
 from tests.running_gateway import model, running_gateway

@@ -17,7 +17,9 @@ from api.web.gateway import Gateway
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
 from dashboards.web.cookie import COOKIE
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from gateway.database import make_engine
 from tests.api.live.ledger import ended
 from tests.processes import until

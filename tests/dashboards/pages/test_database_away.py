@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from accounts.people.sessions import REMEMBERED_US, Sessions
 from accounts.store import AccountStore
-from gateway.configuration.settings import Environment
+from gateway.configuration.environment import Environment
 from gateway.database import make_engine, migrate
 from tests.postgres import postgres_binaries, running_postgres
 from tests.running_gateway import PEPPER, gateway_at, model
