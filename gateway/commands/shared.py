@@ -15,6 +15,8 @@ import typer
 from gateway.table import print_table
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from accounts.store import AccountStore
@@ -132,6 +134,21 @@ def plain(record: Any) -> dict[str, Any]:
         plain["allowed_models"].sort()
     plain.update(plain.pop("settings", {}))
     return plain
+
+
+def amount_option(text: str, option: str, least: int, most: "int | Decimal") -> "Decimal":
+    """Return the exact amount that an option gives. Raises PlanRefused outside the bounds, which are of the option."""
+    from decimal import Decimal, InvalidOperation
+
+    from planner.plans.plan_errors import PlanRefused
+
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise PlanRefused(f"{option}: `{text}` is no number") from None
+    if not value.is_finite() or not least <= value <= most:
+        raise PlanRefused(f"{option} is from {least} to {most}")
+    return value
 
 
 def print_json(value: Any) -> None:

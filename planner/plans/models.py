@@ -3,8 +3,10 @@
 Nothing is rounded here: a model's parameters are counted from its shape, which is how the published totals come about.
 """
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -31,6 +33,7 @@ them."""
 _BF16_BITS: Final = 16
 _MOST: Final = 10_000_000
 _MOST_LAYERS: Final = 10_000
+_MOST_CONFIG_BYTES: Final = 1_000_000
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +206,19 @@ def model_named(name: str) -> ModelShape:
             "`weighbridge selfhosted plan` takes another one's config.json with --config-json FILE"
         )
     return MODELS[name]
+
+
+def model_from_file(name: str, path: Path) -> ModelShape:
+    """Read a shape from a file config.json. Raises PlanRefused."""
+    if path.stat().st_size > _MOST_CONFIG_BYTES:
+        raise PlanRefused(f"{path} is larger than any config.json")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise PlanRefused(f"{path} is not JSON") from None
+    if not isinstance(config, dict):
+        raise PlanRefused(f"{path} is not a JSON object")
+    return model_from_config(name, config, source=path.name)
 
 
 def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> ModelShape:
