@@ -338,7 +338,7 @@ async def _rows(
         filters=filters,
         limit=MAX_ROWS + 1,
     )
-    return (await gateway.usage.page(query, with_totals=False)).rows
+    return (await gateway.finance.usage.page(query, with_totals=False)).rows
 
 
 def _reply(question: _Question, page: _Page, results: Callable[[list[UsageRow]], list[dict[str, Any]]]) -> Response:

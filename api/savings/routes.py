@@ -35,9 +35,9 @@ async def savings(request: Request, scope: FinanceReader) -> Response:
     start_us, end_us = _range(parameters)
     gateway = gateway_of(request)
     async with reading(gateway):
-        books = await gateway.claims.books(scope, start_us, end_us)
-        found = await gateway.claims.claim(scope, books)
-    return json_reply(gateway.claims.as_json(scope, found))
+        books = await gateway.finance.claims.books(scope, start_us, end_us)
+        found = await gateway.finance.claims.claim(scope, books)
+    return json_reply(gateway.finance.claims.as_json(scope, found))
 
 
 def _range(parameters: Parameters) -> tuple[int, int]:

@@ -84,8 +84,8 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     async with reading(gateway, on=True):
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
-        books = await gateway.claims.books(scope, period.start_us, period.end_us)
-        found = await gateway.claims.claim(scope, books)
+        books = await gateway.finance.claims.books(scope, period.start_us, period.end_us)
+        found = await gateway.finance.claims.claim(scope, books)
     section = gateway.config().cost
     days = _days(books, found, section.gateway_usd_per_hour, now_us, view.query)
     names = _names(section.reference_target)

@@ -288,6 +288,6 @@ async def test_the_last_byte_of_an_answer_leaves_after_its_booking(
     async with gateway_at(site.config_path, environment, engine, site.key) as running:
         await running.live.line.serve(CHAT, exchange)
         # Its end waits for the next drain otherwise.
-        await running.parts.drain.drain_now()
+        await running.parts.finance.drain.drain_now()
     await engine.dispose()
     assert booked_by_then == ["reserve", "settle"]

@@ -41,7 +41,7 @@ async def test_a_gateway_delivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             async with asyncio.timeout(20):
                 while not (await outbox.state("ops")).delivered:  # noqa: ASYNC110 - another process's row tells nobody
                     await asyncio.sleep(0.01)
-            counted = gateway.parts.metrics.render()[0].decode()
+            counted = gateway.parts.metrics.requests.render()[0].decode()
     (got,) = receiver.received
     assert OpenAI(api_key="unused").webhooks.unwrap(got.body, got.headers, secret=SECRET).id == got.message_id
     assert 'weighbridge_webhooks_total{result="delivered"} 1.0' in counted

@@ -44,7 +44,7 @@ async def left_alone(folder: Path) -> AsyncIterator[tuple[Browser, Browser, Sess
             operator = await stack.enter_async_context(signed_in(running, "ola@example.com", role="operator"))
             for browser, path in ((admin, "/dashboard/teams/team_a"), (operator, "/dashboard/operations")):
                 assert (await browser.get(path)).status == 200
-        yield admin, operator, running.parts.sessions
+        yield admin, operator, running.parts.identity.sessions
 
 
 async def test_pages_say_so_and_operators_still_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
