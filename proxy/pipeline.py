@@ -38,7 +38,6 @@ from proxy.parse.parsed_request import ParsedRequest, TagBounds, parsed_request
 from proxy.parse.uploads import Uploads
 from proxy.parse.wires.wire import Kept, Memory, Wire
 from proxy.plan.agreement import AgreementRates
-from proxy.plan.answer_retention import learns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.route_plan import refuse_unrun_tools
 from proxy.plan.routed_request import RoutedRequest
@@ -367,7 +366,7 @@ class RequestPipeline:
         if parsed.request.model != AUTO and not downgraded:
             return None
         before = self._clock()
-        prediction = self._classifier.classify(parsed.prompt, caller.team_id, learns=learns(caller))
+        prediction = self._classifier.classify(parsed.prompt, caller.team_id, learns=caller.settings.learns)
         context.classify_s = self._clock() - before
         return prediction
 

@@ -7,11 +7,26 @@ import msgspec
 from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
-from proxy.plan.escalation_rules import EscalationRules
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy
 from proxy.plan.routing_config import CacheMarksConfig
 from proxy.shared.deadline import DeadlinesSection
+
+
+class EscalationRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's limits on escalation."""
+
+    max_share: float = 0.1
+    """The most escalations, as a share of the requests that may escalate."""
+    max_running: int = 64
+    min_mean_logprob: float | None = None
+    """The mean log-probability of the tokens below which an answer is weak; None disables the check."""
+    hold_max_bytes: int = 512 * 1024
+    hold_max_s: float = 30.0
+    agreement_wait_s: float = 20.0
+    """The most seconds that two cheap answers are waited for before the planned target is asked."""
+    batch_agreement_from: float | None = 0.99
+    """The minimum quality from which two cheap targets may be asked for lines of batches, whatever the team says; None for never."""
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):

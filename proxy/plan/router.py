@@ -1,17 +1,15 @@
 """Routing stage: looks up what this process knows of conversations and breakers, and plans the request with it."""
 
 import math
-from typing import Final
 
 from msgspec.structs import replace
 
-from accounts.caller import Caller, Escalation
+from accounts.caller import Caller
 from classifier.prediction import Prediction
 from cost.ledger.entries import Arm
 from cost.savings.comparators import Comparators
 from cost.savings.holdout import arm_of
 from providers.breaker import Breakers
-from providers.failure_streak import Scope
 from providers.target import Deployment, Target
 from proxy.admit.queues.queue_item import Work
 from proxy.errors import Refused, TargetsUnavailable
@@ -27,17 +25,14 @@ from proxy.parse.chat_request import (
     turn_key,
 )
 from proxy.parse.parsed_request import ParsedRequest
-from proxy.plan.agreement import AgreementRates, Pair, pair_for
-from proxy.plan.answer_form import asked_form
-from proxy.plan.answer_retention import kept_bytes, portion_bytes
-from proxy.plan.cache_control import Reuse, ReuseShares
-from proxy.plan.escalation_rules import asks_two, may_escalate
+from proxy.plan.agreement import AgreementRates
+from proxy.plan.cache_control import ReuseShares
+from proxy.plan.escalation_rules import hold_of, kept_bytes, pair_of
 from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, place_of
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
 from proxy.plan.route_plan import (
     NO_ABSENCES,
-    Absences,
     Facts,
     Fleet,
     RoutePlan,
@@ -47,14 +42,9 @@ from proxy.plan.route_plan import (
     plan,
     with_pace,
 )
-from proxy.plan.routed_request import Hold, RoutedRequest
-from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity, Sticky
+from proxy.plan.routed_request import RoutedRequest
+from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity
 from proxy.plan.tool_loop import NO_LOOP, read_loop
-
-_PART_OF_TIME: Final = 0.3
-"""The part of the caller's time within which two cheap answers must be there."""
-_LEAST_TIME_S: Final = 0.2
-"""With less time than this for two answers nobody is asked beside the plan."""
 
 
 def facts_of(
@@ -137,75 +127,6 @@ def comparators_of(comparators: Comparators, route: RoutePlan) -> Comparators:
     return replace(comparators, reference=route.candidates[0].target.comparator)
 
 
-def hold_of(
-    config: PipelineConfig, caller: Caller, parsed: ParsedRequest, facts: Facts, route: RoutePlan, in_flight: int
-) -> Hold | None:
-    """Returns the limits for holding the answer to be judged before it is given; None where no weak one is escalated."""
-    request = parsed.request
-    # What another dialect says is not judged.
-    if request.as_written is not None or not may_escalate(
-        route,
-        alias=facts.alias,
-        stream=request.stream,
-        wanted=_wanted(parsed, caller, config),
-    ):
-        return None
-    rules = config.escalation
-    return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)
-
-
-def may_ask_two(config: PipelineConfig, caller: Caller, parsed: ParsedRequest) -> bool:
-    """Returns True when two cheap targets may be asked before a dear one: where that is wanted, and for lines of batches that must
-    keep as much quality as the operator says.
-    """
-    request, wanted = parsed.request, _wanted(parsed, caller, config)
-    if asks_two(wanted, stream=request.stream):
-        return True
-    least = config.escalation.batch_agreement_from
-    if least is None or request.tier != "batch" or request.stream or parsed.wants_escalation == "off":
-        return False
-    rules, policy = config.policy.autos.get(request.alias), config.policy
-    floors = (None if rules is None else rules.quality_floor, caller.settings.quality_floor, policy.quality_floor)
-    return next(each for each in floors if each is not None) >= least
-
-
-def pair_of(
-    config: PipelineConfig, parsed: ParsedRequest, routed: RoutedRequest, rates: AgreementRates, now: float
-) -> Pair | None:
-    """Returns the two targets to ask first; None where their answers could not be compared, or that is worth less than the plan's choice."""
-    prediction = routed.prediction
-    if prediction is None:
-        return None
-    asked = asked_form(parsed.request, parsed.prompt, prediction.expected_output_tokens)
-    if asked is None:
-        return None
-    # Most of the time is the planned target's, should it be asked.
-    wait_s = min(config.escalation.agreement_wait_s, parsed.deadline.remaining_s(now) * _PART_OF_TIME)
-    if wait_s < _LEAST_TIME_S:
-        return None
-    opted_in = asks_two(_wanted(parsed, routed.caller, config), stream=parsed.request.stream)
-    share = rates.share(routed.caller.team_id, asked.kind)
-    return pair_for(
-        asked,
-        routed.plan,
-        routed.facts,
-        prediction,
-        config.catalog,
-        # Lines of batches that nobody opted in for are neither to cost more nor to keep less.
-        unasked=not opted_in,
-        share=share,
-        wait_s=wait_s,
-    )
-
-
-def _wanted(parsed: ParsedRequest, caller: Caller, config: PipelineConfig) -> Escalation:
-    """The request's own choice, else that of the alias that it was sent under, else the team's."""
-    if parsed.wants_escalation is not None:
-        return parsed.wants_escalation
-    rules = config.policy.autos.get(parsed.request.alias)
-    return caller.settings.escalation if rules is None or rules.escalation is None else rules.escalation
-
-
 class Router:
     """The process's state that routing needs; the planning itself is pure."""
 
@@ -243,11 +164,6 @@ class Router:
         facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=bounded)
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
-        absences = NO_ABSENCES
-        if not all(fleet.values()):
-            # A pool that nobody is in any more has no other way to learn that somebody wants it.
-            self._tell_absent(facts, config, fleet)
-            absences = self._absences(config, fleet, scope)
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
         chooses = prediction is not None and not downgraded
         rooms = (
@@ -257,13 +173,18 @@ class Router:
         )
         conversation = conversation_key(request, parsed.prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
-        reuse = None
-        if parsed.input_tokens >= CACHE_MIN_TOKENS and request.operation == "chat":
-            reuse = self._reuse(config, caller.team_id, sticky)
         turn, chosen = None, None
         if chooses and config.policy.stay_in_turn and (request.tools or facts.loop.steps):
             turn = turn_key(parsed.prompt)
             chosen = self._affinity.turn_choice(caller.team_id, conversation, turn)
+        reuse = None
+        if parsed.input_tokens >= CACHE_MIN_TOKENS and request.operation == "chat":
+            reuse = self._shares.reuse(caller.team_id, None if sticky is None else sticky.target_id, config.cache_marks)
+        absences = NO_ABSENCES
+        if not all(fleet.values()):
+            # A pool that nobody is in any more has no other way to learn that somebody wants it.
+            self._tell_absent(facts, config, fleet)
+            absences = self._breakers.absences(config.catalog.targets, fleet, scope)
         try:
             found = plan(
                 facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, chosen, absences=absences
@@ -302,16 +223,6 @@ class Router:
         hold = hold_of(config, caller, parsed, facts, route, in_flight)
         if arm or downgraded or hold is not None or reuse is not None or turn is not None:
             routed = replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
-        return self._with_pair(routed, parsed, config, now)
-
-    def _with_pair(
-        self, routed: RoutedRequest, parsed: ParsedRequest, config: PipelineConfig, now: float
-    ) -> RoutedRequest:
-        """The request with the two cheap targets that are asked first, where that is wanted, pays, and can be told."""
-        if routed.downgraded or routed.prediction is None:
-            return routed
-        if routed.facts.alias != AUTO or not may_ask_two(config, routed.caller, parsed):
-            return routed
         pair = pair_of(config, parsed, routed, self._rates, now)
         return routed if pair is None else replace(routed, agreement=pair)
 
@@ -336,13 +247,6 @@ class Router:
         except Refused:
             return None
         return found, fleet.get(found.target_id, ())
-
-    def _reuse(self, config: PipelineConfig, team_id: str, sticky: Sticky | None) -> Reuse | None:
-        """What is known of a prompt being cached that is long enough for it. None for teams that want no marks."""
-        self._shares.note(team_id, again=sticky is not None)
-        if not config.cache_marks.enabled or team_id in config.cache_marks.off_for_teams:
-            return None
-        return Reuse(self._shares.share(team_id), None if sticky is None else sticky.target_id)
 
     def _rooms(
         self,
@@ -382,14 +286,6 @@ class Router:
         for candidate in route.candidates:
             if candidate.margin_why == "own-full":
                 self._capacity.record_overflow(candidate.target, facts.input_tokens + candidate.output_tokens)
-
-    def _absences(self, config: PipelineConfig, fleet: Fleet, scope: Scope) -> Absences:
-        """Why the targets that nothing of may be called are out of use."""
-        targets = config.catalog.targets
-        found = {
-            each: self._breakers.absence(targets[each], scope) for each, callable_ in fleet.items() if not callable_
-        }
-        return {target_id: absence for target_id, absence in found.items() if absence is not None}
 
     def _starts_in_s(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> float | None:
         """Seconds after which a replica of a pool that nobody is in may be there; None where that is not known."""

@@ -23,7 +23,7 @@ from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.parse.wires.wire import Wire
-from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.pipeline_config import EscalationRules
 from proxy.plan.quality_tolerance import Willingness
 from proxy.plan.route_plan import NO_LIMIT_NANOUSD, AutoRules
 from tests.proxy.plan.test_route_plan import price

@@ -39,8 +39,7 @@ from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
-from proxy.plan.escalation_rules import EscalationRules
-from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.pipeline_config import EscalationRules, PipelineConfig
 from proxy.plan.route_plan import Policy
 from proxy.plan.session_affinity import Affinity
 from proxy.settle.observers.telemetry import Tracing
