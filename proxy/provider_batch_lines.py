@@ -109,7 +109,17 @@ class PipelineOffers:
         exchange = exchange_of(asked)
         context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, line.config)
         context.caller = caller
-        parsed = await line.parse(context, caller, read_headers(exchange.headers), exchange)
+        parsed = await line.parser.understand(
+            context.wire,
+            exchange,
+            read_headers(exchange.headers),
+            caller,
+            line.config,
+            started_at=context.started_at,
+            memory=None,
+            understood=context.understood,
+        )
+        context.keeper = parsed.keeper
         routed = line.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 

@@ -55,7 +55,7 @@ class ResponsesSocket:
             raise BadRequest("A request for a WebSocket has no body.")
         if self._line.draining:
             raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
-        caller = await self._line.authenticate(read_headers(exchange.headers))
+        caller = await self._line.parser.authenticate(read_headers(exchange.headers))
         if caller.role == "finance":
             raise ReadsOnly
         session = _Session(self._line, exchange)
@@ -80,9 +80,9 @@ class _Session:
         """Answers one message, to its end."""
         try:
             data = message.encode()
-            fields = await self._line.read(data, lambda: _asked(data))
+            fields = await self._line.parser.bodies.read(data, lambda: _asked(data))
             generates = fields.pop("generate", True) is not False
-            body = await self._line.read(data, lambda: encoded({**fields, "stream": True}))
+            body = await self._line.parser.bodies.read(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
             self._refuse(error_reply(error))
             return

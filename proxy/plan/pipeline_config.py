@@ -1,14 +1,15 @@
 """The part of the configuration that the request pipeline uses and a reload may change."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import msgspec
 
 from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
+from providers.provider_tools import AsWritten
 from proxy.plan.quality_tolerance import Tolerances
-from proxy.plan.route_plan import Policy
+from proxy.plan.route_plan import Policy, refuse_unrun_tools
 from proxy.plan.routing_config import CacheMarksConfig
 from proxy.shared.deadline import DeadlinesSection
 
@@ -52,6 +53,15 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What floors come to; None means that the most capable target answers."""
     deadlines: DeadlinesSection = DeadlinesSection()
     cache_marks: CacheMarksConfig = CacheMarksConfig()
+
+    @property
+    def aliases(self) -> Container[str]:
+        """The names that stand for a choice among chat models."""
+        return self.policy.autos
+
+    def check_tools(self, written: AsWritten) -> None:
+        """Raise BadRequest for tools of a provider that no target runs."""
+        refuse_unrun_tools(written, self.catalog)
 
     def has_model(self, name: str) -> bool:
         """True for an alias, a target, and what a wildcard stands for."""

@@ -10,9 +10,8 @@ from cost.ledger.entries import Arm
 from cost.savings.comparators import Comparators
 from cost.savings.holdout import arm_of
 from providers.breaker import Breakers
-from providers.target import Deployment, Target
 from proxy.admit.queues.queue_item import Work
-from proxy.errors import Refused, TargetsUnavailable
+from proxy.errors import TargetsUnavailable
 from proxy.parse.chat_request import (
     AUTO,
     DEFAULT_OUTPUT_TOKENS,
@@ -153,11 +152,13 @@ class Router:
         bounded: bool = False,
         compared: bool = False,
         trace_headers: dict[str, str] | None = None,
+        dry: bool = False,
     ) -> RoutedRequest:
         """Plan a request.
 
         `now` is on the monotonic clock and `in_flight` the number of the process's requests. `downgraded` and `bounded` are
-        what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream.
+        what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream. In a
+        `dry` run, which asks only for the target, nobody is told and nothing is remembered.
         Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
         """
         request = parsed.request
@@ -174,16 +175,17 @@ class Router:
         conversation = conversation_key(request, parsed.prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
         turn, chosen = None, None
-        if chooses and config.policy.stay_in_turn and (request.tools or facts.loop.steps):
+        if chooses and not dry and config.policy.stay_in_turn and (request.tools or facts.loop.steps):
             turn = turn_key(parsed.prompt)
             chosen = self._affinity.turn_choice(caller.team_id, conversation, turn)
         reuse = None
-        if parsed.input_tokens >= CACHE_MIN_TOKENS and request.operation == "chat":
+        if parsed.input_tokens >= CACHE_MIN_TOKENS and not dry and request.operation == "chat":
             reuse = self._shares.reuse(caller.team_id, None if sticky is None else sticky.target_id, config.cache_marks)
         absences = NO_ABSENCES
         if not all(fleet.values()):
-            # A pool that nobody is in any more has no other way to learn that somebody wants it.
-            self._tell_absent(facts, config, fleet)
+            if not dry:
+                # A pool that nobody is in any more has no other way to learn that somebody wants it.
+                self._tell_absent(facts, config, fleet)
             absences = self._breakers.absences(config.catalog.targets, fleet, scope)
         try:
             found = plan(
@@ -195,9 +197,9 @@ class Router:
             raise
         arm: Arm = ""
         # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
-        if config.holdout_share > 0 and prediction is not None and not downgraded:
+        if config.holdout_share > 0 and chooses and prediction is not None and not dry:
             arm, route = drawn_arm(request_id, config, route, facts, prediction, fleet)
-        if route.candidates[0].reason == "spill-over":
+        if route.candidates[0].reason == "spill-over" and not dry:
             self._tell_overflow(route, facts)
         keep_bytes = 0
         if request.as_written is None:
@@ -223,30 +225,8 @@ class Router:
         hold = hold_of(config, caller, parsed, facts, route, in_flight)
         if arm or downgraded or hold is not None or reuse is not None or turn is not None:
             routed = replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
-        pair = pair_of(config, parsed, routed, self._rates, now)
+        pair = None if dry else pair_of(config, parsed, routed, self._rates, now)
         return routed if pair is None else replace(routed, agreement=pair)
-
-    def first_choice(
-        self,
-        request_id: str,
-        caller: Caller,
-        parsed: ParsedRequest,
-        prediction: Prediction | None,
-        config: PipelineConfig,
-    ) -> tuple[Target, tuple[Deployment, ...]] | None:
-        """The target that the request would go to now, and its deployments that may be called. Nobody is told, and nothing is
-        remembered. None where there is none.
-        """
-        config = with_names(config, parsed.request.model)
-        facts = facts_of(parsed, caller, config, downgraded=False)
-        fleet = self._breakers.fleet(config.catalog.targets, caller.scope)
-        rooms = self._rooms(request_id, caller, parsed, prediction, fleet, config)
-        sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
-        try:
-            found = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms).candidates[0].target
-        except Refused:
-            return None
-        return found, fleet.get(found.target_id, ())
 
     def _rooms(
         self,

@@ -106,7 +106,7 @@ def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: Rout
         complexity=prediction.complexity if prediction else None,
         classifier=prediction.source if prediction else None,
         classify_s=context.classify_s if prediction else None,
-        prompt=context.prompt if learnt else None,
+        prompt=context.parsed.prompt if learnt and context.parsed is not None else None,
         conversation=routed.conversation if learnt else None,
         request_digest=messages_digest(routed.request) if learnt else None,
     )
