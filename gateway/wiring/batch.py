@@ -144,7 +144,7 @@ def keep_batches_going(
             holder=holder,
             clock=time.monotonic,
             rest_s=lambda: runner.rest_s,
-            observer=metrics,
+            count=metrics.count_handed,
         )
         background(stack, handover.run(is_draining))
     background(stack, runner.run(is_draining))
