@@ -162,7 +162,7 @@ class RequestPipeline:
             context.writer = None
             self._under_way.discard(context)
             try:
-                self.settle(context)
+                self._settlement.settle(context, self._clock(), self.shadow)
             finally:
                 if context.parsed is not None and context.parsed.request.upload is not None:
                     context.parsed.request.upload.close()
@@ -326,7 +326,3 @@ class RequestPipeline:
             committed = await self._better_answers.choose(context, committed)
             context.released_at = self._clock()
         return committed
-
-    def settle(self, context: RequestContext) -> None:
-        """Give back what the request took, and report it. Never raises."""
-        self._settlement.settle(context, self._clock(), self.shadow)
