@@ -44,7 +44,7 @@ def keep_making(
     runner = BackgroundRunner(
         background=made,
         responses=responses,
-        callers=accounts,
+        caller_of=accounts.caller_of,
         line=line,
         section=section,
         now_us=wall_us,

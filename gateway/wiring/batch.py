@@ -112,7 +112,7 @@ def keep_batches_going(
         batches=tier.batches,
         files=tier.files,
         answering=LineAnswers(line),
-        callers=accounts,
+        caller_of=accounts.caller_of,
         room=room,
         money=tier.money,
         told=telling(outbox),
