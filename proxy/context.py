@@ -10,7 +10,7 @@ from accounts.caller import Caller
 from providers.wire import Operation
 from proxy.admit.limits.limit import Admission
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.outcome import Agreement, Ending, RequestTrace, Weakness
+from proxy.dispatch.outcome import Agreement, Ending, QueueWaited, RequestTrace, Weakness
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.reply import Reply
 from proxy.http.request_id import REQUEST_ID_HEADER
@@ -61,6 +61,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     classify_s: float | None = None
     routed: RoutedRequest | None = None
     attempts: list[Attempt] = []
+    waits: list[QueueWaited] = []
+    """Its waits in queues before targets, also those that ended in a spill-over or a refusal."""
     answering: Attempt | None = None
     """The attempt whose answer the caller is given."""
     judged: bool = False
