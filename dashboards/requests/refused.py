@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from proxy.admit.limits.rate_limited import RateLimited
-
 from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from cost.reports.recent import Place, RecentPage, RecentQuery, RecentRequest
+from proxy.admit.limits.refusals import RateLimited
 from proxy.errors import (
     BodyTooLarge,
     ContextTooLong,
