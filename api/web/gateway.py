@@ -23,9 +23,9 @@ from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
 from accounts.people.sign_in_config import SignInSection
 from accounts.store import AccountStore
-from api.claims import Claims
 from api.live.readers import Operations
 from api.live.workers import Workers
+from api.savings_calculator import SavingsCalculator
 from api.webhooks.callbacks import CallbackDesk
 from classifier.config import ClassifierSection
 from classifier.heuristic import HeuristicClassifier
@@ -120,7 +120,7 @@ class Finance(NamedTuple):
 
     usage: UsageReader
     prices: PriceWatch
-    claims: Claims
+    savings: SavingsCalculator
     drain: Drain
     """Brings all journals of this host into the database, or stands by while another process does."""
     reads: asyncio.Semaphore
@@ -128,7 +128,7 @@ class Finance(NamedTuple):
     reprice: Callable[[], Awaitable[object]]
     """Brings prices that were entered into effect, here and in all workers of this host."""
     write_down: Callable[[], Awaitable[object]]
-    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
+    """Has all workers hand over their counts and their rows for learning, so that other processes see them."""
 
 
 class ShownMetrics(NamedTuple):
@@ -184,7 +184,7 @@ class Gateway(NamedTuple):
     directory: Directory
     limit_book: LimitBook
     rules: Callable[[], PipelineConfig]
-    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
+    """Returns the rules that requests are planned by now; a reload, a price or a tuning changes them."""
     ready: Callable[[Target], tuple[Deployment, ...]]
     """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
     classifier: OnnxClassifier | HeuristicClassifier

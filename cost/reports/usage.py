@@ -150,7 +150,7 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReader:
-    """Reads the roll-ups in one statement a page, and one for totals that span pages.
+    """A reader of the roll-ups in one statement a page, and one for totals that span pages.
 
     Every statement has the scope in its WHERE clause.
     """

@@ -58,7 +58,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.get(f"{PATH}/usage")
 async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
+    """Send tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
     period = _valid_period(view)
     given = [("start", period.first), ("end", period.end)]
     given += [("group_by", each) for each in view.query.getlist("group_by")]
@@ -102,7 +102,9 @@ def _valid_period(view: PageRequest) -> Period:
 
 
 def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
-    """Parameters that ask for the whole period in one page. Raises BadRequest when it has more than `most` days."""
+    """Return the parameters that ask for the whole period in one page. Raises BadRequest when it has more than `most`
+    days.
+    """
     if period.days > most:
         raise BadRequest(
             f"One such file has at most {most} days; choose fewer, or ask the API page by page.", param="to"

@@ -17,7 +17,7 @@ _POOL_DECAY: Final = 0.99
 """Decay of past observations for each new prefill; about the last hundred count."""
 _OWN_DECAY: Final = 0.99
 _LOOKED_AT: Final = 16
-"""Requests whose first token has not come, the oldest first, that are asked whether they read a prompt's beginning."""
+"""Number of the oldest requests without a first token that are checked for reading a prompt's beginning."""
 _ENDLESS: Final = float("inf")
 _MEAN_DECAY: Final = 0.95
 _VISIBILITY_PRIOR: Final = 16.0
@@ -49,7 +49,7 @@ class PrefillSpeed:
         return expected_s
 
     def merge(self, tokens_per_s: float) -> None:
-        """Another process has learned this rate, which counts until something is learned here."""
+        """Adopt a rate that another process has learned; it counts until something is learned here."""
         if not self.is_learned and tokens_per_s > 0:
             self.rate = tokens_per_s
             self._seconds = self._tokens / tokens_per_s
@@ -328,7 +328,7 @@ class Load:
         self._most_pending = max(self._most_pending, pending)
 
     def _recompute(self) -> None:
-        """Recomputes what decisions read, after a change. Three times for every request: so it is written out."""
+        """Recompute the inputs of decisions after a change. It runs three times per request, so it is written out."""
         pending, stats, used = self._pending, self.stats, None
         self.waiting = self._estimate_waiting(len(pending))
         self.extra_s = self.usage = self.free_s_per_token = 0.0
@@ -365,8 +365,8 @@ class Load:
         )
 
     def _recompute_waits(self, generating: int) -> None:
-        """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
-        `replica_doubt`; and what is to be waited for.
+        """Recompute the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
+        `replica_doubt`; and the waiting times.
         """
         tuning = self._tuning
         doubt = self._expected_s * tuning.replica_doubt / self._observations if self._observations else 1.0
@@ -383,7 +383,7 @@ class Load:
             self.clear_at = self._others_since + self._others_wait_s
 
     def _estimate_waiting(self, pending: int) -> int:
-        """Estimated requests in the engine's own queue. Of those sent since the last scrape, as many are assumed
+        """Return estimated requests in the engine's own queue. Of those sent since the last scrape, as many are assumed
         running as there are free slots; where the slots are unknown and nobody waited, as many as it prefills before
         the next scrape.
         """
@@ -400,7 +400,7 @@ class Load:
         return max(0, sent - free)
 
     def _learn(self, lease: Lease, took_s: float) -> None:
-        """Learns the prefill rate from a time to first token and the work that had to be done before it."""
+        """Learn the prefill rate from a time to first token and the work that had to be done before it."""
         if lease.uncached < self._tuning.min_learned_tokens or took_s <= 0 or self.extra_s:
             return
         expected_s = self.speed.learn(lease.work + lease.ahead, took_s)

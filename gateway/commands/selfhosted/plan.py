@@ -358,7 +358,7 @@ def _longer(answer: "Plan") -> str:
 
 
 def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
-    """Prints the cautious and the hopeful plan side by side."""
+    """Print the cautious and the hopeful plan side by side."""
     from cost.reports.shown import money
     from gateway.table import print_table
 

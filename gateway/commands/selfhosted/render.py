@@ -128,7 +128,7 @@ def render(
 
 
 def _key_secret(found: "Serving", name: str | None) -> str | None:
-    """The Secret with the engines' key; None where nobody wants one."""
+    """Return the Secret with the engines' key; None where nobody wants one."""
     if name is None:
         return f"{found.name[:59]}-key"
     return name if name != "none" else None
