@@ -129,7 +129,7 @@ class Finance(NamedTuple):
     reprice: Callable[[], Awaitable[object]]
     """Brings prices that were entered into effect, here and in all workers of this host."""
     write_down: Callable[[], Awaitable[object]]
-    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
+    """Has all workers hand over their counts and their rows for learning, so that other processes see them."""
 
 
 class ShownMetrics(NamedTuple):
@@ -185,7 +185,7 @@ class Gateway(NamedTuple):
     directory: Directory
     limit_book: LimitBook
     rules: Callable[[], PipelineConfig]
-    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
+    """Returns the rules that requests are planned by now; a reload, a price or a tuning changes them."""
     ready: Callable[[Target], tuple[Deployment, ...]]
     """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
     classifier: OnnxClassifier | HeuristicClassifier

@@ -17,7 +17,7 @@ _POOL_DECAY: Final = 0.99
 """Decay of past observations for each new prefill; about the last hundred count."""
 _OWN_DECAY: Final = 0.99
 _LOOKED_AT: Final = 16
-"""Requests whose first token has not come, the oldest first, that are asked whether they read a prompt's beginning."""
+"""Number of the oldest requests without a first token that are checked for reading a prompt's beginning."""
 _ENDLESS: Final = float("inf")
 _MEAN_DECAY: Final = 0.95
 _VISIBILITY_PRIOR: Final = 16.0
@@ -365,8 +365,8 @@ class Load:
         )
 
     def _recompute_waits(self, generating: int) -> None:
-        """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
-        `replica_doubt`; and what is to be waited for.
+        """Recompute the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
+        `replica_doubt`; and the waiting times.
         """
         tuning = self._tuning
         doubt = self._expected_s * tuning.replica_doubt / self._observations if self._observations else 1.0
@@ -400,7 +400,7 @@ class Load:
         return max(0, sent - free)
 
     def _learn(self, lease: Lease, took_s: float) -> None:
-        """Learns the prefill rate from a time to first token and the work that had to be done before it."""
+        """Learn the prefill rate from a time to first token and the work that had to be done before it."""
         if lease.uncached < self._tuning.min_learned_tokens or took_s <= 0 or self.extra_s:
             return
         expected_s = self.speed.learn(lease.work + lease.ahead, took_s)
