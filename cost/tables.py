@@ -1,6 +1,6 @@
 """Tables of the ledger, its roll-ups, prices, budgets, and the hours of our own GPUs."""
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
+from cost.dimensions import ROLLED_UP
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 
 _ID = 200
@@ -134,20 +135,7 @@ class LedgerEntry(SQLModel, table=True):
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a
 # caller's requests, by the end of their first attempt; `attempts` what was settled or expired; `served` the requests
 # whose answer came from here. `…_rows` tell how many entries have the figure before it.
-ROLLUP_DIMENSIONS = (
-    "start_us",
-    "organisation_id",
-    "team_id",
-    "key_id",
-    "target_id",
-    "provider",
-    "tier",
-    "tag",
-    "price_version",
-    "pool",
-    "origin",
-    "unit",
-)
+ROLLUP_DIMENSIONS = ("start_us", *(each.column for each in ROLLED_UP))
 ROLLUP_SUMS = (
     "requests",
     "attempts",
@@ -166,29 +154,15 @@ ROLLUP_SUMS = (
     "estimated_attempts",
     "batch_saved_nanousd",
 )
-_WIDTHS = {
-    "organisation_id": 64,
-    "team_id": 64,
-    "key_id": 64,
-    "tier": 32,
-    "tag": 64,
-    "pool": 64,
-    "origin": 16,
-    "unit": _UNIT,
-}
-_ADDED: Final = {"unit": text("''"), "quantity_milli": text("0"), "batch_saved_nanousd": text("0")}
+_ADDED: Final = {"quantity_milli": text("0"), "batch_saved_nanousd": text("0")}
 """Defaults of later columns in sums that were there before."""
 
 
 def _rollup(name: str) -> Table:
-    columns = [
-        Column(
-            each,
-            BigInteger if each == "start_us" else String(_WIDTHS.get(each, _ID)),
-            nullable=False,
-            server_default=_ADDED.get(each),
-        )
-        for each in ROLLUP_DIMENSIONS
+    columns: list[Column[Any]] = [Column("start_us", BigInteger, nullable=False)]
+    columns += [
+        Column(each.column, String(each.width), nullable=False, server_default=text("''") if each.later else None)
+        for each in ROLLED_UP
     ]
     columns += [Column(each, BigInteger, nullable=False, server_default=_ADDED.get(each)) for each in ROLLUP_SUMS]
     # The team first: most questions are one team's, over some time.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import (
@@ -19,15 +19,13 @@ from sqlalchemy import (
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.dimensions import COLUMNS, GROUPINGS, TIMES, Dimension, UsageFilters
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
-
-Dimension = Literal["team", "key", "model", "provider", "tier", "tag", "origin", "unit", "day", "hour"]
-"""Dimensions to group by. A day or hour is given as its first microsecond since 1970."""
 
 MAX_DAYS: Final = 366
 MAX_DAYS_BY_HOUR: Final = 31
@@ -38,19 +36,6 @@ MAX_MODELS: Final = 1_000
 """Most models in a filter: as many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 _MANY: Final = 1_000
-
-COLUMNS: Final = {
-    "team": "team_id",
-    "key": "key_id",
-    "model": "target_id",
-    "provider": "provider",
-    "tier": "tier",
-    "tag": "tag",
-    "origin": "origin",
-    "unit": "unit",
-}
-"""Columns of the dimensions that are not times, in the roll-ups and in the ledger alike."""
-_TIMES: Final = ("day", "hour")
 
 
 class UsageSums(MeterSums, frozen=True, kw_only=True):
@@ -86,22 +71,6 @@ class UsageSums(MeterSums, frozen=True, kw_only=True):
         return None if self.known_cost_nanousd is None else self.baseline_nanousd - self.known_cost_nanousd
 
 
-class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """Values to include, or with `not_` to exclude; an empty filter matches all."""
-
-    team: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    provider: tuple[str, ...] = ()
-    tier: tuple[str, ...] = ()
-    tag: tuple[str, ...] = ()
-    origin: tuple[str, ...] = ()
-    unit: tuple[str, ...] = ()
-    not_team: tuple[str, ...] = ()
-    not_model: tuple[str, ...] = ()
-    not_tier: tuple[str, ...] = ()
-
-
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Query of the roll-ups from `start_us` up to `end_us`. Construction raises BadQuery."""
 
@@ -115,8 +84,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_range(self.start_us, self.end_us, by_hour=self.by_hour)
-        if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(get_args(Dimension)):
-            raise BadQuery(f"use each of {', '.join(get_args(Dimension))} at most once", param="group_by")
+        if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(GROUPINGS):
+            raise BadQuery(f"use each of {', '.join(GROUPINGS)} at most once", param="group_by")
         if not 1 <= self.limit <= MAX_ROWS:
             raise BadQuery(f"it must be from 1 to {MAX_ROWS}", param="limit")
         for name, values in msgspec.structs.asdict(self.filters).items():
@@ -130,8 +99,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def order(self) -> tuple[Dimension, ...]:
         """Sort order: time first, then as grouped."""
-        times: list[Dimension] = [each for each in self.group_by if each in _TIMES]
-        return (*sorted(times), *(each for each in self.group_by if each not in _TIMES))
+        times: list[Dimension] = [each for each in self.group_by if each in TIMES]
+        return (*sorted(times), *(each for each in self.group_by if each not in TIMES))
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +222,7 @@ def _page_statement(table: Table, query: UsageQuery, where: Iterable[ColumnEleme
         statement = statement.group_by(*groups.values()).order_by(*groups.values()).limit(query.limit + 1)
     if query.cursor is None:
         return statement
-    kinds = [int if each in _TIMES else str for each in query.order]
+    kinds = [int if each in TIMES else str for each in query.order]
     last = decode_cursor(query.cursor, _without_cursor(query), kinds)
     if not groups:
         raise BadQuery("what is not grouped has one page", param="page")

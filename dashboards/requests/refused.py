@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from cost.dimensions import REQUEST_FILTERS
 from cost.reports.recent import Place, RecentPage, RecentQuery, RecentRequest
 from proxy.settle.refusals.counting import RefusedRequest
 from proxy.settle.refusals.refused_requests import MAX_ROWS, RefusedQuery, RefusedRequestStore
@@ -19,6 +20,8 @@ _UNKNOWN: Final = (
     "tier",
     "tag",
 )
+_LEDGERS_OWN: Final = tuple(name for name in REQUEST_FILTERS if name not in {"key", "target"})
+"""Filters of requests by what is not known of a refused one."""
 REFUSED: Final = "refused"
 """The outcome of what reached no model."""
 
@@ -110,7 +113,7 @@ def advice(refused: RefusedRequest) -> Advice:
 
 def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
     """Return the same question to the refused requests; None where none can match, or none is in the query's order."""
-    ledgers_own = (query.outcome, query.tag, query.tier, query.order)
+    ledgers_own = (query.outcome, query.order, *(getattr(query, name) for name in _LEDGERS_OWN))
     if any(ledgers_own) or query.slower_us is not None or query.dearer_nanousd is not None:
         return None
     if outcome not in {"", REFUSED} or query.scope.team_id is None:
