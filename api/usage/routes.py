@@ -32,6 +32,8 @@ NDJSON: Final = "application/x-ndjson"
 MAX_LIMIT: Final = 1_000
 _DEFAULT_LIMIT: Final = 100
 _EXPORT_ROWS: Final = 1_000
+_LEDGER_ROWS: Final = 10_000
+"""Rows of an export that are read at once from the ledger, which is summed up anew for each page."""
 _MAX_EXPORT_PAGES: Final = 1_000
 _GROUPS: Final[Mapping[str, Dimension]] = {name: name for name in (*(each.name for each in OFFERED), *TIMES)}
 _FILTERS: Final = {each.name: each.field for each in OFFERED}
@@ -169,7 +171,7 @@ async def _first_page(gateway: Gateway, query: UsageQuery, *, with_totals: bool)
 
 async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
     """Read the first page before the reply starts, so that an unreachable database still gets an error status."""
-    query = msgspec.structs.replace(query, limit=_EXPORT_ROWS)
+    query = msgspec.structs.replace(query, limit=_LEDGER_ROWS if query.in_ledger else _EXPORT_ROWS)
     first = await _first_page(gateway, query, with_totals=False)
     headers = {"vary": "accept"}
     if kind == CSV:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    Table,
     func,
     literal,
     literal_column,
@@ -19,12 +18,13 @@ from sqlalchemy import (
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.dimensions import COLUMNS, GROUPINGS, TIMES, Dimension, UsageFilters
+from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
+from cost.ledger.rollups import counted, ledger_sums
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
+from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 
 MAX_DAYS: Final = 366
@@ -36,6 +36,9 @@ MAX_MODELS: Final = 1_000
 """Most models in a filter: as many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 _MANY: Final = 1_000
+_LEDGERS_OWN: Final = tuple(each.name for each in DIMENSIONS if not each.rolled_up)
+_SHORT: Final = " or ".join(("hours", *(f"`{name}`" for name in _LEDGERS_OWN)))
+"""Dimensions of which `MAX_DAYS_BY_HOUR` can be asked for at once, as told in error messages."""
 
 
 class UsageSums(MeterSums, frozen=True, kw_only=True):
@@ -72,7 +75,7 @@ class UsageSums(MeterSums, frozen=True, kw_only=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Query of the roll-ups from `start_us` up to `end_us`. Construction raises BadQuery."""
+    """Query of usage from `start_us` up to `end_us`. Construction raises BadQuery."""
 
     scope: ReadScope
     start_us: int
@@ -83,7 +86,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
     def __post_init__(self) -> None:
-        _check_range(self.start_us, self.end_us, by_hour=self.by_hour)
+        _check_range(self.start_us, self.end_us, is_short=self.by_hour or self.in_ledger)
         if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(GROUPINGS):
             raise BadQuery(f"use each of {', '.join(GROUPINGS)} at most once", param="group_by")
         if not 1 <= self.limit <= MAX_ROWS:
@@ -95,6 +98,12 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     def by_hour(self) -> bool:
         """True if only the hourly roll-up can answer it."""
         return "hour" in self.group_by or bool(self.start_us % DAY_US or self.end_us % DAY_US)
+
+    @property
+    def in_ledger(self) -> bool:
+        """True if it asks for a dimension that the roll-ups lack."""
+        filters = (name.removeprefix("not_") for name, values in msgspec.structs.asdict(self.filters).items() if values)
+        return any(name in _LEDGERS_OWN for name in (*self.group_by, *filters))
 
     @property
     def order(self) -> tuple[Dimension, ...]:
@@ -119,7 +128,7 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReader:
-    """Reads the roll-ups in one statement a page, and one for totals that span pages.
+    """Reads the roll-ups, or the ledger for what these lack, in one statement a page, and one for totals that span pages.
 
     Every statement has the scope in its WHERE clause.
     """
@@ -133,10 +142,9 @@ class UsageReader:
         Totals of a single page are added up here, so that a booking in between cannot make the two differ. Raises
         BadQuery for a foreign cursor.
         """
-        table = rollup_hour if query.by_hour else rollup_day
-        where = _conditions(table, query)
+        source = _source(query)
         async with self._engine.connect() as connection:
-            found = (await connection.execute(_page_statement(table, query, where))).mappings().all()
+            found = (await connection.execute(_page_statement(source, query))).mappings().all()
             # Thousands of groups are converted in a thread, not in the event loop.
             many = len(found) > _MANY
             rows = await asyncio.to_thread(_rows, found, query) if many else _rows(found, query)
@@ -146,7 +154,7 @@ class UsageReader:
             if with_totals and query.cursor is None and not more:
                 totals = added(row.sums for row in shown)
             elif with_totals:
-                whole = select(*_sum_columns(table)).where(*where)
+                whole = select(*source.sums).where(*source.conditions)
                 totals = sums_of((await connection.execute(whole)).mappings().one())
         return UsagePage(rows=shown, next_cursor=_next_cursor(query, shown[-1]) if more else None, totals=totals)
 
@@ -185,39 +193,60 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
     return conditions
 
 
-def _check_range(start_us: int, end_us: int, *, by_hour: bool) -> None:
+def _check_range(start_us: int, end_us: int, *, is_short: bool) -> None:
     if start_us % HOUR_US or end_us % HOUR_US:
         raise BadQuery("a range begins and ends on full hours (UTC)", param="start")
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
-    days = MAX_DAYS_BY_HOUR if by_hour else MAX_DAYS
+    days = MAX_DAYS_BY_HOUR if is_short else MAX_DAYS
     if end_us - start_us > days * DAY_US:
-        told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where hours are asked for"
+        told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where {_SHORT} are asked for"
         raise BadQuery(f"the range is too long: {told}", param="end")
 
 
-def _expression(table: Table, dimension: Dimension) -> ColumnElement[Any]:
-    start = table.c.start_us
-    if dimension == "hour" or (dimension == "day" and table is rollup_day):
-        return start
-    if dimension == "day":
-        # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
-        day: ColumnElement[Any] = start - start % literal_column(str(DAY_US))
-        return day
-    return table.c[COLUMNS[dimension]]
+class _Source(NamedTuple):
+    """Rows that answer a query: those of a roll-up, or the ledger's own."""
+
+    columns: Mapping[str, ColumnElement[Any]]
+    at: ColumnElement[Any]
+    step_us: int
+    """Length of time that one row stands for, in microseconds; all begin at a multiple of it."""
+    sums: Sequence[ColumnElement[Any]]
+    """`ROLLUP_SUMS` as sums over the rows."""
+    conditions: list[ColumnElement[bool]]
 
 
-def _conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
-    columns: Mapping[str, ColumnElement[Any]] = dict(table.c)
-    conditions = scoped(columns, query.scope)
-    conditions += [table.c.start_us >= query.start_us, table.c.start_us < query.end_us]
-    return conditions + filtered(columns, query.filters)
+def _source(query: UsageQuery) -> _Source:
+    if query.in_ledger:
+        columns: Mapping[str, ColumnElement[Any]] = {
+            name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
+        }
+        within = [counted(query.start_us, query.end_us)]
+        at, step_us, sums = columns["at_us"], 1, ledger_sums()
+    else:
+        table, step_us = (rollup_hour, HOUR_US) if query.by_hour else (rollup_day, DAY_US)
+        columns, at = dict(table.c), table.c.start_us
+        within = [at >= query.start_us, at < query.end_us]
+        sums = tuple(func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS)
+    conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
+    return _Source(columns, at, step_us, sums, conditions)
 
 
-def _page_statement(table: Table, query: UsageQuery, where: Iterable[ColumnElement[bool]]) -> Select[Any]:
-    groups = {each: _expression(table, each) for each in query.order}
+def _expression(source: _Source, dimension: Dimension) -> ColumnElement[Any]:
+    length_us = TIMES.get(dimension)
+    if length_us is None:
+        return source.columns[COLUMNS[dimension]]
+    if source.step_us % length_us == 0:
+        return source.at
+    # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
+    start: ColumnElement[Any] = source.at - source.at % literal_column(str(length_us))
+    return start
+
+
+def _page_statement(source: _Source, query: UsageQuery) -> Select[Any]:
+    groups = {each: _expression(source, each) for each in query.order}
     columns = [expression.label(name) for name, expression in groups.items()]
-    statement = select(*columns, *_sum_columns(table)).where(*where)
+    statement = select(*columns, *source.sums).where(*source.conditions)
     if groups:
         statement = statement.group_by(*groups.values()).order_by(*groups.values()).limit(query.limit + 1)
     if query.cursor is None:
@@ -234,10 +263,6 @@ def _after(expressions: Sequence[ColumnElement[Any]], last: Sequence[str | int])
     if len(bound) == 1:
         return expressions[0] > bound[0]
     return sql_tuple(*expressions) > sql_tuple(*bound)
-
-
-def _sum_columns(table: Table) -> list[ColumnElement[Any]]:
-    return [func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS]
 
 
 def _rows(found: Sequence[Mapping[Any, Any]], query: UsageQuery) -> list[UsageRow]:

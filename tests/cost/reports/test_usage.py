@@ -165,6 +165,24 @@ async def test_filters_leave_only_what_they_name(reader: UsageReader, engine: As
     assert found == (known[:-1] if name.startswith("not_") else [wanted])
 
 
+async def test_the_ledger_gives_what_the_roll_ups_do(
+    reader: UsageReader, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read from the ledger has the same groups, sums, totals and pages, by any dimension, day and hour."""
+    await keep(engine, many(60))
+    queries = [asked(days=5, group_by=(name,)) for name in ALL]
+    queries += [asked(days=5), asked(days=5, group_by=("model", "hour", "team"), filters=UsageFilters(tier=("batch",)))]
+    rolled_up = [await reader.page(query) for query in queries]
+    halves = await reader.page(asked(days=5, group_by=("hour", "key"), limit=7))
+    monkeypatch.setattr(UsageQuery, "in_ledger", property(lambda _query: True))
+    assert [await reader.page(query) for query in queries] == rolled_up
+    found = await reader.page(asked(days=5, group_by=("hour", "key"), limit=7))
+    assert found == halves
+    rest = await reader.page(asked(days=5, group_by=("hour", "key"), limit=7, cursor=found.next_cursor))
+    assert rest.rows
+    assert not {each.group for each in rest.rows} & {each.group for each in found.rows}
+
+
 async def test_a_page_is_at_most_two_statements(reader: UsageReader, engine: AsyncEngine) -> None:
     """One where all rows fit into the page, however many groups they are; each with the scope in its conditions."""
     await keep(engine, two_days())
