@@ -25,6 +25,7 @@ Dimension = Literal[
     "pool",
     "origin",
     "unit",
+    "end_user",
     "day",
     "hour",
 ]
@@ -95,6 +96,8 @@ DIMENSIONS: Final = (
     DimensionRow("pool", "pool", 64, posted=True),
     DimensionRow("origin", "origin", 16, "Origin"),
     DimensionRow("unit", "unit", 64, "Unit", "unit", example="second", later=True),
+    # A team may have a hundred thousand of them, and each would make a row of every hour, key and model.
+    DimensionRow("end_user", "end_user", 64, "End user", "end_user", callers_own=True, rolled_up=False),
 )
 """All dimensions but time, in the order of the roll-ups' columns."""
 
@@ -141,6 +144,7 @@ class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
     tag: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
     unit: tuple[str, ...] = ()
+    end_user: tuple[str, ...] = ()
     not_team: tuple[str, ...] = ()
     not_model: tuple[str, ...] = ()
     not_tier: tuple[str, ...] = ()

@@ -64,6 +64,15 @@ class LedgerEntry(SQLModel, table=True):
             sqlite_where=text("arm <> ''"),
             postgresql_where=text("arm <> ''"),
         ),
+        # One end user of many is looked for.
+        Index(
+            "ix_ledger_entry_end_user",
+            "organisation_id",
+            "end_user",
+            "at_us",
+            sqlite_where=text("end_user <> ''"),
+            postgresql_where=text("end_user <> ''"),
+        ),
         # A rollout compares the newest attempts of one pool's targets.
         Index(
             "ix_ledger_entry_version",
@@ -130,6 +139,7 @@ class LedgerEntry(SQLModel, table=True):
     batch_saved_nanousd: int = Field(sa_column=_amount())
     unit: str = Field(sa_column=Column(String(_UNIT), nullable=False, server_default=text("''")))
     quantity_milli: int = Field(sa_column=_amount())
+    end_user: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a

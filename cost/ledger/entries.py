@@ -106,6 +106,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Unit of what was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
     quantity_milli: int = 0
     """Quantity of it, in thousandths."""
+    end_user: str = ""
+    """The caller's own user, as the request names them, or a digest of a personal name; empty for none."""
 
 
 BOOKS: Final = "books"

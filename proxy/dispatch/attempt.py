@@ -458,6 +458,7 @@ class Attempt:
             stream=routed.request.stream,
             complexity=None if routed.prediction is None else routed.prediction.complexity,
             tag=routed.request.tag,
+            end_user=routed.request.end_user,
             pool=routed.pools.get(target.target_id, ""),
             origin=routed.origin,
             arm=routed.arm,
