@@ -220,7 +220,7 @@ def _log_row(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
         "custom_llm_provider": row.provider,
         "api_base": "",
         "user": "",
-        "end_user": "",
+        "end_user": row.end_user,
         "team_id": row.team_id,
         "organization_id": organisation_id,
         "request_tags": [row.tag] if row.tag else [],

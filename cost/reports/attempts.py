@@ -51,6 +51,7 @@ class LoggedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     ttft_us: int | None
     duration_us: int | None
     tag: str
+    end_user: str
     origin: str
 
 
