@@ -98,10 +98,7 @@ class LedgerEntry(SQLModel, table=True):
     provider: str = Field(sa_column=Column(String(_ID), nullable=False))
     price_version: str = Field(sa_column=Column(String(_ID), nullable=False))
     input_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
-    cached_input_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
-    cache_write_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
     output_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
-    reasoning_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
     cost_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     baseline_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     usage_source: str = Field(sa_column=Column(String(16), nullable=False))
@@ -113,14 +110,6 @@ class LedgerEntry(SQLModel, table=True):
     reason: str = Field(sa_column=Column(Text, nullable=False))
     ttft_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     duration_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
-    cache_write_1h_tokens: int = Field(sa_column=_amount())
-    input_nanousd: int = Field(sa_column=_amount())
-    cached_input_nanousd: int = Field(sa_column=_amount())
-    cache_write_nanousd: int = Field(sa_column=_amount())
-    cache_write_1h_nanousd: int = Field(sa_column=_amount())
-    output_nanousd: int = Field(sa_column=_amount())
-    reasoning_nanousd: int = Field(sa_column=_amount())
-    request_nanousd: int = Field(sa_column=_amount())
     tag: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     pool: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     origin: str = Field(sa_column=Column(String(16), nullable=False, server_default="caller"))
@@ -140,6 +129,12 @@ class LedgerEntry(SQLModel, table=True):
     unit: str = Field(sa_column=Column(String(_UNIT), nullable=False, server_default=text("''")))
     quantity_milli: int = Field(sa_column=_amount())
     end_user: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
+
+
+# The columns of the meters follow their table, but for two that code calls by name.
+for _name in (*TOKEN_COLUMNS, *METER_COLUMNS):
+    if _name not in LedgerEntry.model_fields:
+        setattr(LedgerEntry, _name, _amount())
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a

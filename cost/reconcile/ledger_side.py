@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.dimensions import POSTED_COLUMNS
-from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
+from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reconcile.matching import OurRow
 from cost.reconcile.statement import COST_METERS, TOKEN_METERS
 from cost.tables import LedgerEntry, rollup_day
@@ -84,9 +84,10 @@ def _our_row(row: Row[Any]) -> OurRow:
     sums = {name: int(names[name] or 0) for name in _SUMS}
     used = dict(zip(METER_NAMES, split_row(sums, sums["attempts"]), strict=True))
     spent = dict(zip(METER_NAMES, (sums[name] for name in METER_COLUMNS), strict=True))
-    # No provider tells reasoning apart.
     for each in (used, spent):
-        each["output"] += each["reasoning"]
+        for meter in reversed(METERS):
+            if not meter.in_statements:
+                each[meter.within] += each[meter.name]
     return OurRow(
         day_us=int(names["start_us"]),
         **{name: str(names[name]) for name in POSTED_COLUMNS},
