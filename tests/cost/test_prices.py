@@ -23,6 +23,7 @@ from cost.prices import (
     usd_per_million,
 )
 from cost.usage import Usage
+from tests.cost.by_meter import by_meter
 
 amounts = st.integers(0, 10**14)
 tokens = st.integers(0, 10**7)
@@ -195,9 +196,13 @@ def test_an_hours_cache_reasoning_and_requests_have_their_own_prices() -> None:
         reasoning_usd=20,
         request_usd="0.005",
     )
-    assert price.costs_nanousd(usage) == (40_000, 0, 50_000, 40_000, 200_000, 200_000, 5_000_000)
+    assert price.costs_nanousd(usage) == by_meter(
+        input=40_000, cache_write=50_000, cache_write_1h=40_000, output=200_000, reasoning=200_000, request=5_000_000
+    )
     general = price_from_usd(version="v1", input_usd=1, output_usd=10, cache_write_usd="1.25")
-    assert general.costs_nanousd(usage) == (40_000, 0, 50_000, 25_000, 200_000, 100_000, 0)
+    assert general.costs_nanousd(usage) == by_meter(
+        input=40_000, cache_write=50_000, cache_write_1h=25_000, output=200_000, reasoning=100_000
+    )
 
 
 @pytest.mark.parametrize(
