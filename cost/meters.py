@@ -39,6 +39,8 @@ class Meter(NamedTuple):
     in_tokens: bool = True
     in_statements: bool = True
     """False if providers' own books do not tell it apart, but as a part of `within`."""
+    later: bool = False
+    """True if the roll-ups had rows before it, which have 0."""
 
 
 METERS: Final = (
@@ -121,6 +123,7 @@ TOKEN_COLUMNS: Final = tuple(f"{name}_tokens" for name in TOKEN_METERS)
 """Columns of token counts in inclusive buckets, as in `cost.usage.Usage`."""
 PRICED_PER_TOKEN: Final = tuple(sorted((each for each in METERS if each.in_tokens), key=lambda each: bool(each.within)))
 """Meters with a price for a million tokens, those first that every price has."""
+LATER_COLUMNS: Final = tuple(f"{each.name}_{end}" for each in METERS if each.later for end in ("tokens", "nanousd"))
 ZERO_METERS: Final[Meters] = (0,) * len(METERS)
 FALLBACKS: Final = tuple((place, METER_NAMES.index(each.within)) for place, each in enumerate(METERS) if each.within)
 """Places of the meters that are within others, and of those others, which come first."""

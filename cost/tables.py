@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlmodel import Field, SQLModel
 
 from cost.dimensions import ROLLED_UP
-from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
+from cost.meters import LATER_COLUMNS, METER_COLUMNS, TOKEN_COLUMNS
 
 _ID = 200
 """Width of id columns: wider than the gateway's own ids, because some come from callers and configurations."""
@@ -98,7 +98,10 @@ class LedgerEntry(SQLModel, table=True):
     provider: str = Field(sa_column=Column(String(_ID), nullable=False))
     price_version: str = Field(sa_column=Column(String(_ID), nullable=False))
     input_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    cached_input_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    cache_write_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
     output_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    reasoning_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
     cost_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     baseline_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     usage_source: str = Field(sa_column=Column(String(16), nullable=False))
@@ -131,7 +134,7 @@ class LedgerEntry(SQLModel, table=True):
     end_user: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
 
 
-# The columns of the meters follow their table, but for two that code calls by name.
+# The columns of the meters follow their table, but for those of the first schema, which have no default.
 for _name in (*TOKEN_COLUMNS, *METER_COLUMNS):
     if _name not in LedgerEntry.model_fields:
         setattr(LedgerEntry, _name, _amount())
@@ -159,7 +162,7 @@ ROLLUP_SUMS = (
     "estimated_attempts",
     "batch_saved_nanousd",
 )
-_ADDED: Final = {"quantity_milli": text("0"), "batch_saved_nanousd": text("0")}
+_ADDED: Final = {name: text("0") for name in ("quantity_milli", "batch_saved_nanousd", *LATER_COLUMNS)}
 """Defaults of later columns in sums that were there before."""
 
 
