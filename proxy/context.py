@@ -12,7 +12,7 @@ from providers.upload import Upload
 from providers.wire import Operation
 from proxy.admit.limits.limit import Admission
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.outcome import Agreement, Ending, Weakness
+from proxy.dispatch.outcome import Agreement, Ending, QueueWaited, Weakness
 from proxy.dispatch.request_trace import RequestTrace
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.reply import Reply
@@ -63,6 +63,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     classify_s: float | None = None
     routed: RoutedRequest | None = None
     attempts: list[Attempt] = []
+    waits: list[QueueWaited] = []
+    """Its waits in queues before targets, also those that ended in a spill-over or a refusal."""
     answering: Attempt | None = None
     """The attempt whose answer the caller is given."""
     judged: bool = False

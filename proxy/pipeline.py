@@ -191,7 +191,7 @@ class RequestPipeline:
         headers = read_headers(exchange.headers)
         context.trace = self._tracing.begin(headers.traceparent)
         caller = context.caller = context.caller or await self.authenticate(headers)
-        if caller.role == "finance":
+        if caller.reads_only:
             raise ReadsOnly
         if self.in_flight > context.config.max_in_flight:
             # Before the body is read: what is refused should cost nothing.
@@ -405,7 +405,7 @@ class RequestPipeline:
             if context.agreement in {"agreed", "unconfirmed"}:
                 return committed
         else:
-            committed = await self._dispatcher.dispatch(routed, context.attempts)
+            committed = await self._dispatcher.dispatch(routed, context.attempts, context.waits)
         if routed.hold is not None:
             # It was held back to be judged, so a weak one may still be asked again of a better target.
             committed = await self._better_answers.choose(context, committed)

@@ -56,7 +56,7 @@ class ResponsesSocket:
         if self._line.draining:
             raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
         caller = await self._line.authenticate(read_headers(exchange.headers))
-        if caller.role == "finance":
+        if caller.reads_only:
             raise ReadsOnly
         session = _Session(self._line, exchange)
         ends_at = self._clock() + _LONGEST_S

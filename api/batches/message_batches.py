@@ -27,13 +27,12 @@ from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, text, whole
 from api.web.reading import Export, json_reply
 from api.web.request_body import MANY_REQUESTS, read_body
-from proxy.batch.batch import Batch
+from proxy.batch.batch import MESSAGES_ENDPOINT, Batch
 from proxy.batch.batch_errors import BatchEnded
 from proxy.batch.batch_parts import BatchTier
 
 router = APIRouter(tags=["batch"])
 
-ENDPOINT: Final = "/v1/messages"
 _PLACE: Final = "/v1/messages/batches"
 _MOST_LISTED: Final = 1_000
 _USUALLY_LISTED: Final = 20
@@ -55,11 +54,13 @@ async def create_message_batch(request: Request, caller: ActingCaller, tier: Tie
     )
     asked = await asyncio.to_thread(parsed, body, CreateMessageBatch)
     lines = b"".join(
-        msgspec.json.encode({"custom_id": each.custom_id, "method": "POST", "url": ENDPOINT, "body": each.params})
+        msgspec.json.encode(
+            {"custom_id": each.custom_id, "method": "POST", "url": MESSAGES_ENDPOINT, "body": each.params}
+        )
         + b"\n"
         for each in asked.requests
     )
-    submission = Submission(endpoint=ENDPOINT)
+    submission = Submission(endpoint=MESSAGES_ENDPOINT)
     made, _ = await submitted(tier, caller, submission, lines, max_line_bytes=rules.max_body_bytes)
     return _reply(request, msgspec.structs.replace(made, total=len(asked.requests)))
 
@@ -75,7 +76,7 @@ async def list_message_batches(request: Request, owner: KeyOwner, tier: Tier) ->
             after=None if after is None else our_id(after),
             before=None if before is None else our_id(before),
             limit=asked.whole("limit", _USUALLY_LISTED, least=1, most=_MOST_LISTED),
-            endpoint=ENDPOINT,
+            endpoint=MESSAGES_ENDPOINT,
         )
     data = [message_batch(each, _origin(request)) for each in page.batches]
     return json_reply(

@@ -8,19 +8,20 @@ import msgspec
 
 from accounts.caller import Caller
 from api.batches.tier import asking, owner_of
+from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from providers.wire import Priority
 from proxy.batch.batch import Batch, NewBatch, Window
 from proxy.batch.batch_errors import BatchTooDear, TooMuchQueued
 from proxy.batch.batch_parts import BatchTier
 from proxy.batch.validation import Problem, Validated, Validation
-from proxy.errors import BadRequest, Refused
+from proxy.errors import BadRequest, Refused, code_of
 
 _TOLD: Final = 5
 """Faults that a refusal tells."""
 _REFUSALS: Final[Mapping[str, Callable[[str], Refused]]] = {
-    "budget_exceeded": BatchTooDear,
-    "unpriced_under_budget": BatchTooDear,
-    "token_limit_exceeded": TooMuchQueued,
+    code_of(BudgetExceeded): BatchTooDear,
+    code_of(UnpricedUnderBudget): BatchTooDear,
+    code_of(TooMuchQueued): TooMuchQueued,
 }
 
 

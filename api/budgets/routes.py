@@ -14,7 +14,7 @@ from api.budgets.change import remove_budget as remove_budget_of
 from api.budgets.listing import EnteredBudget, budget_as_json, member_budget_as_json, parse_budget
 from api.web.actor import actor_of
 from api.web.api_types import Deleted, Listed
-from api.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of
+from api.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of, read_scope
 from api.web.openapi import described
 from api.web.patience import patience
 from api.web.reading import json_reply
@@ -37,7 +37,7 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
     """
     store = BudgetStore(gateway_of(request).database)
     async with _database():
-        if caller.role == "member":
+        if read_scope(caller).team_id is not None:
             found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
             data = [member_budget_as_json(each) for each in found]
         else:

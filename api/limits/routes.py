@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from accounts.access import may, principal_of
 from accounts.caller import Caller
 from api.web.gateway import AuthenticatedCaller, OperatorCaller, gateway_of
 from api.web.openapi import described
@@ -99,9 +100,9 @@ def sees_use(caller: Caller, place: Place, operator: str) -> bool:
     """
     match place.scope:
         case "organisation":
-            return caller.role in {"finance", "admin"}
+            return may(principal_of(caller, operator), "organisation.read")
         case "model":
-            return caller.role == "admin" and caller.organisation_id == operator
+            return may(principal_of(caller, operator), "operations.change")
         case _:
             return True
 

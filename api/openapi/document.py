@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from api.web.admin_access import Admin
-from api.web.gateway import RIGHT_OF
+from api.web.gateway import KeyWith, caller_of
 from api.web.openapi import PREFIX, refusals, schemas
 
 _ABOUT: Final = (
@@ -140,8 +140,8 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
 
 def _right(dependant: Dependant) -> str | None:
     asked = [each.call for each in _all(dependant)]
-    named = next((call.right for call in asked if isinstance(call, Admin)), None)
-    return named or next((right for call, right in RIGHT_OF.items() if call in asked), None)
+    named = next((call.right for call in asked if isinstance(call, Admin | KeyWith)), None)
+    return named or ("signed-in" if caller_of in asked else None)
 
 
 def _all(dependant: Dependant) -> Iterator[Dependant]:

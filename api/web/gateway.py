@@ -1,8 +1,8 @@
 """The parts of a running gateway, as routes find them in the request's state."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Final, NamedTuple, Protocol, TypedDict
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypedDict
 
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
@@ -10,7 +10,7 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from accounts.access import may, principal_of
+from accounts.access import Principal, may, principal_of
 from accounts.audit.log import AuditLog
 from accounts.caller import Caller
 from accounts.config import AccountsSection
@@ -41,7 +41,7 @@ from providers.target import Deployment, Target
 from proxy.admit.limits.book import LimitBook
 from proxy.batch.batch_parts import BatchTier
 from proxy.batch.line_protocol import Answering
-from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, TeamNotFound
+from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, Refused, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.parse.headers import caller_by_key, read_headers
 from proxy.plan.pipeline_config import PipelineConfig
@@ -199,8 +199,8 @@ AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
 
 def read_scope(caller: Caller) -> ReadScope:
     """Return the scope that a key may read: a member key its team, a finance or admin key its organisation."""
-    team_id = None if caller.role in {"finance", "admin"} else caller.team_id
-    return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
+    reads_all = may(principal_of(caller, operator=""), "finance.read")
+    return ReadScope(organisation_id=caller.organisation_id, team_id=None if reads_all else caller.team_id)
 
 
 def check_reads(scope: ReadScope, team_id: str, *, param: str = "team_id") -> None:
@@ -227,47 +227,45 @@ async def _scope_of(caller: AuthenticatedCaller) -> ReadScope:
     return read_scope(caller)
 
 
-async def _admin_caller(caller: AuthenticatedCaller) -> Caller:
-    if caller.role != "admin":
-        raise AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
-    return caller
+KeyRight = Literal["act", "team.change", "organisation.change", "operations.change"]
+"""A right that a route outside the admin API requires of a key: to act at all, to change its own team or its organisation, or what
+holds for all organisations.
+"""
 
 
-async def _operator_caller(caller: Annotated[Caller, Depends(_admin_caller)], request: Request) -> Caller:
-    if caller.organisation_id != gateway_of(request).operator:
-        raise OperatorOnly("This holds for every organisation, so it needs an admin key of the operator's own.")
-    return caller
+class KeyWith:
+    """A dependency of routes that requires a right, and gives the key's caller."""
+
+    def __init__(self, right: KeyRight) -> None:
+        self.right = right
+
+    async def __call__(self, request: Request, caller: AuthenticatedCaller) -> Caller:
+        principal = principal_of(caller, gateway_of(request).operator)
+        if caller.reads_only if self.right == "act" else not may(principal, self.right, team_id=caller.team_id):
+            raise _refusal(self.right, caller, principal)
+        return caller
 
 
-async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
-    if caller.reads_only:
-        raise ReadsOnly
-    return caller
-
-
-async def _team_changer(caller: Annotated[Caller, Depends(_acting_caller)], request: Request) -> Caller:
-    if not may(principal_of(caller, gateway_of(request).operator), "team.change", team_id=caller.team_id):
-        raise NotAllowed(
-            f"This key has the role {caller.role}, which may use its team and not change it; use an administrator's key of the team "
-            "(`weighbridge keys create TEAM --role admin`)."
-        )
-    return caller
+def _refusal(right: KeyRight, caller: Caller, principal: Principal) -> Refused:
+    match right:
+        case "operations.change" if may(principal, "organisation.change"):
+            return OperatorOnly("This holds for every organisation, so it needs an admin key of the operator's own.")
+        case "operations.change" | "organisation.change":
+            return AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
+        case "team.change" if not caller.reads_only:
+            return NotAllowed(
+                f"This key has the role {caller.role}, which may use its team and not change it; use an administrator's key of the team "
+                "(`weighbridge keys create TEAM --role admin`)."
+            )
+        case "team.change" | "act":
+            return ReadsOnly()
 
 
 FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
 """Any valid key, as its read scope."""
-AdminCaller = Annotated[Caller, Depends(_admin_caller)]
-OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
-ActingCaller = Annotated[Caller, Depends(_acting_caller)]
+AdminCaller = Annotated[Caller, Depends(KeyWith("organisation.change"))]
+OperatorCaller = Annotated[Caller, Depends(KeyWith("operations.change"))]
+ActingCaller = Annotated[Caller, Depends(KeyWith("act"))]
 """Any key except read-only ones."""
-TeamChanger = Annotated[Caller, Depends(_team_changer)]
+TeamChanger = Annotated[Caller, Depends(KeyWith("team.change"))]
 """A key that may change what belongs to its own team."""
-
-RIGHT_OF: Final[Mapping[Callable[..., Any], str]] = {
-    _operator_caller: "operations.change",
-    _admin_caller: "organisation.change",
-    _team_changer: "team.change",
-    _acting_caller: "act",
-    caller_of: "signed-in",
-}
-"""Required right by dependency, as the OpenAPI document shows it; stricter ones come first."""

@@ -25,7 +25,7 @@ from providers.batch_apis.openai import OpenAiBatches
 from providers.catalog import Catalog
 from providers.target import Deployment
 from proxy.batch.backlog import Backlog
-from proxy.batch.batch import Batch
+from proxy.batch.batch import OPERATIONS, Batch
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import StoreUnusable
 from proxy.batch.batch_metrics import BatchMetrics
@@ -39,19 +39,16 @@ from proxy.batch.provider_batch_store import ProviderBatchStore
 from proxy.batch.provider_batches import ProviderBatchRunner
 from proxy.batch.runner import BatchRunner, Room, Told, event_id, nothing_at_providers
 from proxy.batch.store import BatchStore
-from proxy.parse.wires.chat.dialect import CHAT, EMBEDDINGS
-from proxy.parse.wires.completions.wire import COMPLETIONS
-from proxy.parse.wires.messages.wire import MESSAGES
-from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.pipeline import RequestPipeline
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.provider_batch_lines import PipelineOffers
+from proxy.routes import WIRE_AT
 from proxy.shared.background_tasks import background, every
 from proxy.shared.database_clock import DatabaseTime
 
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000
-_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, RESPONSES, COMPLETIONS, MESSAGES)}
+_WIRES: Final = {endpoint: WIRE_AT[endpoint] for endpoint in OPERATIONS}
 _FOLDER: Final = "files"
 
 

@@ -18,14 +18,17 @@ WINDOW_US: Final[Mapping[Window, int | None]] = {
     "background": None,
 }
 """The time that a batch may take; None promises nothing."""
+Endpoint = Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions"]
+"""An endpoint that a caller's batch may name; the first is usual. Batches of messages have an API of their own."""
+MESSAGES_ENDPOINT: Final = "/v1/messages"
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "/v1/chat/completions": "chat",
     "/v1/embeddings": "embeddings",
     "/v1/responses": "chat",
     "/v1/completions": "chat",
-    "/v1/messages": "chat",
+    MESSAGES_ENDPOINT: "chat",
 }
-"""The operation of each endpoint that a batch may name."""
+"""The operation of each endpoint that lines of a batch may ask; it is that of the wire at this path."""
 ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
 NOT_ENDED: Final = ("validating", "in_progress", "finalizing", "cancelling")
 

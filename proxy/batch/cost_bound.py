@@ -14,6 +14,7 @@ from sqlmodel import col
 from accounts.caller import Caller
 from cost.budgets.budget import Budget
 from cost.budgets.grants import GrantNeed, GrantRequest, GrantStore
+from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from cost.prices import usd
 from cost.times import wall_us
 from providers.catalog import Catalog
@@ -21,6 +22,7 @@ from providers.target import Capability
 from proxy.batch.store import BatchStore
 from proxy.batch.tables import BatchRow
 from proxy.batch.validation import Bound, LineSize, Problem, Validated
+from proxy.errors import code_of
 from proxy.plan.route_plan import Facts, Policy, costliest_nanousd, names_behind
 
 _EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
@@ -100,7 +102,7 @@ class CostBounds:
             bound = validated.bound_nanousd
             if bound is None:
                 told = f"A line names a model without a price, which cannot be called under the hard budget of {name}."
-                return Problem(code="unpriced_under_budget", message=told)
+                return Problem(code=code_of(UnpricedUnderBudget), message=told)
             promised = await self._batches.reserved(_of_scope(status.budget), col(BatchRow.batch_id) != batch_id)
             left = status.budget.limit_nanousd - status.spent_nanousd - status.held_nanousd - promised
             if bound > left:
@@ -109,7 +111,7 @@ class CostBounds:
                     "what is running and what other batches may cost. Lower `max_tokens`, split the file, or wait until the "
                     "budget resets."
                 )
-                return Problem(code="budget_exceeded", message=told)
+                return Problem(code=code_of(BudgetExceeded), message=told)
         return None
 
 

@@ -4,11 +4,12 @@ from typing import Final
 
 from proxy.batch.line_protocol import Answered, Asked
 from proxy.context import RequestContext
+from proxy.errors import Overloaded, code_of
 from proxy.http.in_memory import InMemoryExchange
 
 _PRIORITIES: Final = {-1: b"low", 0: b"normal", 1: b"high"}
 _RETRY_AFTER: Final = b"retry-after-ms"
-OVERLOADED: Final = Answered(status=503, body=b"{}", code="overloaded", retry_after_s=1.0)
+OVERLOADED: Final = Answered(status=Overloaded.fault.status, body=b"{}", code=code_of(Overloaded), retry_after_s=1.0)
 """The reply to what is not even begun, because callers outside need this process more."""
 
 

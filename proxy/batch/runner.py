@@ -17,10 +17,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from accounts.caller import Caller
+from accounts.errors import UnknownKey
 from proxy.batch.backlog import Backlog, Due, lacking
 from proxy.batch.batch import Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
-from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
+from proxy.batch.batch_errors import FileNotFound, StorageUnavailable, TooMuchQueued
 from proxy.batch.estimate import Speed, estimated
 from proxy.batch.execution_options import in_flex, takes_flex
 from proxy.batch.files import FileStore, Owner
@@ -33,7 +34,7 @@ from proxy.batch.provider_batch_store import NOTHING_OUT, Out
 from proxy.batch.scheduler import Slack, Standing, Turns, left_s_of, shares, slacks
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
-from proxy.errors import NotAuthenticated, Refused, error_reply
+from proxy.errors import NotAuthenticated, Refused, code_of, error_reply
 from selfhosted.replica import PoolReading
 
 _log: Final = logging.getLogger("weighbridge.batch")
@@ -469,7 +470,7 @@ class BatchRunner:
         caller = await self._caller(batch.key_id)
         if caller is None:
             await self._fail(
-                batch, [Problem(code="invalid_api_key", message="The key that made this batch was revoked.")]
+                batch, [Problem(code=code_of(UnknownKey), message="The key that made this batch was revoked.")]
             )
             return
         validated = await self._validated(batch, caller)
@@ -511,7 +512,7 @@ class BatchRunner:
                     held_at = self._clock()
                     await self._hold(batch)
         except FileNotFound:
-            problem = Problem(code="file_not_found", message="The input file is not there any more.")
+            problem = Problem(code=code_of(FileNotFound), message="The input file is not there any more.")
             return Validated(problems=[problem], lines=[], model=None)
         return await asyncio.to_thread(validation.end)
 
@@ -525,7 +526,7 @@ class BatchRunner:
                 f"Your team's batches have {waiting} tokens waiting, and this one would add {validated.tokens}; at most {most} "
                 "may wait. Send it again when earlier batches are done, or split it."
             )
-            return [Problem(code="token_limit_exceeded", message=told)]
+            return [Problem(code=code_of(TooMuchQueued), message=told)]
         problem = await self._money.problem(caller, validated, batch.batch_id)
         return [] if problem is None else [problem]
 

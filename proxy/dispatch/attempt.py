@@ -1,6 +1,6 @@
 """One attempt at one deployment, from its reservation to its single settlement."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -305,7 +305,6 @@ class Attempt:
             detail="" if error is None else self._told(error),
             pool=self.candidate.target.pool or "",
             version="" if self.load_tracker is None else self.load_tracker.version,
-            waited_s=self.candidate.waited_s,
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
             continues=self.routed.before is not None,
@@ -574,38 +573,46 @@ def _us(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
+_UPSTREAM_ERROR: Final = "upstream_error"
+_OF_ERROR: Final[Mapping[type[BaseException], tuple[AttemptResult, str]]] = {
+    FirstTokenTimeout: ("timeout", "first_token_timeout"),
+    UpstreamTimeout: ("timeout", "upstream_timeout"),
+    DeadlineExceeded: ("timeout", "deadline_exceeded"),
+    StreamCut: ("cut", "stream_cut"),
+    UpstreamRateLimited: ("rate_limited", _UPSTREAM_ERROR),
+    RequestRejected: ("rejected", _UPSTREAM_ERROR),
+    UpstreamError: ("error", _UPSTREAM_ERROR),
+}
+"""The result in metrics and logs, and the ledger's flag, of an attempt that such an error ended; that of the nearest class counts. Of
+any other error only the ending is told.
+"""
+_OF_ENDING: Final[Mapping[Ending, AttemptResult]] = {
+    "ok": "ok",
+    "hedge_lost": "hedge_lost",
+    "caller_gone": "cancelled",
+    "slow_reader": "cancelled",
+    "shutdown": "cancelled",
+    "failed": "cancelled",
+}
+
+
+def _of_error(error: BaseException | None) -> tuple[AttemptResult, str] | None:
+    return None if error is None else next((_OF_ERROR[kind] for kind in type(error).__mro__ if kind in _OF_ERROR), None)
+
+
 def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
     """Return the ledger's flags: the error's where there is one, else the ending's; empty for a success."""
-    match error:
-        case None:
-            pass
-        case FirstTokenTimeout():
-            return ("first_token_timeout",)
-        case UpstreamTimeout():
-            return ("upstream_timeout",)
-        case StreamCut():
-            return ("stream_cut",)
-        case DeadlineExceeded():
-            return ("deadline_exceeded",)
-        case UpstreamError():
-            # Callers got another status: whose fault it was is for operators to mend, and for the books to know.
-            return ("upstream_error", *([f"{UPSTREAM_STATUS}{error.status}"] if error.status is not None else []))
-    return () if ending == "ok" else (ending,)
+    told = _of_error(error)
+    if told is None:
+        return () if ending == "ok" else (ending,)
+    flag = told[1]
+    if flag == _UPSTREAM_ERROR and isinstance(error, UpstreamError) and error.status is not None:
+        # Callers got another status: whose fault it was is for operators to mend, and for the books to know.
+        return (flag, f"{UPSTREAM_STATUS}{error.status}")
+    return (flag,)
 
 
 def result_of(ending: Ending, error: BaseException | None) -> AttemptResult:
     """Return the attempt's result for metrics and logs."""
-    match error:
-        case None:
-            pass
-        case FirstTokenTimeout() | UpstreamTimeout() | DeadlineExceeded():
-            return "timeout"
-        case UpstreamRateLimited():
-            return "rate_limited"
-        case RequestRejected():
-            return "rejected"
-        case StreamCut():
-            return "cut"
-        case UpstreamError():
-            return "error"
-    return ending if ending in {"ok", "hedge_lost"} else "cancelled"
+    told = _of_error(error)
+    return _OF_ENDING[ending] if told is None else told[0]

@@ -33,7 +33,7 @@ from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_policy import AttemptPolicy, first_to_succeed, no_time_left, tried_deployments
 from proxy.dispatch.attempt_timeout import AttemptTimeout
 from proxy.dispatch.load_balancer import LoadBalancer, QueueClient, ReplicaPool, TargetRoom
-from proxy.dispatch.outcome import CALLER_GONE
+from proxy.dispatch.outcome import CALLER_GONE, QueueWaited
 from proxy.dispatch.retry_policy import retrying, worth_another
 from proxy.dispatch.upstream_fields import upstream_call
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
@@ -97,8 +97,9 @@ class Dispatcher:
         self._budgets.configure(retry)
         self._policy.configure(hedging.budget_share, retry.budget_window_s)
 
-    async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        """Try the candidates in order and return the first that commits; every attempt is appended to `attempts`.
+    async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt], waits: list[QueueWaited]) -> Committed:
+        """Try the candidates in order and return the first that commits; every attempt is appended to `attempts`, and every
+        wait in a queue to `waits`, also one that ended without a place.
 
         A target that has no room, or cannot answer in time, is passed over: the request spills over to the next one.
         Raises the last UpstreamError when none answered, at once when the request itself is at fault; NoRoom or
@@ -111,8 +112,9 @@ class Dispatcher:
             if candidate is None:
                 # A team whose requests stay on our own targets waits there, and pays for none that is sold.
                 continue
+            on_wait = _recording(waits, candidate, attempts) if routed.origin == "caller" else None
             try:
-                slot = await self._take_place(candidate, routed, waits=routed.origin == "caller")
+                slot = await self._take_place(candidate, routed, on_wait)
             except (QueueRefusal, DeadlineExceeded) as error:
                 # The first that was short is told: it is where the request would have gone.
                 short = short or error
@@ -143,13 +145,17 @@ class Dispatcher:
 
         Raises what the attempt raises.
         """
-        slot = await self._take_place(candidate, routed, waits=False)
+        slot = await self._take_place(candidate, routed)
         return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
 
-    async def _take_place(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> Slot | None:
-        """Return a place at the target; None where it needs none. Raises NoRoom or DeadlineExceeded."""
+    async def _take_place(
+        self, candidate: Candidate, routed: RoutedRequest, on_wait: Callable[[float], None] | None = None
+    ) -> Slot | None:
+        """Return a place at the target; None where it needs none. Only with `on_wait` it is waited for. Raises NoRoom or
+        DeadlineExceeded.
+        """
         start_by = self._policy.start_by(candidate, routed)
-        return await self.room.take(candidate, routed, start_by, waits=waits)
+        return await self.room.take(candidate, routed, start_by, on_wait)
 
     def _may_ask(self, candidate: Candidate, routed: RoutedRequest, failure: UpstreamError | None) -> bool:
         """Return True when a candidate may be asked, after the `failure` of one before it. Only to go on from one that fails to another
@@ -246,7 +252,7 @@ class Dispatcher:
         """Return a second attempt to run beside the latest; None where nobody else has room, or the budget is used up."""
         for place in self._policy.hedges(candidate, routed, attempts):
             try:
-                slot = await self._take_place(place, routed, waits=False)
+                slot = await self._take_place(place, routed)
             except (QueueRefusal, DeadlineExceeded):
                 continue
             if self._policy.try_spend_hedge():
@@ -405,6 +411,11 @@ async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | N
             # Both began in the same moment.
             _close_cancelled(begun.attempt, begun.stream)
             await close_quietly(begun.stream)
+
+
+def _recording(waits: list[QueueWaited], candidate: Candidate, attempts: list[Attempt]) -> Callable[[float], None]:
+    """Return what a queue tells a wait before the candidate to."""
+    return lambda seconds: waits.append(QueueWaited(candidate.target.target_id, seconds, len(attempts)))
 
 
 def _release(slot: Slot | None) -> None:

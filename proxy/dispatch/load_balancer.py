@@ -225,8 +225,8 @@ class QueueClient(Protocol):
         """Return the expected wait of work that would come now, and the longest; None without a queue."""
         ...
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
-        """Wait for a slot. Raises NoRoom."""
+    async def enter(self, target_id: str, work: Work, on_wait: Callable[[float], None]) -> Slot:
+        """Wait for a slot; `on_wait` is told the seconds, however the wait ended. Raises NoRoom."""
         ...
 
     def try_enter(self, target_id: str, work: Work) -> Slot:
@@ -250,8 +250,15 @@ class TargetRoom:
         if self._replicas is not None and target.pool is not None:
             self._replicas.turned_away(target, tokens)
 
-    async def take(self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool) -> Slot | None:
-        """Return a place at the target, after a wait until `start_by` if `waits`; None where the target has no queue.
+    async def take(
+        self,
+        candidate: Candidate,
+        routed: RoutedRequest,
+        start_by: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Slot | None:
+        """Return a place at the target; None where the target has no queue. It is waited for until `start_by`, and `on_wait` told
+        for how many seconds; without `on_wait` nothing waits.
 
         Raises NoRoom.
         """
@@ -261,7 +268,9 @@ class TargetRoom:
                 self._check_engines(candidate.target)
             return None
         work = _work(candidate, routed, start_by)
-        return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
+        if on_wait is None:
+            return self._queues.try_enter(target_id, work)
+        return await self._queues.enter(target_id, work, on_wait)
 
     def wait_s(self, candidate: Candidate, routed: RoutedRequest) -> float | None:
         """Return the wait before the target; None where it has no room."""

@@ -5,7 +5,7 @@ shows neither the prompt nor anything else that a caller wrote.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -36,6 +36,15 @@ answer, or only the plan's own choice had answered in time, and that answer was 
 """
 
 
+class QueueWaited(NamedTuple):
+    """A wait in the queue before a target, which ended in a place there, a refusal, or with the request itself."""
+
+    target_id: str
+    waited_s: float
+    attempts_before: int
+    """Attempts, at any target, that had begun before it."""
+
+
 class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one attempt. Durations are seconds."""
 
@@ -56,8 +65,6 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The pool of our own that it was made at; empty elsewhere."""
     version: str = ""
     """The model's version there; empty or `-` when it is not known."""
-    waited_s: float = 0.0
-    """The seconds that the request had waited in the queue before the target, before its first attempt there."""
     ttft_s: float | None = None
     """Of a stream: seconds from its beginning to its first token."""
     tpot_s: float | None = None
@@ -93,6 +100,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """`onnx`, `heuristic`, or None when the caller named the model."""
     classify_s: float | None = None
     attempts: tuple[AttemptOutcome, ...] = ()
+    waits: tuple[QueueWaited, ...] = ()
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0

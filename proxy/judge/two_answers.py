@@ -38,7 +38,7 @@ class TwoAnswers:
         """
         pair = routed.agreement
         if pair is None or self._running >= context.config.escalation.max_running:
-            return await self._dispatcher.dispatch(routed, context.attempts)
+            return await self._dispatcher.dispatch(routed, context.attempts, context.waits)
         open_: list[Committed] = []
         try:
             self._running += 1
@@ -139,7 +139,7 @@ class TwoAnswers:
             plan = msgspec.structs.replace(pair.then, candidates=pair.then.candidates[: 1 if open_ else None])
             routed = msgspec.structs.replace(routed, plan=plan)
         try:
-            committed = await self._dispatcher.dispatch(routed, context.attempts)
+            committed = await self._dispatcher.dispatch(routed, context.attempts, context.waits)
         except Exception:
             if not open_:
                 raise

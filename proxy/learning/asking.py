@@ -77,7 +77,7 @@ def routed_to(
 
 async def read_answer(dispatcher: Dispatcher, routed: RoutedRequest, attempts: list[Attempt]) -> list[Event]:
     """Send the request and read the whole answer; every attempt is settled, whatever happens."""
-    committed = await dispatcher.dispatch(routed, attempts)
+    committed = await dispatcher.dispatch(routed, attempts, [])
     attempt, events = committed.attempt, list(committed.events)
     try:
         while (batch := await committed.stream.read()) is not None:

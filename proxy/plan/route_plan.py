@@ -24,12 +24,13 @@ from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from providers.breaker import Absence
 from providers.catalog import Catalog, those_that_chat
+from providers.errors import UpstreamRateLimited
 from providers.provider_tools import AsWritten
 from providers.target import METERED_CAPABILITIES, NOT_CHAT, Capability, Deployment, Dialect, Target, Tier
 from proxy.errors import (
+    FAULTS,
     BadRequest,
     ContextTooLong,
-    Fault,
     ModelNotFound,
     NoEligibleTarget,
     Refused,
@@ -579,7 +580,7 @@ def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUna
         # As the first caller was told: nothing is well before somebody mends it, and clients would wait in vain.
         error.should_retry = False
     if any(each.owner == "pace" for each in known):
-        error.fault = Fault(429, "requests", "upstream_rate_limited")
+        error.fault = FAULTS[UpstreamRateLimited]
     return error
 
 

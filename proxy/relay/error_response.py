@@ -8,6 +8,7 @@ from typing import Final
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from proxy.context import RequestContext
 from proxy.errors import ErrorReply, Refused, error_reply
+from proxy.relay.reply_headers import queue_line
 
 _log: Final = logging.getLogger("weighbridge.line")
 
@@ -27,6 +28,8 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
         _log.error("request %s failed unexpectedly: %s", context.request_id, type(error).__name__, exc_info=error)
     try:
         if not context.reply.started:
+            if context.waits:
+                context.reply.lines += queue_line(context.waits)
             await context.reply.error(context.wire.error(told, context.request_id))
         elif context.ended_by == "cut_off" and not context.reply.done:
             await context.reply.end(_last_event(context, told))

@@ -153,7 +153,7 @@ class RelayedAnswer:
         before = _before(broken, settled)
         routed, told = msgspec.structs.replace(rest[0], before=before), rest[1]
         try:
-            committed = await self._dispatcher.dispatch(routed, self._context.attempts)
+            committed = await self._dispatcher.dispatch(routed, self._context.attempts, self._context.waits)
         except _NOT_BEGUN:
             raise error from None
         if _thinks_anew(committed.events):
@@ -211,6 +211,7 @@ async def relay_answer(
             weakness=context.weakness,
             escalated_from=context.escalated_from,
             agreement=context.agreement,
+            waits=context.waits,
         )
         if committed.events[0].media_type:
             await _relay_pieces(context, answer, lines)

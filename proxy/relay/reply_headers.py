@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.outcome import Agreement, Unused, Weakness
+from proxy.dispatch.outcome import Agreement, QueueWaited, Unused, Weakness
 from proxy.http.reply import Header
 from proxy.http.reply_head import field_lines
 from proxy.parse.wires.own_fields import dollars
@@ -33,6 +33,7 @@ def decision_lines(
     weakness: Weakness | None = None,
     escalated_from: str | None = None,
     agreement: Agreement | None = None,
+    waits: Sequence[QueueWaited] = (),
 ) -> bytes:
     """Return the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
     began.
@@ -64,11 +65,11 @@ def decision_lines(
         headers.append((b"x-weighbridge-escalated-from", escalated_from.encode()))
     if agreement is not None:
         headers.append((b"x-weighbridge-agreement", agreement.encode()))
-    if answering.slot is not None and answering.slot.waited_s > 0:
-        headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.slot.waited_s * 1000)))
     if len(attempts) > 1:
         headers += _unused_headers(attempts)
-    return lines + field_lines(headers) if headers else lines
+    if headers:
+        lines += field_lines(headers)
+    return lines + queue_line(waits) if waits else lines
 
 
 @lru_cache(maxsize=_MOST_WAYS)
@@ -88,6 +89,12 @@ def _lines_of_way(
     if evidence is not None:
         headers.append((b"x-weighbridge-evidence", evidence.encode()))
     return field_lines(headers)
+
+
+def queue_line(waits: Sequence[QueueWaited]) -> bytes:
+    """Return the header of the time in all queues together, in whole milliseconds and rounded up; empty where none was waited in."""
+    waited_s = sum(each.waited_s for each in waits)
+    return b"x-weighbridge-queue-ms: %d\r\n" % math.ceil(waited_s * 1000) if waited_s > 0 else b""
 
 
 def money_lines(tally: Tally) -> bytes:

@@ -86,6 +86,8 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
     )
     if context.agreement is not None:
         outcome = msgspec.structs.replace(outcome, agreement=context.agreement)
+    if context.waits:
+        outcome = msgspec.structs.replace(outcome, waits=tuple(context.waits))
     if context.routed is not None:
         outcome = _with_routing(outcome, context, context.routed)
     return _with_attempts(outcome, context, context.attempts) if context.attempts else outcome

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.meters import METER_NAMES
+from cost.meters import METER_NAMES, METERS
 from cost.prices import (
     NANO_PER_USD,
     LongPrompt,

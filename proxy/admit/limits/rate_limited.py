@@ -1,11 +1,13 @@
 """The error for a request whose rate limit is used up."""
 
+import msgspec
+
 from proxy.admit.limits.limit import Kind, Scope
-from proxy.errors import Fault, Refused
+from proxy.errors import Refused
 from proxy.http.reply_head import fields_of
 
 
-class RateLimited(Refused):
+class RateLimited(Refused, status=429, code="rate_limit_exceeded"):
     """A rate limit is used up (429). Carries the same headers as an admission."""
 
     def __init__(
@@ -19,8 +21,9 @@ class RateLimited(Refused):
         should_retry: bool | None = None,
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, should_retry=should_retry)
-        # OpenAI names the limit here: requests or tokens.
-        self.fault = Fault(429, "tokens" if kind == "tokens" else "requests", "rate_limit_exceeded")
+        if kind == "tokens":
+            # OpenAI names the limit here: requests or tokens.
+            self.fault = msgspec.structs.replace(self.fault, type="tokens")
         self.scope = scope
         self.kind = kind
         self.headers = tuple(fields_of(lines))

@@ -1,6 +1,6 @@
 """Prometheus metrics of queues."""
 
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -28,14 +28,14 @@ class QueueMetrics(QueueObserver):
         )
         self._wait = Histogram(
             "weighbridge_queue_wait_seconds",
-            "Seconds that a request waited before it was let through.",
+            "Seconds that a request waited until it was let through or its wait ended otherwise.",
             ("queue", "tier"),
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
         self._refusals = Counter(
             "weighbridge_queue_refusals",
-            "Requests that a queue refused or gave up, by why: full, late, shed, expired.",
+            f"Requests that a queue refused or gave up, by why: {', '.join(get_args(Why))}.",
             ("queue", "why"),
             registry=registry,
         )

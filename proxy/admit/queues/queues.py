@@ -254,6 +254,14 @@ class Queue:
             drain_tokens_per_s=self._drain_per_s(),
         )
 
+    def waited_s(self, place: Place) -> float:
+        """Return the seconds of a wait that is over. One that ended in no start is observed here, the others when they start."""
+        if place.started_at is not None:
+            return place.waited_s
+        waited_s = self._clock() - place.arrived_at
+        self._observer.observe_queue_wait(self.name, place.work.tier, waited_s)
+        return waited_s
+
     def refuse_all(self, refused: Callable[[], Refused]) -> None:
         for entry in self._close():
             entry.state = "gone"
@@ -264,6 +272,7 @@ class Queue:
         now = self._clock()
         for entry in self._close():
             entry.started_at = now
+            self._observer.observe_queue_wait(self.name, entry.work.tier, now - entry.arrived_at)
             _wake(entry, None)
 
     def _close(self) -> list[Entry]:
@@ -419,8 +428,11 @@ class Queues:
         for queue in self._queues.values():
             queue.refuse_all(_stopping)
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
-        """Waits for a slot. Raises NoRoom. A caller that is cancelled leaves no trace."""
+    async def enter(self, target_id: str, work: Work, on_wait: Callable[[float], None] | None = None) -> Slot:
+        """Wait for a slot. Raises NoRoom. A caller that is cancelled leaves no trace but its wait.
+
+        `on_wait` is told the seconds of a wait however that ended: in a slot, a refusal or a cancellation.
+        """
         queue = self._by_target.get(target_id)
         if queue is None:
             return NO_QUEUE
@@ -436,6 +448,10 @@ class Queues:
         except BaseException:
             place.queue.leave(place)
             raise
+        finally:
+            waited_s = place.queue.waited_s(place)
+            if on_wait is not None:
+                on_wait(waited_s)
         if refused is not None:
             raise refused
         return place

@@ -7,8 +7,10 @@ Imports the `otel` extra: only proxy/settle/observers/telemetry.py imports this 
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Final
 from urllib.parse import urlsplit
@@ -134,15 +136,22 @@ class _OtelTrace(RequestTrace):
         self._span.end(end_ns)
 
     def _attempts(self, outcome: RequestOutcome, stream: bool, end_ns: int) -> None:
-        """Creates the attempts' spans end to end, each behind its wait in the queue, the last one ending now."""
-        waits_s = _waits_s(outcome.attempts)
-        starts_ns = end_ns - sum(_ns(attempt.duration_s) for attempt in outcome.attempts) - sum(map(_ns, waits_s))
+        """Creates the attempts' spans end to end, each behind the waits in queues before it, the last one ending now."""
+        lasted = [attempt.duration_s for attempt in outcome.attempts] + [wait.waited_s for wait in outcome.waits]
+        starts_ns = end_ns - sum(map(_ns, lasted))
         earlier_s = 0.0
+        waits = deque(outcome.waits)
+
+        def waited(attempts_before: float) -> None:
+            nonlocal starts_ns, earlier_s
+            while waits and waits[0].attempts_before <= attempts_before:
+                wait = waits.popleft()
+                self._part(f"queue {wait.target_id}", self._context, starts_ns, wait.waited_s)
+                starts_ns += _ns(wait.waited_s)
+                earlier_s += wait.waited_s
+
         for index, attempt in enumerate(outcome.attempts):
-            if waits_s[index]:
-                self._part(f"queue {attempt.target_id}", self._context, starts_ns, waits_s[index])
-                starts_ns += _ns(waits_s[index])
-                earlier_s += waits_s[index]
+            waited(index)
             deployment = self._deployment_of(attempt.deployment_id)
             model = attempt.target_id if deployment is None else deployment.upstream_model
             attributes = _attempt_attributes(attempt, outcome.operation, model, index, stream)
@@ -163,21 +172,13 @@ class _OtelTrace(RequestTrace):
             starts_ns += _ns(attempt.duration_s)
             earlier_s += attempt.duration_s
             span.end(starts_ns)
+        # What no attempt came after.
+        waited(math.inf)
 
     def _part(self, name: str, context: Context, starts_ns: int, took_s: float) -> None:
         """Creates the span of a part of what is going on: from its beginning, so long."""
         span = self._tracer.start_span(name, context=context, kind=SpanKind.INTERNAL, start_time=starts_ns)
         span.end(starts_ns + _ns(took_s))
-
-
-def _waits_s(attempts: Sequence[AttemptOutcome]) -> list[float]:
-    """How long the request waited in a queue right before each attempt: retries at a target wait no more."""
-    before = ""
-    found = []
-    for attempt in attempts:
-        found.append(attempt.waited_s if attempt.target_id != before else 0.0)
-        before = attempt.target_id
-    return found
 
 
 def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:

@@ -14,6 +14,7 @@ import msgspec
 
 from cost.times import MINUTE_US
 from proxy.dispatch.outcome import RequestOutcome
+from proxy.errors import Overloaded, code_of
 from proxy.settle.observers.logs import safe_name, told_message
 
 MOST_KEPT: Final = 4_000
@@ -29,7 +30,6 @@ _FIRST: Final = 400
 _CALLER_GONE: Final = 499
 _OUR_WORDS: Final = frozenset({402, 429, 503})
 _UNAVAILABLE: Final = 503
-OVERLOADED: Final = "overloaded"
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class Refusals:
 
     def turned_away(self) -> None:
         """Counts a refusal at the door, before anything was read of the request."""
-        self._count(Refused(self._minute_us(), "", "", "", "", OVERLOADED, _UNAVAILABLE))
+        self._count(Refused(self._minute_us(), "", "", "", "", code_of(Overloaded), Overloaded.fault.status))
 
     def changed_after(self, mark: int, boot_id: str) -> RefusalsTold:
         """Returns the counts that changed since `mark` was told, and lets go of old ones that were read by then."""

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ class _Queues:
         del target_id, work
         return self.wait
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
+    async def enter(self, target_id: str, work: Work, on_wait: Callable[[float], None]) -> Slot:
         raise NotImplementedError
 
     def try_enter(self, target_id: str, work: Work) -> Slot:

@@ -85,8 +85,8 @@ class _Site:
     def state(self) -> QueueState:
         return self.queues.state("own")
 
-    async def waiter(self, asked: Work) -> asyncio.Task[Slot]:
-        task = asyncio.ensure_future(self.queues.enter("llama", asked))
+    async def waiter(self, asked: Work, on_wait: Callable[[float], None] | None = None) -> asyncio.Task[Slot]:
+        task = asyncio.ensure_future(self.queues.enter("llama", asked, on_wait))
         await settle()
         return task
 
@@ -221,6 +221,27 @@ async def test_who_waited_as_long_as_it_may_is_told() -> None:
     assert (await patient).waited_s == pytest.approx(20.01)
     await site.pass_s(100)
     assert site.pending == 0
+
+
+async def test_a_wait_is_told_however_it_ends() -> None:
+    """In a slot, in a refusal or with a caller that leaves, the same seconds as the metric's; what waits for nothing tells 0 there."""
+    site = _Site()
+    held = await site.queues.enter("llama", work("a", 1_000))
+    told: list[float] = []
+    patient = await site.waiter(work("b", 100), told.append)
+    hasty = await site.waiter(work("c", 100, start_by=site.now + 20), told.append)
+    leaver = await site.waiter(work("d", 100), told.append)
+    await site.pass_s(4)
+    leaver.cancel()
+    await settle()
+    await site.pass_s(17)
+    with pytest.raises(NoRoom):
+        await hasty
+    await site.pass_s(9)
+    held.release()
+    await patient
+    assert told == [4.0, 21.0, 30.0]
+    assert site.seen.waits == [("own", "interactive", 0.0), *(("own", "interactive", each) for each in told)]
 
 
 async def test_more_urgent_work_takes_the_place_of_what_waits() -> None:
