@@ -162,7 +162,7 @@ class ProcessPipeline:
                 budgets=process.books.holds,
                 load_shedding=gate.guard,
                 idempotency=gate.once,
-                record_shed=self._turned_away,
+                record_shed=self._count_shed,
             ),
             classifier=self.classifier,
             affinity=Affinity(time.monotonic),
@@ -185,7 +185,7 @@ class ProcessPipeline:
             counter=upstreams,
             reported_at_once=_REPORTED_AT_ONCE,
         )
-        stack.callback(self.line.reports.tell)
+        stack.callback(self.line.reports.flush)
         self._is_open = True
         self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)
         await self.tunings.refresh()
@@ -262,7 +262,7 @@ class ProcessPipeline:
 
     def write_down(self) -> None:
         """Bring what was counted to where other processes see it."""
-        self.line.reports.tell()
+        self.line.reports.flush()
         self._metrics.ledger.set_journal(self._ledger.state())
         self._metrics.requests.write()
 
@@ -292,9 +292,9 @@ class ProcessPipeline:
             pools=rules.pools,
         )
 
-    def _turned_away(self) -> None:
-        self.refusals.turned_away()
-        self.traffic.turned_away()
+    def _count_shed(self) -> None:
+        self.refusals.count_shed()
+        self.traffic.count_shed()
 
     def _in_flight(self) -> int:
         return self.line.in_flight if self._is_open else 0

@@ -54,7 +54,7 @@ def fault_of(status: int, code: str | None, error_type: str | None = None) -> Fa
 
 
 class Refused(Exception):
-    """A request refused by the gateway. `message` is shown to the caller and says what to do.
+    """A request refused by the gateway. `message` is shown to the caller and names the remedy.
 
     A kind of refusal tells its status and code in its head, `class Full(Refused, status=429, code="full")`, or has those of
     the kind that it is one of; without either it cannot be defined.
@@ -433,11 +433,11 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     original: Original | None = None
-    """The provider's own words, for a wire that is its own."""
+    """The provider's own error, for a wire that is its own."""
 
 
 def known_fault(kind: type[BaseException]) -> Fault | None:
-    """Return the fault of a kind of error; None for one that nobody expects."""
+    """Return the fault of a kind of error; None for an unexpected one."""
     if issubclass(kind, Refused):
         return kind.fault
     return next((FAULTS[each] for each in kind.__mro__ if each in FAULTS), None)

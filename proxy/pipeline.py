@@ -20,7 +20,7 @@ from providers.token_counts import TokenCounter
 from proxy.admit.admission import AdmissionControl
 from proxy.admit.idempotency.recording import is_worth_keeping
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.context import RequestContext, new_context
 from proxy.dispatch.dispatcher import Committed, Dispatcher
 from proxy.dispatch.outcome import Observer
@@ -84,7 +84,9 @@ class RequestPipeline:
         self.config = config
         self.draining = False
         self.shadow: Shadow | None = None
-        """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""
+        """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it
+        comes later.
+        """
         self._directory = directory
         self._admission = admission
         self._classifier = classifier
@@ -117,7 +119,9 @@ class RequestPipeline:
                 context.cut("cut_off")
 
     async def serve(self, wire: Wire, exchange: Exchange, memory: Memory | None = None) -> None:
-        """Serve one POST of this wire, and settle it however it ends. `memory` is that of a connection that has several."""
+        """Serve one POST of this wire, and settle it in every case. `memory` is that of a connection that has
+        several.
+        """
         request_id = new_request_id()
         if self._admission.shed(wire, exchange, request_id):
             return
@@ -125,7 +129,7 @@ class RequestPipeline:
         context.memory = memory
         await self._run(context, exchange)
 
-    async def answer(self, wire: Wire, asked: Asked) -> Answered:
+    async def answer(self, wire: Wire, asked: LineRequest) -> LineReply:
         """Answer a request of this gateway's own for a known caller, such as a line of a batch."""
         if self._admission.sheds(batch=asked.tier == "batch"):
             return OVERLOADED
@@ -143,14 +147,14 @@ class RequestPipeline:
         request_id: str,
         keep: Callable[[Kept], Awaitable[bool]],
     ) -> str:
-        """Answer a request that was put off before. Return its error's code, empty for none."""
+        """Answer a request that was queued before. Return its error's code, empty for none."""
         context = new_context(request_id, wire, exchange, self._clock, self.config)
         context.caller, context.keeper = caller, keep
         await self._run(context, exchange)
         return context.error_code or ""
 
     async def _run(self, context: RequestContext, exchange: Exchange) -> None:
-        """Take a request through the stages, and settle it however that ends."""
+        """Take a request through the stages, and settle it in every case."""
         self._under_way.add(context)
         try:
             await self._stages(context, exchange)
@@ -240,7 +244,7 @@ class RequestPipeline:
             untried = routed.facts.alias != AUTO and not context.attempts and is_replaceable(routed.request)
             if not exceeded.downgrade or not untried:
                 raise
-            # What was wanted does not fit any more; the cheapest that is good enough may.
+            # The named model does not fit the budget any more; the cheapest that is good enough may.
             routed = self.plan(context, caller, parsed, downgraded=True)
             committed = await self._dispatch(context, routed)
         # Relay: from the first byte on nothing falls back; a failure is told in the answer.
@@ -304,7 +308,7 @@ class RequestPipeline:
         return parsed
 
     async def read(self, body: bytes, read: Callable[[], _T]) -> _T:
-        """Return what `read` makes of the body: at once, or on a thread and one after the other where that would hold up all
+        """Run `read` on the body: at once, or on a thread and one after the other where that would hold up all
         streams. Raises BadRequest, before any of it is decoded, where there is too much in it.
         """
         if not is_heavy(body):
@@ -320,7 +324,7 @@ class RequestPipeline:
             context.reply.lines += context.admission.lines
 
     async def _answer_without_model(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
-        """Answer a wire's own question, or count the prompt's tokens as the target counts that would answer it."""
+        """Answer a wire's own question, or count the prompt's tokens as its target would."""
         wire = context.wire
         if wire.count is not None:
             prediction = self.classify(context, caller, parsed, downgraded=False)
@@ -342,14 +346,15 @@ class RequestPipeline:
         parsed: ParsedRequest,
         exchange: Exchange,
     ) -> None:
-        """Keep a request that is answered later; reply with what is queued, or with its events as long as they are read.
+        """Keep a request that is answered later; reply with the queued response, or with its events as long as they
+        are read.
 
         Raises BackgroundFull, BadRequest, Overloaded or ResponsesUnavailable.
         """
         later = parsed.later
         assert later is not None  # noqa: S101  # The one caller looked.
         kept = later.queued(context.request_id, wall_us() // 1_000_000)
-        await background.put_off(caller, kept, exchange.headers, parsed.body, streams=later.streams)
+        await background.enqueue(caller, kept, exchange.headers, parsed.body, streams=later.streams)
         if not later.streams:
             await context.reply.whole(200, kept.told)
             return
@@ -363,7 +368,7 @@ class RequestPipeline:
     def classify(
         self, context: RequestContext, caller: Caller, parsed: ParsedRequest, *, downgraded: bool
     ) -> Prediction | None:
-        """Predict how hard the prompt is; None where the caller named a model, so that nothing hangs on it."""
+        """Predict how hard the prompt is; None where the caller named a model, so that no decision needs it."""
         if parsed.request.model != AUTO and not downgraded:
             return None
         before = self._clock()
@@ -398,7 +403,9 @@ class RequestPipeline:
         return context.routed
 
     async def _dispatch(self, context: RequestContext, routed: RoutedRequest) -> Committed:
-        """Return the answer to give, open at its first token, judged where that is wanted. Raises what dispatching raises."""
+        """Return the answer to give, open at its first token, judged where that is wanted. Raises the errors of
+        dispatching.
+        """
         if routed.agreement is not None:
             committed = await self._two_answers.dispatch(context, routed)
             context.released_at = self._clock()
@@ -413,5 +420,5 @@ class RequestPipeline:
         return committed
 
     def settle(self, context: RequestContext) -> None:
-        """Give back what the request took, and report it. Never raises."""
+        """Give back the request's limits, and report it. Never raises."""
         self._settlement.settle(context, self._clock(), self.shadow)

@@ -22,7 +22,7 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.errors import BadRequest
 from proxy.http.request_id import new_request_id
 from proxy.parse.chat_request import AUTO
@@ -130,7 +130,7 @@ async def call(view: Annotated[PageRequest, Depends(allowed("team.change"))]) ->
 
 
 async def _ask(view: PageRequest, caller: Caller, name: str, body: bytes) -> _Answer:
-    asked = Asked(
+    asked = LineRequest(
         request_id=new_request_id(),
         caller=caller,
         endpoint="/v1/chat/completions",
@@ -185,7 +185,7 @@ class _Reply(msgspec.Struct):
     error: _Error | None = None
 
 
-def _read(name: str, request_id: str, answered: Answered, took_s: float) -> _Answer:
+def _read(name: str, request_id: str, answered: LineReply, took_s: float) -> _Answer:
     try:
         reply = msgspec.json.decode(answered.body, type=_Reply)
     except msgspec.MsgspecError:

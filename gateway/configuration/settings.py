@@ -222,7 +222,7 @@ class Environment(BaseSettings):
     no_proxy: str = Field(
         default="",
         validation_alias=AliasChoices("NO_PROXY"),
-        description="What is called past the proxy: names (with subdomains), addresses and networks, with commas; `*` for all.",
+        description="Hosts that are called without the proxy: names (with subdomains), addresses and networks, with commas; `*` for all.",
     )
 
     def forward_proxy(self) -> ForwardProxy | None:

@@ -57,7 +57,7 @@ from proxy.settle.observers.logs import configure_logging
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
 from proxy.shared.background_tasks import background, every
-from proxy.shared.redis.live_processes import CountedProcesses, ToldProcesses
+from proxy.shared.redis.live_processes import CountedProcesses, ReportedProcesses
 from selfhosted.balance.sharing import PromptsSent
 from selfhosted.health.bulletin import Bulletin
 from selfhosted.health.host_messages import FROM_PROCESS, FromProcess, ToHost
@@ -116,7 +116,7 @@ class ControlPlane:
             answer_from_database(self.hub.handlers, engine, spare)
             # Its own line serves no caller, so it takes no share of what the workers divide; what it asks for batches is bounded by
             # the share that one more process would have.
-            own_count = ToldProcesses()
+            own_count = ReportedProcesses()
             sources = from_database(engine, own_count)
             # First, so that it is closed last: what this process booked itself is brought in, too.
             drain = await open_drain(engine, config, metrics, wall_us, stack, spare)
@@ -220,7 +220,7 @@ class ControlPlane:
                 live.responses,
                 live.background,
                 accounts=accounts,
-                line=live.line,
+                pipeline=live.line,
                 section=lambda: live.config.responses,
                 is_draining=lambda: self._is_draining,
                 stack=stack,
@@ -256,7 +256,7 @@ class ControlPlane:
             self.hub.handlers.when_told(each, hear)
         self.hub.went.append(probing.prober.forget)
 
-    async def _look_at_workers(self, own_count: ToldProcesses, counted: CountedProcesses) -> None:
+    async def _look_at_workers(self, own_count: ReportedProcesses, counted: CountedProcesses) -> None:
         own_count.live = counted.live + 1
         if self.live.gate.queues.names:
             self._reports = await self._ask_reports()

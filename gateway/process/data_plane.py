@@ -25,8 +25,8 @@ from gateway.wiring.worker_books import ProcessParts, open_worker_books
 from proxy.admin.health import Health
 from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
+from proxy.http.control_plane_proxy import ControlPlaneProxy, Sender
 from proxy.http.exchange import Exchange
-from proxy.http.hand_over import HandOver, Sender
 from proxy.parse.headers import read_headers
 from proxy.settle.observers.logs import configure_logging
 from selfhosted.health.host_messages import TO_FLEET, ToFleet
@@ -54,7 +54,7 @@ class DataPlane:
         self._metrics = metrics or all_metrics()
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=True)
         self._is_open = False
-        self.others = HandOver(folder.web, self._whose)
+        self.others = ControlPlaneProxy(folder.web, self._whose)
         """Answers what is not a hot route."""
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""
@@ -123,7 +123,7 @@ class DataPlane:
             self._answer(link)
             self._is_open = True
             yield Health(
-                line=live.line,
+                pipeline=live.line,
                 journal=opened.ledger.state,
                 backlog=Backlog(config.cost.journal_dir).waiting,
                 control_plane=lambda: link.is_up,
@@ -151,7 +151,7 @@ class DataPlane:
     def _counts(self, after: Mapping[str, tuple[int, int]]) -> CountsTold:
         boot_id = self.live.boot_id
         refusals, traffic = after.get(boot_id, (0, 0))
-        self.live.line.reports.tell()
+        self.live.line.reports.flush()
         self.live.traffic.look(self.live.gate.queues.waiting)
         return CountsTold(
             self.live.refusals.changed_after(refusals, boot_id), self.live.traffic.changed_after(traffic, boot_id)

@@ -15,7 +15,7 @@ from proxy.http.exchange import Exchange
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.http.server import HttpServer, Route, Routes
 from proxy.http.tls import tls_context
-from proxy.routes import elsewhere, hot_routes
+from proxy.routes import fallback_route, model_routes
 
 _ALIVE: Final = b'{"status":"ok"}'
 _JSON: Final = (b"content-type", b"application/json")
@@ -36,8 +36,8 @@ async def open_server(
 ) -> AsyncIterator[HttpServer]:
     """Serve on the socket; leaving cuts what is left."""
     server = HttpServer(
-        {**hot_routes(plane.live.line), **health_routes(health)},
-        elsewhere(plane.live.line, plane.others),
+        {**model_routes(plane.live.line), **health_routes(health)},
+        fallback_route(plane.live.line, plane.others),
         connection_limits(config.server),
         cors_origins=config.server.cors_origins,
     )

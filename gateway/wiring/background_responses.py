@@ -35,7 +35,7 @@ def keep_making(
     made: BackgroundResponses,
     *,
     accounts: AccountStore,
-    line: RequestPipeline,
+    pipeline: RequestPipeline,
     section: Callable[[], ResponsesSection],
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
@@ -45,7 +45,7 @@ def keep_making(
         background=made,
         responses=responses,
         callers=accounts,
-        line=line,
+        pipeline=pipeline,
         section=section,
         now_us=wall_us,
     )

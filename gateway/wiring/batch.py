@@ -33,7 +33,7 @@ from proxy.batch.batch_parts import BatchTier
 from proxy.batch.blobs import Blobs, LocalBlobs
 from proxy.batch.cost_bound import CostBounds
 from proxy.batch.files import FileStore
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.batch.observers import Event
 from proxy.batch.provider_batch_store import ProviderBatchStore
 from proxy.batch.provider_batches import ProviderBatchRunner
@@ -163,7 +163,7 @@ class LineAnswers:
     def __init__(self, line: RequestPipeline) -> None:
         self._line = line
 
-    async def answer(self, asked: Asked) -> Answered:
+    async def answer(self, asked: LineRequest) -> LineReply:
         """Answer one request."""
         return await self._line.answer(_WIRES[asked.endpoint], asked)
 

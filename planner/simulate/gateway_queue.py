@@ -9,7 +9,7 @@ from planner.simulate.engine import Job
 from proxy.admit.queues.capacity import Record, divided, record_of, since
 from proxy.admit.queues.fair_queue import FreeCapacity
 from proxy.admit.queues.pool_sizes import sized
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 from proxy.admit.queues.queues import Handle, Place, Queue, QueueObserver
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.errors import Refused
@@ -28,7 +28,7 @@ class _SimulatedPlace(Place):
 
     __slots__ = ("_process", "job")
 
-    def __init__(self, process: "_Process", job: Job, work: Work, now: float) -> None:
+    def __init__(self, process: "_Process", job: Job, work: QueueItem, now: float) -> None:
         super().__init__(process.queue, work, now)
         self.due_at = math.inf
         self.job = job
@@ -77,7 +77,7 @@ class SimulatedQueue:
         """Return whether the request, of so many tokens, may be sent at once; otherwise it waits."""
         self.now = now
         process = self._processes[gateway]
-        work = Work(team_id="", weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
+        work = QueueItem(team_id="", weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
         place = self._places[job] = _SimulatedPlace(process, job, work, now)
         if process.queue.begin(place):
             return True

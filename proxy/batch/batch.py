@@ -44,7 +44,7 @@ class LineState(IntEnum):
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch as its caller asks for it."""
+    """A batch as its caller requests it."""
 
     organisation_id: str
     team_id: str
@@ -127,7 +127,7 @@ class NewLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that this process has begun. Its generation tells this beginning from every other one."""
+    """A line that this process has begun. Its generation distinguishes this beginning from every other one."""
 
     batch_id: str
     number: int
@@ -158,7 +158,7 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A line with its answer, as the files of a batch tell it. Without an answer `body` is None."""
+    """A line with its answer, as the files of a batch show it. Without an answer `body` is None."""
 
     number: int
     custom_id: str

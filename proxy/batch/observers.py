@@ -12,7 +12,7 @@ ProviderBatchCount = Literal["handed", "answered", "returned", "unneeded", "esti
 
 
 class BatchObserver:
-    """Receives counts and states of the tier; this base class ignores them."""
+    """A receiver of the tier's counts and states; this base class ignores them."""
 
     def count_lines(self, what: LineCount, number: int = 1) -> None: ...
 
@@ -25,6 +25,6 @@ class BatchObserver:
 
 
 class ProviderBatchObserver:
-    """Receives counts of lines that were handed over; this base class ignores them."""
+    """A receiver of counts of lines that were handed over; this base class ignores them."""
 
     def count_handed(self, what: ProviderBatchCount, number: int = 1) -> None: ...

@@ -1,7 +1,8 @@
-"""The runner: validates batches, answers their lines, and writes their files. Any number of processes may run one.
+"""The batch runner: validates batches, answers their lines, and writes their files. Any number of processes may run
+one.
 
-It observes what is in progress, decides by slack, and claims lines; nothing that it knows is needed by another process
-to go on when it dies.
+It looks at the batches in progress, decides by slack, and claims lines; another process needs nothing of its memory to
+go on when it dies.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from proxy.batch.batch_errors import FileNotFound, StorageUnavailable, TooMuchQu
 from proxy.batch.estimate import Speed, estimated
 from proxy.batch.execution_options import in_flex, takes_flex
 from proxy.batch.files import FileStore, Owner
-from proxy.batch.line_protocol import Answered, Answering, Asked
+from proxy.batch.line_protocol import Answering, LineReply, LineRequest
 from proxy.batch.lines import meaning_of, request_id, result_of, wait_s
 from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
@@ -43,7 +44,7 @@ _DUTY_S: Final = 1.0
 _CALLER_S: Final = 5.0
 _LEAST_PAUSE_S: Final = 0.02
 _LONGEST_REST_S: Final = 15.0
-"""The longest pause between looks for batches of other processes, once there was none for long."""
+"""The longest pause, in seconds, between looks for batches of other processes, once there was none for long."""
 _AT_A_TIME: Final = 1_000
 """Lines that one transaction adds, or answers that one deletes."""
 _RESULTS_AT_A_TIME: Final = 200
@@ -51,26 +52,28 @@ _DAY_US: Final = 86_400_000_000
 _OK: Final = 200
 
 Told = Callable[[AsyncConnection, Batch, Event], Awaitable[None]]
-"""Tells of a batch's end, within the transaction that ends it."""
+"""The function that reports a batch's end, within the transaction that ends it."""
 
 
 class Room(Protocol):
-    """The capacity that interactive work leaves."""
+    """The source of the capacity that interactive work leaves."""
 
     def idle(self, model: str | None) -> float:
-        """Return the idle share, from 0 to 1, of what serves a model; of anything, where lines name several."""
+        """Return the idle share, from 0 to 1, of a model's targets; of any target, where lines name several."""
         ...
 
     def reading(self, model: str | None) -> PoolReading | None:
-        """Return what own engines that serve a model still have to read; None where something else may serve it, too."""
+        """Return the prompts that own engines for a model still have to read; None where another target may serve it,
+        too.
+        """
         ...
 
 
 class Callers(Protocol):
-    """The callers of batches, as of now."""
+    """The source of batches' callers, as of now."""
 
     async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller of a key that still works; None of one that does not."""
+        """Return the caller of a key that still works; None for one that does not."""
         ...
 
 
@@ -95,15 +98,15 @@ class Money(Protocol):
     """The cost of batches, and the room of budgets for it."""
 
     def bound_for(self, caller: Caller) -> Bound:
-        """Bounds the cost of a caller's lines."""
+        """Return the function that bounds the cost of a caller's lines."""
         ...
 
     async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
-        """Return why no budget has room for the whole batch; None where all have."""
+        """Return the reason for which no budget has room for the whole batch; None where all have."""
         ...
 
 
-class _NotMine(Exception):
+class _LeaseLost(Exception):
     """Another process has taken the batch over."""
 
 
@@ -113,7 +116,7 @@ class _Running(msgspec.Struct, eq=False):
 
 
 class BatchRunner:
-    """One process's runner."""
+    """The batch runner of one process."""
 
     def __init__(
         self,
@@ -152,7 +155,7 @@ class BatchRunner:
         self._bound = bound
         self._backlog = backlog or Backlog()
         self._nothing_up_to: dict[str, int | None] = {}
-        """By batch, the bound up to which the last claim found nothing."""
+        """The bound, by batch, up to which the last claim found nothing."""
         self._lease_us = int(section.lease_s * 1_000_000)
         self._running: dict[tuple[str, int], _Running] = {}
         self._ahead = Prefetch(clock)
@@ -163,11 +166,11 @@ class BatchRunner:
         self._job: asyncio.Task[None] | None = None
         self._duty_at = 0.0
         self._has_answered_all = False
-        """Nothing runs here any more, so that a batch may have come to its end."""
+        """True once nothing runs here any more, so that a batch may have ended."""
         self._news = 0
-        """Batches that were made by this process."""
+        """The number of batches that were made by this process."""
         self._idle_looks = 0
-        """Looks in a row that found no batch that had not ended."""
+        """The number of looks in a row that found no open batch."""
         batches.news = self._hear_of_news
         self._turns = Turns(clock)
         self._is_draining: Callable[[], bool] = lambda: False
@@ -176,7 +179,7 @@ class BatchRunner:
         """The slack of each batch in progress, as it was found last."""
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
-        """Works for ever. When it is cancelled, lines that run are given back."""
+        """Work on batches, for ever. When it is cancelled, lines that run are given back."""
         self._is_draining = is_draining
         others = [asyncio.create_task(self._write_results()), asyncio.create_task(self._keep_leases())]
         try:
@@ -193,8 +196,8 @@ class BatchRunner:
             await self._stop(others)
 
     async def step(self) -> None:
-        """One round: duties, one batch to validate or finalize, and lines for the room there is. Where there was no batch it is only
-        looked whether there is one.
+        """Do one round: duties, one batch to validate or finalize, and lines for the room there is. Where there was
+        no batch the round only checks whether there is one.
         """
         news = self._news
         if self._idle_looks and not await self._batches.has_open() and news == self._news:
@@ -218,7 +221,7 @@ class BatchRunner:
 
     @property
     def rest_s(self) -> float:
-        """Seconds until it is looked for batches again, if nothing happens: the longer the longer there is none."""
+        """Return the seconds until the next look for batches, if nothing happens: longer the longer there was none."""
         return min(max(_LONGEST_REST_S, self._section.poll_s), self._section.poll_s * 2.0 ** min(self._idle_looks, 16))
 
     def _hear_of_news(self) -> None:
@@ -248,13 +251,13 @@ class BatchRunner:
     # Lines.
 
     async def _fill(self) -> bool:
-        """Begins lines for the room there is. False where no batch is in progress."""
+        """Begin lines for the room there is. Return False where no batch is in progress."""
         live = await self._batches.live()
         names = {batch.batch_id for batch in live}
         self._nothing_up_to = {name: bound for name, bound in self._nothing_up_to.items() if name in names}
         await self._let_go(names)
         out = await self._handed()
-        # What providers answer says nothing of how fast the rest is.
+        # Answers of providers tell nothing about the speed of the rest.
         self.speed.look({each.batch_id: each.tokens_left + _out_of(out, each).answered_tokens for each in live})
         running: dict[str, int] = {}
         for batch_id, _ in self._running:
@@ -285,7 +288,7 @@ class BatchRunner:
         return bool(live)
 
     async def _claimed(self, batch: Batch, more: int) -> list[ClaimedLine]:
-        """Up to `more` lines of a batch that are this process's to begin."""
+        """Return up to `more` lines of a batch that are this process's to begin."""
         wanted = self._ahead.wanted(batch.batch_id, more, batch.left)
         if wanted > 0:
             up_to = self._bound(batch)
@@ -297,7 +300,9 @@ class BatchRunner:
         return self._ahead.begin(batch.batch_id, more)
 
     async def _let_go(self, live: Collection[str]) -> None:
-        """Give back what was claimed ahead of batches that have ended, and what others could have begun by now."""
+        """Give back lines that were claimed ahead from batches that have ended, and those that others could have
+        begun by now.
+        """
         # Kept until it is done: nobody else may begin them while their leases are renewed here.
         self._returning += self._ahead.stale(live, self._section.lease_s)
         await self._batches.give_back([(line, 0) for line in self._returning], self._holder)
@@ -312,7 +317,7 @@ class BatchRunner:
             priority=batch.priority,
             left_s=left_s_of(batch, self._batches.now_us()),
             tokens_left=max(0, batch.tokens_left - out.tokens),
-            # What waits for a provider shall not keep a share from other batches.
+            # Lines that wait for a provider must not keep a share from other batches.
             lines_left=running if self._waits(batch) else max(0, batch.left - out.lines),
             running=running,
             idle=self._room.idle(batch.model),
@@ -325,7 +330,7 @@ class BatchRunner:
         return found is not None and found == self._bound(batch)
 
     async def _answer(self, batch: Batch, line: ClaimedLine, slack: Slack) -> None:
-        """Answers one line. However that ends, the line is answered or waits again."""
+        """Answer one line. In every case the line is answered or waits again."""
         named = request_id(batch, line)
         try:
             answered = await self._ask(batch, line, named, slack)
@@ -345,7 +350,7 @@ class BatchRunner:
             self._running.pop((line.batch_id, line.number), None)
             self._wake.set()
 
-    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> Answered:
+    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> LineReply:
         try:
             caller = await self._caller(batch.key_id)
             if caller is None:
@@ -355,13 +360,15 @@ class BatchRunner:
                 body = in_flex(body)
         except Refused as error:
             told = error_reply(error)
-            return Answered(status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s)
-        asked = Asked(
+            return LineReply(
+                status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s
+            )
+        asked = LineRequest(
             request_id=named,
             caller=caller,
             endpoint=batch.endpoint,
             body=body,
-            # What would be late otherwise goes before other batch work.
+            # Lines that would be late otherwise go before other batch work.
             priority=1 if slack.pressure >= 1 else batch.priority,
         )
         return await self._answering.answer(asked)
@@ -428,7 +435,7 @@ class BatchRunner:
                 _log.warning("batch: leases could not be renewed: %s", type(error).__name__)
 
     async def _stop(self, others: list["asyncio.Task[None]"]) -> None:
-        """Give back what runs, and write what was answered."""
+        """Give back running lines, and write the answers."""
         tasks = [each.task for each in self._running.values()]
         if self._job is not None:
             tasks.append(self._job)
@@ -456,10 +463,10 @@ class BatchRunner:
                 await self._validate(batch)
             else:
                 await self._finalize(batch)
-        except _NotMine:
+        except _LeaseLost:
             _log.info("batch %s is another process's by now", batch.batch_id)
         except (StorageUnavailable, *_DATABASE_FAILS) as error:
-            # Its lease ends, and whoever comes next begins anew.
+            # Its lease ends, and the next process begins anew.
             _log.warning("batch %s waits: %s", batch.batch_id, type(error).__name__)
         except Exception:  # noqa: BLE001 - the tier must outlive any one batch
             _log.exception("working on batch %s failed; it is tried again", batch.batch_id)
@@ -517,7 +524,7 @@ class BatchRunner:
         return await asyncio.to_thread(validation.end)
 
     async def _refusals(self, batch: Batch, caller: Caller, validated: Validated) -> list[Problem]:
-        """Return the objections to a sound file: too much waits already, or budgets have no room."""
+        """Return the objections to a sound file: too many tokens wait already, or budgets have no room."""
         owner = Owner(organisation_id=batch.organisation_id, team_id=batch.team_id)
         waiting = await self._batches.waiting_tokens(owner)
         most = self._section.max_queued_tokens
@@ -571,10 +578,10 @@ class BatchRunner:
 
     async def _hold(self, batch: Batch) -> None:
         if not await self._batches.hold(batch.batch_id, self._holder, self._lease_us):
-            raise _NotMine
+            raise _LeaseLost
 
     async def forget(self) -> None:
-        """Delete what nobody needs any more: answers that files have, old batches, and files that have expired."""
+        """Delete rows that are not needed any more: answers that files have, old batches, and expired files."""
         for batch_id in await self._batches.with_results():
             while await self._batches.forget_results(batch_id, _AT_A_TIME):
                 pass
@@ -593,7 +600,7 @@ EVENTS: Final[Mapping[str, Event]] = {
 
 
 def event_id(batch_id: str, event: Event) -> str:
-    """Return the id of a batch's event: the same however often it is told."""
+    """Return the id of a batch's event: the same each time."""
     return f"evt_{blake2b(f'{batch_id}:{event}'.encode(), digest_size=12).hexdigest()}"
 
 

@@ -27,8 +27,8 @@ _log: Final = logging.getLogger("weighbridge.http")
 BACKLOG: Final = 8192
 TICK_S: Final = 1.0
 _TELL_S: Final = 0.5
-"""Seconds for which a stopping server still accepts: balancers and kept connections are told, as a closed socket tells
-nothing. Connections that come meanwhile get as long again to send a request.
+"""Seconds for which a stopping server still accepts, and tells balancers and kept connections to leave: a closed
+socket tells them nothing. Connections that come meanwhile get as long again to send a request.
 """
 _MOVE_S: Final = 2.0
 """Seconds for which a replaced server keeps idle connections; each next reply tells them to leave."""
@@ -129,7 +129,7 @@ class HttpServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in tuple(self.connections):
             connection.close()
-        # What was written leaves in the next turn.
+        # Written bytes leave in the next turn.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for connection in tuple(self.connections):
@@ -221,7 +221,7 @@ class HttpServer:
     def _connection(self) -> Connection:
         return Connection(self, self._loop)
 
-    def came(self, connection: Connection) -> bool:
+    def register(self, connection: Connection) -> bool:
         """Register a new connection. Return False when there are too many."""
         self.accepted += 1
         if len(self.connections) >= self.limits.max_connections:
@@ -229,7 +229,7 @@ class HttpServer:
         self.connections.add(connection)
         return True
 
-    def went(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._half_closed.discard(connection)
 

@@ -17,7 +17,7 @@ _log: Final = logging.getLogger("weighbridge.line")
 
 
 class BetterAnswers:
-    """Runs escalations for this process, bounded by one shared allowance."""
+    """The escalations of this process, bounded by one shared allowance."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -44,7 +44,7 @@ class BetterAnswers:
             raise
 
     async def _judge_and_escalate(self, context: RequestContext, held: list[Committed]) -> Committed:
-        """Judges and escalates. `held` starts with the first answer; the second is appended as soon as it is open."""
+        """Judge and escalate. `held` starts with the first answer; the second is appended as soon as it is open."""
         (first,) = held
         rules = context.config.escalation
         context.judged = first.whole
@@ -65,7 +65,7 @@ class BetterAnswers:
         return second
 
     async def _ask_better_target(self, context: RequestContext, first: Committed) -> Committed | None:
-        """Asks a better target. None when there is none, the allowance is spent, or it gave no answer."""
+        """Ask a better target. Return None when there is none, the allowance is spent, or it gave no answer."""
         rules, routed, answered = context.config.escalation, first.attempt.routed, first.attempt.candidate
         tried = {each.deployment.target_id for each in context.attempts}
         candidate = escalation_candidate(routed.plan, answered, tried)
@@ -93,6 +93,6 @@ async def _weakness_of(held: Committed, rules: EscalationRules) -> Weakness | No
 
 
 async def _settle_unused(held: Committed, why: Unused) -> None:
-    """Settles a whole answer that is not given to the caller."""
+    """Settle a whole answer that is not given to the caller."""
     held.attempt.close("ok", status=200, unused=why)
     await close_quietly(held.stream)

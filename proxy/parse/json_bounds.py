@@ -1,7 +1,8 @@
-"""How much is in a JSON body, looked at before any of it is decoded: a value costs memory and time, however short it is.
+"""Bounds on the number of values in a JSON body, checked before it is decoded: a value costs memory and time, however
+short it is.
 
-A body of 20 MB may be one long text, which is read in milliseconds, or ten million empty objects, which take seconds and a gigabyte.
-What tells them apart are the signs between the texts, so these are counted. Bodies of usual size are not looked at.
+A body of 20 MB may be one long text, which is read in milliseconds, or ten million empty objects, which take seconds
+and a gigabyte. The signs between the texts tell them apart, so these are counted. Bodies of usual size are not checked.
 """
 
 from collections.abc import Sized
@@ -10,7 +11,7 @@ from typing import Final
 from proxy.errors import BadRequest
 
 _FREE_BYTES: Final = 128 * 1024
-"""Whatever a body of this size holds, reading it takes no longer than a turn of the loop may."""
+"""The size up to which reading any body takes no longer than a turn of the loop may."""
 _LONG_BYTES: Final = 1024 * 1024
 _FEW_CONTAINERS: Final = 8_192
 _FEW_VALUES: Final = 50_000
@@ -27,8 +28,8 @@ _OTHERS: Final = bytes(set(range(256)) - set(b'{}[]:,"'))
 
 
 def is_heavy(body: bytes) -> bool:
-    """Whether reading it may take longer than a turn of the loop should, so that it is read beside the loop. Text counts as if
-    it were structure. What is not heavy is within the bounds of `check_structure`.
+    """Return True when reading the body may take longer than a turn of the loop should, so that it is read beside the
+    loop. Text counts as if it were structure. Any other body is within the bounds of `check_structure`.
     """
     if len(body) <= _FREE_BYTES:
         return False
@@ -39,8 +40,8 @@ def is_heavy(body: bytes) -> bool:
 
 
 def check_structure(body: bytes, times: int = 1) -> None:
-    """Raises BadRequest for a JSON body of too many values, objects or names. What it says is not looked at. `times` is for a
-    body that holds many requests.
+    """Check the number of values, objects and names in a JSON body, whatever they are. `times` is for a body that
+    holds many requests. Raises BadRequest.
     """
     if len(body) <= _FREE_BYTES or _fits(body.translate(None, _OTHERS), times):
         return
@@ -55,7 +56,7 @@ def check_structure(body: bytes, times: int = 1) -> None:
 
 
 def _without_escapes(body: bytes) -> bytes:
-    """A body whose every quote begins or ends a text."""
+    """Return a body in which every quote begins or ends a text."""
     return body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
 
 
@@ -72,6 +73,6 @@ def _fits(marks: bytes, times: int) -> bool:
 
 
 def check_fields(fields: Sized) -> None:
-    """Raises BadRequest for a body of too many fields."""
+    """Check the number of a body's fields. Raises BadRequest."""
     if len(fields) > MOST_FIELDS:
         raise BadRequest(f"The request body has {len(fields)} fields; at most {MOST_FIELDS} are accepted.")

@@ -13,7 +13,7 @@ from providers.upload import Upload
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, WrongTeam
 from proxy.parse.chat_request import AUTO, input_tokens, prompt_of
-from proxy.parse.headers import RequestHeaders, wants_escalation
+from proxy.parse.headers import RequestHeaders, parse_escalation
 from proxy.parse.wires.wire import Later, Understood
 from proxy.shared.deadline import Deadline, DeadlinesSection, client_timeout, deadline_of, own_timeout_s
 
@@ -29,7 +29,7 @@ class TagBounds:
         self._seen: OrderedDict[str, set[str]] = OrderedDict()
 
     def admit(self, team_id: str, tag: str) -> None:
-        """Records a tag. Raises BadRequest when the team has too many."""
+        """Record a tag. Raises BadRequest when the team has too many."""
         tags = self._seen.get(team_id)
         if tags is None:
             tags = self._seen[team_id] = set()
@@ -60,9 +60,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request's own choice; None leaves it to the alias and the team."""
     idempotency_key: str | None
     later: Later | None = None
-    """How it is put off, where its caller does not wait for the answer."""
+    """The answer's later delivery, for a request whose caller does not wait for it."""
     to_count: AsWritten | None = None
-    """The body for a target that counts in its dialect, where tokens are all that is asked for."""
+    """The body for a target that counts in its dialect, for a request that asks for its tokens alone."""
 
 
 def parsed_request(
@@ -77,10 +77,10 @@ def parsed_request(
     tags: TagBounds,
     upload: Upload | None = None,
 ) -> ParsedRequest:
-    """Return the request that a wire understood, with what its headers say and its caller may.
+    """Return the request that a wire understood, with the values of its headers and its caller's rights.
 
-    `aliases` are the names that stand for a choice among chat models; `started_at` is on the monotonic clock.
-    Raises BadRequest, or WrongTeam when the request names another team than the key's.
+    `aliases` are the names that stand for a choice among chat models; `started_at` is on the monotonic clock. Raises
+    BadRequest, or WrongTeam when the request names another team than the key's.
     """
     request = understood.request
     if upload is not None:
@@ -113,7 +113,7 @@ def parsed_request(
         prompt=prompt,
         input_tokens=input_tokens(request, prompt),
         deadline=deadline,
-        wants_escalation=None if headers.escalate is None else wants_escalation(headers.escalate),
+        wants_escalation=None if headers.escalate is None else parse_escalation(headers.escalate),
         idempotency_key=headers.idempotency_key,
         later=understood.later,
         to_count=understood.to_count,

@@ -1,4 +1,4 @@
-"""Answer retention: how many bytes of an answer are held to be judged or compared, before or after its reply."""
+"""Answer retention: the bytes of an answer that are held to be judged or compared, before or after its reply."""
 
 from typing import Final
 
@@ -14,12 +14,12 @@ _KEPT_IN_ALL_BYTES: Final = 256 * 1024 * 1024
 
 
 def portion_bytes(most: int, in_flight: int) -> int:
-    """Returns one request's memory bound: `most`, or its equal share of the process's total for `in_flight` requests."""
+    """Return one request's memory bound: `most`, or its equal share of the process's total for `in_flight` requests."""
     return most if most * in_flight <= _KEPT_IN_ALL_BYTES else _KEPT_IN_ALL_BYTES // in_flight
 
 
 def kept_bytes(caller: Caller, prediction: Prediction | None, in_flight: int, *, compared: bool) -> int:
-    """Returns the payload bytes to retain of an answer; 0 where nothing is learned from it. `compared` marks an answer
+    """Return the payload bytes to retain of an answer; 0 where nothing is learned from it. `compared` marks an answer
     that a shadow request may be compared with.
     """
     if prediction is None or not learns(caller):
@@ -28,5 +28,5 @@ def kept_bytes(caller: Caller, prediction: Prediction | None, in_flight: int, *,
 
 
 def learns(caller: Caller) -> bool:
-    """Returns True when the team allows learning from its requests."""
+    """Return True when the team allows learning from its requests."""
     return caller.settings.learning != "off"

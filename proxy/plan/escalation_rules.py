@@ -1,4 +1,4 @@
-"""Escalation rules: decides whether a weak answer is asked again of a better target, and of which. Pure."""
+"""Escalation rules: decides that a weak answer is asked again of a better target, and chooses that target. Pure."""
 
 from collections.abc import Container
 from typing import Final
@@ -24,13 +24,15 @@ class EscalationRules(msgspec.Struct, frozen=True, kw_only=True):
     hold_max_bytes: int = 512 * 1024
     hold_max_s: float = 30.0
     agreement_wait_s: float = 20.0
-    """The most seconds that two cheap answers are waited for before the planned target is asked."""
+    """The most seconds to wait for two cheap answers before the planned target is asked."""
     batch_agreement_from: float | None = 0.99
-    """The minimum quality from which two cheap targets may be asked for lines of batches, whatever the team says; None for never."""
+    """The minimum quality from which two cheap targets may be asked for lines of batches, whatever the team's
+    setting; None for never.
+    """
 
 
 def asks_two(wanted: Escalation, *, stream: bool) -> bool:
-    """Returns True when two cheap targets may be asked before a dear one."""
+    """Return True when two cheap targets may be asked before a dear one."""
     return wanted == "agreement-all" or (wanted == "agreement" and not stream)
 
 
@@ -45,11 +47,11 @@ class EscalationAllowance:
         self.running = 0
 
     def request(self, rules: EscalationRules) -> None:
-        """Credits one request that may escalate."""
+        """Credit one request that may escalate."""
         self._saved = min(self._saved + rules.max_share, _BURST)
 
     def try_begin(self, rules: EscalationRules) -> bool:
-        """Takes one escalation and returns True, or returns False when none is left. `end` must follow."""
+        """Take one escalation and return True, or return False when none is left. `end` must follow."""
         # The small slack makes ten tenths a whole in floating point.
         if rules.max_share <= 0 or self.running >= rules.max_running or self._saved < 1 - 1e-9:
             return False
@@ -62,13 +64,13 @@ class EscalationAllowance:
 
 
 def may_escalate(plan: RoutePlan, *, alias: str, stream: bool, wanted: Escalation) -> bool:
-    """Returns True when the answer is to be held and judged: escalation is wanted and there is a better target."""
+    """Return True when the answer is to be held and judged: escalation is wanted and there is a better target."""
     allowed = wanted in _OF_STREAMS or (wanted != "off" and not stream)
     return allowed and alias == AUTO and escalation_candidate(plan, plan.candidates[0], ()) is not None
 
 
 def escalation_candidate(plan: RoutePlan, answered: Candidate, tried: Container[str]) -> Candidate | None:
-    """Returns the cheapest untried candidate that is more capable of this prompt than `answered`, or None."""
+    """Return the cheapest untried candidate that is more capable of this prompt than `answered`, or None."""
     better = [
         candidate
         for candidate in plan.candidates

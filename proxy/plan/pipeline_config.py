@@ -15,7 +15,7 @@ from proxy.shared.deadline import DeadlinesSection
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One immutable configuration of the pipeline. A reload swaps it whole, so that a request sees one from start to
+    """An immutable configuration of the pipeline. A reload swaps it whole, so that a request sees one from start to
     end.
     """
 
@@ -34,10 +34,10 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     holdout_share: float = 0.0
     """The share of `auto` requests sent to the reference as an experiment; as many others form the control group."""
     tolerances: Tolerances | None = None
-    """What floors come to; None means that the most capable target answers."""
+    """The willingness to pay for each quality floor; None means that the most capable target answers."""
     deadlines: DeadlinesSection = DeadlinesSection()
     cache_marks: CacheMarksConfig = CacheMarksConfig()
 
     def has_model(self, name: str) -> bool:
-        """True for an alias, a target, and what a wildcard stands for."""
+        """Return True for an alias, a target, and a name that a wildcard matches."""
         return self.catalog.named(name) is not None or name in self.policy.aliases or name in self.policy.autos

@@ -15,7 +15,7 @@ _log: Final = logging.getLogger("weighbridge.line")
 
 async def tell_failure(context: RequestContext, error: Exception) -> None:
     """Send an error reply before the first byte, an error event when this process cuts a stream off, and otherwise
-    aborts the connection. Raises only a cancellation from elsewhere.
+    abort the connection. Raises only a cancellation from elsewhere.
     """
     told = error_reply(error)
     context.end("failed")
@@ -47,7 +47,7 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
 
 
 def _last_event(context: RequestContext, told: ErrorReply) -> bytes:
-    """Return the event that ends the stream: its writer's, or that of a kept answer, of which there is none."""
+    """Return the event that ends the stream: its writer's, or empty for a kept answer, which has none."""
     if context.writer is not None:
         return context.writer.failed(told)
     return context.wire.error_event(told, context.request_id)

@@ -14,7 +14,7 @@ from proxy.parse.wires.wire import Tally
 from proxy.plan.evidence import Evidence
 
 _MOST_WAYS: Final = 4096
-"""The most ways of requests whose lines are kept."""
+"""The most distinct combinations of decision whose lines are cached."""
 
 
 _COST_OF: Final[Mapping[Unused, bytes]] = {
@@ -35,7 +35,7 @@ def decision_lines(
     agreement: Agreement | None = None,
     waits: Sequence[QueueWaited] = (),
 ) -> bytes:
-    """Return the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
+    """Return the `x-weighbridge-*` headers of the routing decision. `weakness` is the one found before the reply
     began.
     """
     routed, candidate, prediction = answering.routed, answering.candidate, answering.routed.prediction
@@ -76,7 +76,7 @@ def decision_lines(
 def _lines_of_way(
     target_id: str, deployment_id: str, reason: str, tier: str, classifier: str | None, evidence: Evidence | None
 ) -> bytes:
-    """Return the headers that are the same for all requests that go one way."""
+    """Return the headers that are the same for all requests of one decision."""
     headers = [
         (b"x-weighbridge-model-used", target_id.encode()),
         (b"x-weighbridge-target", target_id.encode()),
@@ -108,8 +108,9 @@ def money_lines(tally: Tally) -> bytes:
 
 
 def _unused_headers(attempts: Sequence[Attempt]) -> list[Header]:
-    """Return the costs of what was not given: of a whole answer that was replaced or discarded, of the slower of two attempts that ran beside
-    each other, and of cheap answers that were compared. None is told where none is known.
+    """Return the costs of answers that were not given: of a whole answer that was replaced or discarded, of the
+    slower of two attempts that ran beside each other, and of cheap answers that were compared. An unknown cost has no
+    header.
     """
     spent: dict[bytes, int] = {}
     for attempt in attempts:

@@ -311,7 +311,7 @@ class Fleet:
         if pool is not None and pool.adapters is not None and deployment.adapter is not None:
             pool.adapters.missing(_replica_of(deployment), deployment.adapter)
 
-    def turned_away(self, target: Target, tokens: int) -> None:
+    def record_overflow(self, target: Target, tokens: int) -> None:
         """Count a request, and its tokens, that was refused for lack of room: the autoscaler treats that as demand."""
         pool = self._pool_of(target)
         if pool is not None:

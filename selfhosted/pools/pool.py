@@ -409,7 +409,7 @@ class ReplicaLease:
         if self.sample is not None and pool.kv_events is not None:
             pool.kv_events.offer(self.sample)
 
-    def put_off(self) -> None:
+    def postponed(self) -> None:
         """Note that the replica is asked later, so that until then its silence says nothing of it."""
         self._is_asked = False
 

@@ -17,7 +17,7 @@ from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
 from providers.catalog import Catalog
 from providers.config import TimeoutsConfig
-from proxy.batch.line_protocol import Asked
+from proxy.batch.line_protocol import LineRequest
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES
@@ -389,7 +389,7 @@ async def test_a_line_of_a_batch_is_asked_of_two_without_a_connection() -> None:
     walls = house("ok", "ok", "ok", escalation="off", chances=(0.88, 0.9, 0.94))
     caller = await walls.line._directory.authenticate(MINTED.plaintext)
     body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}], **SHORT}).encode()
-    line = Asked(request_id="req_1", caller=caller, endpoint="/v1/chat/completions", body=body, priority=0)
+    line = LineRequest(request_id="req_1", caller=caller, endpoint="/v1/chat/completions", body=body, priority=0)
     found = await walls.line.answer(CHAT, line)
     assert found.status == 200
     assert sorted(asked(walls)) == ["t0", "t1"]

@@ -11,12 +11,14 @@ from proxy.admit.limits.rate_limited import RateLimited
 
 _US_PER_S: Final = 1_000_000
 _PLACE_WAIT_S: Final = 1.0
-"""The retry time for a concurrency limit: a place becomes free when some request ends, which cannot be predicted."""
+"""Seconds to retry after for a concurrency limit: a place becomes free when some request ends, which cannot be
+predicted.
+"""
 _LONGEST_WAIT_S: Final = 86_400.0
 
 
 def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:
-    """Builds the refusal, naming the limit with the longest wait, which decides when the request can be admitted."""
+    """Build the refusal. It names the limit with the longest wait, which decides when the request can be admitted."""
     waits = [_wait_s(draw, index, outcome.figures[index], tokens, live) for index in range(len(draw.limits))]
     wait_s = max(waits)
     index = waits.index(wait_s)
@@ -37,7 +39,7 @@ def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Ca
 
 
 def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimited:
-    """Builds the refusal of a request larger than the bucket, for which waiting does not help."""
+    """Build the refusal of a request larger than the bucket, for which waiting does not help."""
     return RateLimited(
         f"Request too large for {_what(limit)} of {_whose(limit, caller, model)}: at most {limit.burst} at once, "
         f"Requested {tokens} (the prompt's and those that the answer may have). It will never be admitted as it is: "
@@ -50,7 +52,7 @@ def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimi
 
 
 def _wait_s(draw: LimitSet, index: int, figure: float, tokens: int, live: int) -> float:
-    """The seconds until one limit admits the request; negative when it already does."""
+    """Return the seconds until one limit admits the request; negative when it already does."""
     limit = draw.limits[index]
     rate, burst = _bounds(limit, live)
     if limit.kind == "concurrency":

@@ -1,9 +1,9 @@
-"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt with its first token, and a span for each wait in
-a queue, sent as OTLP over HTTP.
+"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt with its first token, and a span
+for each wait in a queue, sent as OTLP over HTTP.
 
-Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no
-messages, no completion, no key. What the conventions lack stands under `weighbridge.*`.
-Imports the `otel` extra: only proxy/settle/observers/telemetry.py imports this module, and only when it is needed.
+Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no messages, no
+completion, no key. Attributes that the conventions lack stand under `weighbridge.*`. Imports the `otel` extra: only
+proxy/settle/observers/telemetry.py imports this module, and only when it is needed.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ FindDeployment = Callable[[str], Deployment | None]
 
 
 class OtelTracing(Tracing):
-    """Exports spans from a background thread; when the collector is slow or gone, spans are dropped."""
+    """A tracing that exports spans from a background thread; when the collector is slow or gone, spans are dropped."""
 
     def __init__(
         self, endpoint: str, *, headers: Mapping[str, str], share: float, deployment_of: FindDeployment
@@ -90,7 +90,7 @@ class OtelTracing(Tracing):
         context = Context()
         if traceparent is not None:
             context = self._propagator.extract({"traceparent": traceparent}, context)
-        # Nobody knows yet what is asked for; its end names it.
+        # The model is not known yet; the span's end names it.
         span = self._tracer.start_span("chat", context=context, kind=SpanKind.SERVER)
         return _OtelTrace(self._tracer, self._propagator, span, self._deployment_of)
 
@@ -99,7 +99,7 @@ class OtelTracing(Tracing):
         closing = asyncio.ensure_future(asyncio.to_thread(self._provider.shutdown))
         _, unfinished = await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
         if unfinished:
-            # What is still queued is given up, so that the thread ends with the process.
+            # Queued spans are given up, so that the thread ends with the process.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
@@ -136,7 +136,7 @@ class _OtelTrace(RequestTrace):
         self._span.end(end_ns)
 
     def _attempts(self, outcome: RequestOutcome, stream: bool, end_ns: int) -> None:
-        """Creates the attempts' spans end to end, each behind the waits in queues before it, the last one ending now."""
+        """Create the attempts' spans end to end, each behind the waits in queues before it, the last one ending now."""
         lasted = [attempt.duration_s for attempt in outcome.attempts] + [wait.waited_s for wait in outcome.waits]
         starts_ns = end_ns - sum(map(_ns, lasted))
         earlier_s = 0.0
@@ -172,11 +172,11 @@ class _OtelTrace(RequestTrace):
             starts_ns += _ns(attempt.duration_s)
             earlier_s += attempt.duration_s
             span.end(starts_ns)
-        # What no attempt came after.
+        # Waits after which no attempt came.
         waited(math.inf)
 
     def _part(self, name: str, context: Context, starts_ns: int, took_s: float) -> None:
-        """Creates the span of a part of what is going on: from its beginning, so long."""
+        """Create the span of a part of the request: from its beginning, for `took_s` seconds."""
         span = self._tracer.start_span(name, context=context, kind=SpanKind.INTERNAL, start_time=starts_ns)
         span.end(starts_ns + _ns(took_s))
 
@@ -250,7 +250,7 @@ def _answer_attributes(outcome: RequestOutcome, earlier_s: float) -> Attributes:
 
 
 def _address_attributes(deployment: Deployment | None) -> Attributes:
-    """Returns the server's host and port only: a URL may carry a user and a password."""
+    """Return the server's host and port only: a URL may carry a user and a password."""
     if deployment is None or not deployment.base_url:
         return {}
     try:

@@ -19,14 +19,14 @@ _UNTRACED: Final = RequestTrace()
 
 
 class Tracing:
-    """Creates traces; this base class creates none."""
+    """The tracing interface; this base class creates no traces."""
 
     def begin(self, traceparent: str | None) -> RequestTrace:  # noqa: ARG002 - for those that do
-        """Begins a request's trace. `traceparent` is the caller's W3C header; a malformed one begins a new trace."""
+        """Begin a request's trace. `traceparent` is the caller's W3C header; a malformed one begins a new trace."""
         return _UNTRACED
 
     async def aclose(self) -> None:
-        """Sends queued spans, for a few seconds at most."""
+        """Send queued spans, for a few seconds at most."""
 
 
 def _unknown_deployment(_: str) -> Deployment | None:
@@ -40,12 +40,10 @@ def build_tracing(
     share: float = 1.0,
     deployment_of: Callable[[str], Deployment | None] = _unknown_deployment,
 ) -> Tracing:
-    """Builds tracing to the OTLP/HTTP collector at `endpoint` (a base URL, or one ending in /v1/traces); a no-op
-    without one.
-
-    `share` of the requests that bring no trace of their own are traced; one that does follows its
-    caller's choice. `deployment_of` tells the address and model behind a deployment id.
-    Raises TelemetryUnavailable.
+    """Build tracing to the OTLP/HTTP collector at `endpoint` (a base URL, or one ending in /v1/traces); a no-op
+    without one. `share` of the requests that bring no trace of their own are traced; one that does follows its
+    caller's choice. `deployment_of` returns the deployment of an id, for its address and model. Raises
+    TelemetryUnavailable.
     """
     if not endpoint:
         return Tracing()

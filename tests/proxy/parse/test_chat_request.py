@@ -23,7 +23,7 @@ from proxy.parse.chat_request import (
     parse_embeddings,
     prompt_of,
 )
-from proxy.parse.headers import RequestHeaders, read_headers, wants_escalation
+from proxy.parse.headers import RequestHeaders, parse_escalation, read_headers
 from proxy.parse.wires.reading import object_of
 from proxy.parse.wires.responses.parser import read_response
 
@@ -313,14 +313,14 @@ def test_only_known_headers_are_read() -> None:
 )
 def test_a_request_may_ask_for_escalation_or_forbid_it(sent: str, wanted: str) -> None:
     """In either case of letters."""
-    assert wants_escalation(sent) == wanted
+    assert parse_escalation(sent) == wanted
 
 
 @pytest.mark.parametrize("sent", ["", "1", "yes", "true,true"])
 def test_a_wish_for_escalation_that_is_neither_is_refused(sent: str) -> None:
     """A typing error must not silently cost or save money."""
     with pytest.raises(BadRequest, match="x-weighbridge-escalate"):
-        wants_escalation(sent)
+        parse_escalation(sent)
 
 
 def test_the_digest_tells_a_repeated_request() -> None:

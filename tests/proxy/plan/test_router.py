@@ -54,7 +54,7 @@ class _Capacity(TargetRoom):
     def starts_in_s(self, target: Any) -> float | None:
         return 240.0 if target.pool else None
 
-    def turned_away(self, target: Any, tokens: int) -> None:
+    def record_overflow(self, target: Any, tokens: int) -> None:
         self.missed.append((target.target_id, tokens))
 
 

@@ -98,7 +98,7 @@ async def test_one_alone_is_told_of_soon() -> None:
     assert told.requests == ["a"]
     assert told.late_s == pytest.approx(0.02, abs=0.005)
     reports.add(finished("b"), 1.0, None)
-    reports.tell()
+    reports.flush()
     assert told.requests == ["a", "b"]
 
 

@@ -1,4 +1,4 @@
-"""What a response's request asks of the answer, in chat's fields. Pure."""
+"""The generation options of a response's request, in chat's fields. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from proxy.parse.wires.reading import whole_number, wrong
 
 
 def longest_answer(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The bound of the answer, where there is one. Raises BadRequest."""
+    """Return the bound of the answer, where there is one. Raises BadRequest."""
     if fields.get("max_output_tokens") is None:
         return {}
     most = whole_number(fields["max_output_tokens"], "max_output_tokens")

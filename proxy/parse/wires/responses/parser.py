@@ -7,7 +7,7 @@ import msgspec
 
 from providers.wire import Message
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import Asked, PlainMessage, chat_request, request_of
+from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.reading import (
@@ -61,7 +61,7 @@ _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-class _Plain(Asked, frozen=True, kw_only=True):
+class _Plain(ChatFields, frozen=True, kw_only=True):
     """A body with none but the usual fields."""
 
     input: str | list[PlainMessage]
@@ -81,7 +81,7 @@ _SAME_PLAIN: Final = (_SAME & _PLAIN) | {"model"}
 
 
 def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request whose earlier turns stand in its `input`. Raises BadRequest."""
+    """Parse a request whose earlier turns stand in its `input`. Raises BadRequest."""
     del is_model
     plain = plain_fields(body, _PLAIN, _decode_plain)
     if plain is not None:
@@ -92,7 +92,9 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
 
 
 def _read_plain(fields: dict[str, Any], asked: _Plain, headers: RequestHeaders) -> Understood:
-    """A request that is a chat in all but a few names, as most are: its texts are passed on as they were written."""
+    """Return the request of a body that is a chat in all but a few names, as most are: its texts are passed on as
+    they were written.
+    """
     given = written = fields["input"]
     messages: list[Message]
     if isinstance(asked.input, str):
@@ -125,9 +127,8 @@ def _items_in(given: msgspec.Raw) -> list[Item]:
 
 
 def read_again(response_id: str, events: int, body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request that was put off, now that it is answered, as a stream. Raises BadRequest.
-
-    `events` is the number of those that were written by whoever began it before.
+    """Parse, as a stream, a queued request that is now answered. `events` is the number of those that an earlier run
+    of it has written. Raises BadRequest.
     """
     del is_model
     number = response_id.removeprefix("resp_")
@@ -149,7 +150,7 @@ def _understood(
     run = tools_run_by_providers(tools) if tools else {}
     instructions = fields.get("instructions")
     messages = chat_messages(instructions, items, signed=False, foreign=run)
-    # What a provider alone can read is weighed as if it were not there.
+    # Items that a provider alone can read are left out for the classifier.
     choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     chat: dict[str, Any] = {
         "model": text(fields.get("model"), "model"),
@@ -201,14 +202,16 @@ def _later(fields: Mapping[str, Any], dialect: ResponsesDialect) -> Later:
 
 
 def read_warming(body: bytes, headers: RequestHeaders, request_id: str, created_at: int) -> tuple[Understood, Kept]:
-    """Parses a request that nobody is to answer yet, and what is to be remembered of it. Raises BadRequest."""
+    """Parse a request that is not to be answered yet, and return it with the record to be remembered. Raises
+    BadRequest.
+    """
     understood = _understood(body, headers)
     assert isinstance(understood.dialect, ResponsesDialect)  # noqa: S101  # It was made here.
     return understood, understood.dialect.warmed(request_id, created_at)
 
 
 def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request whose tokens are to be counted. Raises BadRequest."""
+    """Parse a request whose tokens are to be counted. Raises BadRequest."""
     fields = object_of(body)
     fields.pop("stream", None)
     fields.setdefault("model", "auto")
@@ -219,7 +222,7 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
 
 
 def _rarely_asked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What most requests have none of, in chat's fields."""
+    """Return the rare fields of a body as chat's."""
     asked = {**own_fields_of(fields), **_logprobs(fields)}
     if fields.get("prompt_cache_key") is not None:
         asked["prompt_cache_key"] = text(fields["prompt_cache_key"], "prompt_cache_key")

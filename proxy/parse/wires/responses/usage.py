@@ -6,7 +6,7 @@ from cost.usage import Usage
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """OpenAI's usage of a response."""
+    """Convert usage to a response's."""
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {
