@@ -135,8 +135,8 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
                 assert_never(tier)
 
     def priced_unit(self, unit: str) -> UnitPrice | None:
-        """Return the price of a unit, or of what it is a kind of: of `image/hd/1024x1792` else that of `image/hd`, else that
-        of `image`. None where it is unknown.
+        """Return the price of a unit, or of the more general unit: of `image/hd/1024x1792` else that of `image/hd`,
+        else that of `image`. None where it is unknown.
         """
         found = {each.unit: each for each in self.units}
         while unit not in found and "/" in unit:
@@ -157,7 +157,7 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return self.has_tokens or not (usage.input_tokens or usage.output_tokens)
 
     def _units_total(self, usage: Usage) -> int:
-        """Return the cost of what was used of a unit, times a million."""
+        """Return the cost of the used quantity of a unit, times a million."""
         priced = self.priced_unit(usage.unit)
         return 0 if priced is None else (priced.nanousd * usage.quantity_milli + _MILLI // 2) // _MILLI
 
@@ -213,12 +213,12 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return _rounded((*tokens, request + self._units_total(usage)))
 
     def units_nanousd(self, unit: str, quantity_milli: int) -> int | None:
-        """Return what so much of a unit costs, rounded up; None where its price is unknown."""
+        """Return the cost of a quantity of a unit, rounded up; None where its price is unknown."""
         priced = self.priced_unit(unit)
         return None if priced is None else -(-priced.nanousd * quantity_milli // (_TOKENS_PER_PRICE * _MILLI))
 
     def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        """Return the most that up to so many tokens can cost, whichever meters they turn out to be; rounded up."""
+        """Return the most that this many tokens can cost, whichever meters they fall under; rounded up."""
         if not self.long_prompts:
             return self._most_nanousd(input_tokens, output_tokens)
         most = 0

@@ -50,8 +50,8 @@ class LedgerEntry(SQLModel, table=True):
         ),
         # Every period is summed up again to check the roll-ups against it.
         Index("ix_ledger_entry_at_us", "at_us"),
-        # The experiment's two arms are small shares of the traffic. The index has all that the claim reads of them: by its
-        # entries alone a month of them is read in a tenth of a second, and by the rows in ten.
+        # The experiment's two arms are small shares of the traffic. The index has all that the savings report reads of
+        # them: by its entries alone a month of them is read in a tenth of a second, and by the rows in ten.
         Index(
             "ix_ledger_entry_arm",
             "at_us",
@@ -348,7 +348,7 @@ class MonthMark(SQLModel, table=True):
 
 
 class ComparedDay(SQLModel, table=True):
-    """A day that was compared with a provider's own books, and what came of it the last time."""
+    """A day that was compared with a provider's own books, and the last result."""
 
     __tablename__: ClassVar[str] = "compared_day"
     __table_args__ = (PrimaryKeyConstraint("organisation_id", "day_us", "provider", name="pk_compared_day"),)
@@ -356,7 +356,7 @@ class ComparedDay(SQLModel, table=True):
     organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
     day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     provider: str = Field(sa_column=Column(String(_ID), nullable=False))
-    """In lower case, as providers are compared."""
+    """Name of the provider in lower case, as names are compared."""
     outcome: str = Field(sa_column=Column(String(16), nullable=False))
     """`agrees`, `differs` or `posted`."""
     compared_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -297,7 +297,7 @@ def completes_text(request: ChatRequest, deployment: Deployment) -> bool:
 
 
 def path_of(request: ChatRequest, deployment: Deployment) -> str:
-    """URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
+    """Return the URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
     if request.as_written is not None:
         return request.as_written.dialect
     if deployment.speaks_messages:
@@ -619,7 +619,7 @@ def speaks_anthropic(deployment: Deployment) -> bool:
 
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
-    """List what a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
+    """List the parameters of a caller of another dialect that this deployment is not sent, so that the caller is told."""
     if not request.translated or request.as_written is not None:
         return ()
     if request.in_messages is not None and deployment.speaks_messages:

@@ -50,7 +50,7 @@ def _network(value: str) -> str:
 
 
 def _without_secrets(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Rejects variables that look like secrets: the environment is shown, and written into manifests."""
+    """Reject variables that look like secrets: the environment is shown, and written into manifests."""
     for name, value in environment.items():
         if _SECRET_NAME.search(name) or is_reference(value):
             raise ValueError(

@@ -134,8 +134,8 @@ def export_reply(gateway: Gateway, scope: Scope, filters: Filters, kind: str) ->
 
 
 async def _with_timeout(found: AsyncIterator[bytes], reads: asyncio.Semaphore) -> AsyncIterator[bytes]:
-    """Pieces of an export, each read within `_PATIENCE_S`. A failure raises, which cuts the connection, so that a
-    truncated file is not taken for a complete one. Few exports read at a time, because requests need database
+    """Yield the pieces of an export, each read within `_PATIENCE_S`. A failure raises, which cuts the connection, so
+    that a truncated file is not taken for a complete one. Few exports read at a time, because requests need database
     connections too.
     """
     while True:

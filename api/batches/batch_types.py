@@ -45,7 +45,7 @@ class ProblemsOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountsOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of a batch by what became of them."""
+    """Requests of a batch by outcome."""
 
     total: int
     completed: int

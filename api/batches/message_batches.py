@@ -91,14 +91,14 @@ async def list_message_batches(request: Request, owner: KeyOwner, tier: Tier) ->
 
 @router.get(f"{_PLACE}/{{batch_id}}", **described("Look at a batch of messages", gives={200: MessageBatch}))
 async def get_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One batch of the team, and how far it is."""
+    """Return one batch of the team, and how far it is."""
     async with asking():
         return _reply(request, await tier.batches.find(owner, our_id(sound(batch_id))))
 
 
 @router.post(f"{_PLACE}/{{batch_id}}/cancel", **described("Cancel a batch of messages", gives={200: MessageBatch}))
 async def cancel_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """Begins no more of its requests; those that run come to their end."""
+    """Cancel a batch: no more of its requests begin; those that run come to their end."""
     async with asking():
         return _reply(request, await tier.batches.cancel(owner, our_id(sound(batch_id))))
 
@@ -119,7 +119,7 @@ async def delete_message_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Re
     **described("Download the results of a batch of messages", gives={200: "One result a line."}, files=[_JSONL]),
 )
 async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One line for each request, once the batch has ended."""
+    """Return one line for each request, once the batch has ended."""
     async with asking():
         batch = await tier.batches.find(owner, our_id(sound(batch_id)))
         if not batch.has_ended:
@@ -133,7 +133,7 @@ async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> R
 
 
 async def _result_lines(tier: BatchTier, files: list[str]) -> AsyncIterator[bytes]:
-    """Yield the lines of the files, each in Anthropic's shape; what is held is one line and one piece."""
+    """Yield the lines of the files, each in Anthropic's shape; at most one line and one piece are in memory."""
     for file_id in files:
         held = b""
         async for piece in tier.files.blobs.reading(file_id):

@@ -70,7 +70,7 @@ async def submit_batch(request: Request, caller: ActingCaller, tier: Tier) -> Re
 
 @router.get("/v1/batch/{batch_id}", **described("Look at how far a batch is", gives={200: BatchState}))
 async def batch_state(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One batch of the team, however it was made, and when it will be done."""
+    """Return one batch of the team, however it was made, and when it will be done."""
     async with asking():
         batch = await tier.batches.find(owner, sound(batch_id))
         return json_reply(state_of(batch, await estimated(tier.batches, batch)))
@@ -95,7 +95,7 @@ async def rotate_callback_secret(request: Request, caller: TeamChanger) -> Respo
 
 
 def _line(asked: SubmitBatch, number: int, given: dict[str, Any]) -> bytes:
-    """One request as a line of an input file."""
+    """Return one request as a line of an input file."""
     wrapped = "body" in given and given.keys() <= {"custom_id", "body"}
     line = {
         "custom_id": given.get("custom_id", f"request-{number}") if wrapped else f"request-{number}",

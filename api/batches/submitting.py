@@ -1,4 +1,4 @@
-"""Requests that come in one body: validated at once, so that who sends them is told at once what is wrong."""
+"""Requests in one body, validated at once, so that the sender is told every fault at once."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ async def submitted(
 ) -> tuple[Batch, int]:
     """Make an input file of the lines and a batch of it; also return its estimated tokens.
 
-    Raises BadRequest with the number of the request, BatchTooDear, TooMuchQueued, or what storing a file raises.
+    Raises BadRequest with the number of the request, BatchTooDear, TooMuchQueued, or an error of storing a file.
     """
     validation = Validation(
         submission.endpoint,

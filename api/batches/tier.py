@@ -1,4 +1,4 @@
-"""The batch tier as routes find it: its parts, whose files are meant, and failures of the database."""
+"""Access of routes to the batch tier: its parts, the team whose files are meant, and failures of the database."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -32,8 +32,8 @@ _PATIENCE_S: Final = 3.0
 
 @router.get("/v1/budgets", **described("List the budgets that concern the key", gives={200: Listed[BudgetOut]}))
 async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Budgets with their spend. A member key sees its team's, its own and its team's tags'; finance and admin keys see
-    all.
+    """Return budgets with their spend. A member key sees its team's, its own and its team's tags'; finance and admin
+    keys see all.
     """
     store = BudgetStore(gateway_of(request).database)
     async with _database():

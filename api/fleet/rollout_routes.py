@@ -127,7 +127,7 @@ class RolloutOut(msgspec.Struct, frozen=True, kw_only=True):
     "/v1/fleet/versions", **described("List versions of our own models", gives={200: VersionsOut}, query=_PARAMETERS)
 )
 async def list_versions(request: Request, _caller: OperatorCaller) -> Response:
-    """Versions of models and LoRA adapters."""
+    """Return the versions of models and LoRA adapters."""
     model = Parameters(request.query_params, _PARAMETERS).text("model")
     async with looking():
         found = await RolloutStore(gateway_of(request).database).versions(model)
@@ -156,7 +156,7 @@ async def add(request: Request, caller: OperatorCaller) -> Response:
 
 @router.get("/v1/fleet/rollouts", **described("Compare versions", gives={200: "Every rollout with its comparison"}))
 async def list_rollouts(request: Request, _caller: OperatorCaller) -> Response:
-    """All rollouts. One with a version on trial has the figures of both versions, each with its 95 % interval."""
+    """Return all rollouts. One with a version on trial has the figures of both versions, each with its 95 % interval."""
     gateway = gateway_of(request)
     served = {each.name: each.served for each in _pools(gateway)}
     async with looking():

@@ -118,7 +118,9 @@ class Trusted(NamedTuple):
 
 
 class PoolTrust(SecurityBase):
-    """Requires the token of the address's pool. An unknown pool and a wrong token get the same refusal."""
+    """A dependency that requires the token of the address's pool. An unknown pool and a wrong token get the same
+    refusal.
+    """
 
     model = HTTPBearer(
         description="The token of one pool: `selfhosted.pools[].registration.token` says where it is found."
@@ -146,7 +148,7 @@ _Trusted = Annotated[Trusted, Depends(PoolTrust())]
 
 @router.get("/v1/fleet", **described("Look at the fleet", gives={200: "Every pool with its replicas"}))
 async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
-    """All pools with their replicas, as the answering process sees them."""
+    """Show all pools with their replicas, as the answering process sees them."""
     view = gateway_of(request).fleet_view
     if view is None:
         return json_reply({"object": "list", "data": [], "registry": {"reachable": True, "problem": None}})
@@ -155,7 +157,7 @@ async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
 
 @router.get("/v1/fleet/pools/{pool}", **described("Look at a pool", gives={200: "It, with its replicas"}))
 async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Response:
-    """One pool with its replicas."""
+    """Show one pool with its replicas."""
     view, watched = _pool(request, pool)
     return json_reply(told_pool(watched, view.registry, time.monotonic(), view.turn_problem(watched.config.name)))
 
@@ -246,8 +248,8 @@ async def deregister(
 
 @router.put("/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Drain a replica", gives={200: DrainOut}))
 async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
-    """Orders a replica to take no new requests and finish its current ones, until undrained. Every server follows
-    within seconds.
+    """Order a replica to take no new requests and finish its current ones, until undrained. Every server follows within
+    seconds.
     """
     view, watched = _pool(request, pool)
     known = {address.name for address in watched.discovery.addresses}
@@ -268,7 +270,7 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
     "/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Let a replica work again", gives={200: DrainOut})
 )
 async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
-    """Withdraws a drain order. A replica that reports itself as draining stays so."""
+    """Withdraw a drain order. A replica that reports itself as draining stays so."""
     view, _ = _pool(request, pool)
     async with _database():
         actor = actor_of(request, caller)

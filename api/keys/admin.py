@@ -23,7 +23,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/keys"
 
 @router.get(_PLACE, **described("List a team's keys", gives={200: Listed[KeyOut]}))
 async def list_keys(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """All keys of the team, oldest first, expired and revoked ones included."""
+    """Return all keys of the team, oldest first, expired and revoked ones included."""
     team, gateway = desk.the_team, desk.gateway
     keys = await read_keys(gateway.accounts, team)
     async with reading(gateway, on=True):
@@ -65,7 +65,7 @@ async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
 
 @router.get(f"{_PLACE}/{{key}}", **described("Read a key", gives={200: KeyOut}))
 async def show_key(desk: Annotated[AdminRequest, Depends(admin("team.read"))], key: str) -> Response:
-    """One key, by its id, or by its name while it works; never its secret."""
+    """Show one key, by its id, or by its name while it works; never its secret."""
     return desk.reply(key_out(await _key_of(desk, key), utc_now()))
 
 
@@ -74,7 +74,7 @@ async def show_key(desk: Annotated[AdminRequest, Depends(admin("team.read"))], k
     **described("Replace a key", takes=RotateKey, gives={201: KeyOut}, example={"overlap_s": 86_400}),
 )
 async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """Rotates a key. The new key has the same name, and its secret is in this reply only. The old one works for the
+    """Rotate a key. The new key has the same name, and its secret is in this reply only. The old one works for the
     overlap; rotating it again is refused with 409.
     """
     asked = await desk.body(RotateKey)
@@ -93,7 +93,7 @@ async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change")
 
 @router.delete(f"{_PLACE}/{{key}}", **described("Revoke a key", gives={200: KeyOut}))
 async def end_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """Revokes a key; every server refuses it within seconds. Idempotent by id. It stays in the list."""
+    """Revoke a key; every server refuses it within seconds. Idempotent by id. It stays in the list."""
     found = await _key_of(desk, key)
     ended = await revoke_key(
         desk.gateway.audit, desk.actor, desk.the_team, found.key_id, may_all=desk.may("organisation.change")

@@ -27,7 +27,7 @@ _EXAMPLE: Final = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "co
 
 @router.get(f"{PREFIX}/limits", **described("List the limits that were set", gives={200: Listed[LimitOut]}))
 async def list_limits(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """Limits set for the organisation, its teams and its keys. Others have the configuration's."""
+    """Return limits set for the organisation, its teams and its keys. Others have the configuration's."""
     found = await read_limits(LimitStore(desk.gateway.database), desk.organisation_id)
     return desk.reply(Listed(data=[limit_out(each) for each in found]))
 

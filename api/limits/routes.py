@@ -77,8 +77,8 @@ async def list_limits(
 
 @router.get("/v1/queues", **described("Look at the queues", gives={200: "Each queue, as it stands"}))
 async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
-    """Every queue, with what this host's workers have in it. Queues hold requests of all organisations, so only operators may
-    read them.
+    """Return every queue, with what this host's workers have in it. Queues hold requests of all organisations, so only
+    operators may read them.
     """
     workers = await gateway_of(request).workers.now()
     data = [queue_as_json(each) for each in workers.queues]

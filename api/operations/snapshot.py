@@ -58,7 +58,7 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
 
 
 async def read_recent(gateway: Gateway, now_us: int) -> Recent:
-    """Figures of the last minutes; empty ones while the ledger cannot be read."""
+    """Return figures of the last minutes; empty ones while the ledger cannot be read."""
     try:
         async with asyncio.timeout(PATIENCE_S), gateway.reads:
             return await gateway.operations.recent.recent()
@@ -91,7 +91,7 @@ def process_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
 
 
 def recent_snapshot(recent: Recent) -> dict[str, Any]:
-    """Figures of all processes' attempts of the last minutes."""
+    """Return figures of all processes' attempts of the last minutes."""
     return {
         "since": iso(recent.since_us),
         "since_us": recent.since_us,
@@ -128,7 +128,7 @@ def queues(workers: WorkersNow) -> list[dict[str, Any]]:
 
 
 async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) -> dict[str, Any]:
-    """Database, Redis, journal, and what the database knows of processes, checks and messages."""
+    """Return the state of database, Redis and journal, and what the database knows of processes, checks and messages."""
     told: dict[str, Any] = {
         "database": await stores.database(gateway.database),
         "redis": stores.redis(workers.redis),

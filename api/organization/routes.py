@@ -148,7 +148,7 @@ class _Page(msgspec.Struct, frozen=True):
     ),
 )
 async def completions(request: Request, scope: FinanceReader) -> Response:
-    """Tokens and requests by bucket, of all targets except those that embed."""
+    """Return the tokens and requests by bucket, of all targets except those that embed."""
     return await completions_reply(gateway_of(request), scope, request.query_params)
 
 
@@ -168,7 +168,7 @@ async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryPara
     ),
 )
 async def embeddings(request: Request, scope: FinanceReader) -> Response:
-    """Tokens and requests by bucket, of the targets that embed."""
+    """Return the tokens and requests by bucket, of the targets that embed."""
     return await embeddings_reply(gateway_of(request), scope, request.query_params)
 
 
@@ -186,7 +186,7 @@ async def embeddings_reply(gateway: Gateway, scope: ReadScope, given: QueryParam
     ),
 )
 async def costs(request: Request, scope: FinanceReader) -> Response:
-    """Dollars by day."""
+    """Return the dollars by day."""
     return await costs_reply(gateway_of(request), scope, request.query_params)
 
 
@@ -296,7 +296,9 @@ def _cut_to_whole_buckets(buckets: list[_Bucket], cut_us: int) -> _Page:
 
 
 def _embedders(gateway: Gateway) -> tuple[str, ...]:
-    """Targets that embed. Bookings do not record the kind of a request, but each target serves only one kind."""
+    """Return the targets that embed. Bookings do not record the kind of a request, but each target serves only one
+    kind.
+    """
     targets = gateway.rules().catalog.targets.values()
     return tuple(sorted(target.target_id for target in targets if "embeddings" in target.capabilities))
 
@@ -397,7 +399,7 @@ def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:
 
 
 def _group_fields(question: _Question, kind: _Kind, row: UsageRow) -> dict[str, Any]:
-    """Value of each of the route's groupings, null where it was not requested."""
+    """Return the value of each of the route's groupings, null where it was not requested."""
     asked = dict.fromkeys(group for name in question.group_by if (group := kind.groups[name]) is not None)
     values = dict(zip(asked, row.group[1:], strict=True))
     return {
@@ -443,7 +445,9 @@ def _cost(
 
 
 def _line_items(sums: UsageSums) -> list[tuple[str, int, int | None, str | None]]:
-    """Meters with cost or usage, and a remainder for cost outside meters, such as idle GPUs. They add up to the cost."""
+    """Return the meters with cost or usage, and a remainder for cost outside meters, such as idle GPUs. They add up to
+    the cost.
+    """
     items: list[tuple[str, int, int | None, str | None]] = []
     for meter in meters_of(sums):
         # The API has no unit for requests.

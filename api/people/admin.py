@@ -23,7 +23,7 @@ _PLACE = f"{PREFIX}/people/{{email}}"
 
 @router.get(f"{PREFIX}/people", **described("List the organisation's people", gives={200: Listed[PersonOut]}))
 async def list_people(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """All people, by e-mail address, disabled ones included."""
+    """Return all people, by e-mail address, disabled ones included."""
     people = await read_people(desk.gateway.people, desk.organisation_id)
     teams = await _teams_of(desk, people)
     return desk.reply(Listed(data=[person_out(each, teams.get(each.person_id, {})) for each in people]))
@@ -31,7 +31,7 @@ async def list_people(desk: Annotated[AdminRequest, Depends(admin("organisation.
 
 @router.get(_PLACE, **described("Read a person", gives={200: PersonOut}))
 async def show_person(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], email: str) -> Response:
-    """One person of the organisation."""
+    """Show one person of the organisation."""
     return await _person_reply(desk, await read_person(desk.gateway.people, desk.organisation_id, email))
 
 
@@ -45,7 +45,7 @@ async def show_person(desk: Annotated[AdminRequest, Depends(admin("organisation.
     ),
 )
 async def set_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """Invites or changes a person. 201 for a new one, with a one-time link to choose a password where passwords are
+    """Invite or change a person. 201 for a new one, with a one-time link to choose a password where passwords are
     enabled.
     """
     asked = await desk.body(PutPerson)
@@ -76,7 +76,7 @@ async def new_link(desk: Annotated[AdminRequest, Depends(admin("organisation.cha
 
 @router.delete(_PLACE, **described("Disable a person", gives={200: PersonOut}))
 async def end_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """Disables a person and ends their sessions. Nobody is deleted, so that the audit log keeps its actors."""
+    """Disable a person and end their sessions. Nobody is deleted, so that the audit log keeps its actors."""
     person = await disable_person(desk.gateway.audit, desk.actor, desk.organisation_id, email)
     return await _person_reply(desk, person)
 

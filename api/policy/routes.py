@@ -37,7 +37,9 @@ async def preview_policy(
         list[str] | None, Query(description="Minimum qualities from 0 to 1, one or several.")
     ] = None,
 ) -> JSONResponse:
-    """Forecasts of the floors asked for (`quality_floor` may be repeated), or of the usual ones, beside the team's own."""
+    """Return the forecasts of the floors asked for (`quality_floor` may be repeated), or of the usual ones, beside the
+    team's own.
+    """
     try:
         floors = floors_from(quality_floor or ())
     except ValueError as error:

@@ -48,7 +48,7 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     **described("Enter a price", takes=EnteredPrices, gives={200: PriceEntered}, example={"input": 2.25, "output": 9}),
 )
 async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
-    """Enters a price that overrides the configured ones. Every server follows within seconds."""
+    """Enter a price that overrides the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
     if target not in gateway.rules().catalog:
         raise ModelNotFound(f"There is no model `{target[:80]}`; GET /v1/prices lists them.", param="target")
@@ -69,7 +69,7 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     "/v1/prices/{target:path}/{version}", **described("Take an entered price back", gives={200: PriceWithdrawn})
 )
 async def withdraw_price(target: str, version: str, request: Request, caller: OperatorCaller) -> Response:
-    """Withdraws an entered price; the next price in precedence applies again. Bookings at it stay."""
+    """Withdraw an entered price; the next price in precedence applies again. Bookings at it stay."""
     gateway: Gateway = gateway_of(request)
     async with _store():
         await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)

@@ -119,14 +119,14 @@ async def list_items(
     order: Order = "desc",
     after: After = "",
 ) -> Response:
-    """Its items, newest first."""
+    """Return its items, newest first."""
     items = conversation.items_in(await _found(request, caller, conversation_id))
     return json_reply(page_of(items, limit, order, after))
 
 
 @router.get(_ITEM, **described("Look at an item", gives={200: "The item."}))
 async def read_item(conversation_id: str, item_id: str, request: Request, caller: ActingCaller) -> Response:
-    """One item of a conversation."""
+    """Return one item of a conversation."""
     return json_reply(_one_of(conversation.items_in(await _found(request, caller, conversation_id)), item_id))
 
 

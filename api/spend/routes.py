@@ -57,7 +57,9 @@ _SUCCESS: Final = range(200, 300)
     **described("Read spend as LiteLLM logs it", gives={200: "A list, of days or of attempts"}, query=_LOG_PARAMETERS),
 )
 async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Spend by day when both dates are given and `summarize` is not false; otherwise single attempts, newest first."""
+    """Return spend by day when both dates are given and `summarize` is not false; otherwise single attempts, newest
+    first.
+    """
     parameters = Parameters(request.query_params, _LOG_PARAMETERS)
     days = _days(parameters)
     key_id = _key_id(parameters)
@@ -92,7 +94,7 @@ async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
     ),
 )
 async def team_daily_activity(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Teams' activity by day, newest first, broken down by model, provider and key. A page has `page_size` days;
+    """Return teams' activity by day, newest first, broken down by model, provider and key. A page has `page_size` days;
     `metadata` sums the page.
     """
     parameters = Parameters(request.query_params, _ACTIVITY_PARAMETERS)
@@ -330,7 +332,7 @@ def _parts(rows: list[UsageRow], place: int) -> dict[str, list[UsageRow]]:
 
 
 def _metrics(rows: Iterable[UsageRow]) -> dict[str, int | Decimal | None]:
-    """Spend of everything booked; request counts of callers' attempts only, split into answered and failed."""
+    """Return spend of everything booked; request counts of callers' attempts only, split into answered and failed."""
     rows = list(rows)
     sums = added(row.sums for row in rows)
     attempts = sum(row.sums.attempts for row in rows if row.group[_ORIGIN] == _SENT_BY_CALLERS)

@@ -20,7 +20,7 @@ router = APIRouter(tags=["teams"])
 
 @router.get(f"{PREFIX}/teams", **described("List the teams that the key may read", gives={200: Listed[TeamOut]}))
 async def list_teams(desk: Annotated[AdminRequest, Depends(admin("signed-in"))]) -> Response:
-    """All teams of the organisation for finance and administrators; for a member's key, its own."""
+    """Return all teams of the organisation for finance and administrators; for a member's key, its own."""
     async with looking():
         teams = await desk.gateway.accounts.teams_of(desk.organisation_id)
     mine = [team_out(team) for team in teams if may(desk.principal, "team.read", team_id=team.team_id)]
@@ -29,7 +29,7 @@ async def list_teams(desk: Annotated[AdminRequest, Depends(admin("signed-in"))])
 
 @router.get(f"{PREFIX}/teams/{{team_id}}", **described("Read a team", gives={200: TeamOut}))
 async def show_team(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """One team."""
+    """Show one team."""
     return desk.reply(team_out(desk.the_team))
 
 

@@ -64,7 +64,7 @@ _PARAMETERS: Final[Mapping[str, Parameter]] = {
     **described("Read usage", gives={200: (UsageDay, UsagePageOut)}, files=(CSV, NDJSON), query=_PARAMETERS),
 )
 async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Usage of one UTC day of a team (default: today, the key's own), or of a range grouped by `group_by`."""
+    """Return usage of one UTC day of a team (default: today, the key's own), or of a range grouped by `group_by`."""
     scope = read_scope(caller)
     parameters = Parameters(request.query_params, _PARAMETERS)
     kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
@@ -232,8 +232,8 @@ def _as_text(field: str, value: str | int) -> str:
 
 
 def _figures(sums: UsageSums, *, by_unit: bool = False) -> dict[str, Cell]:
-    """Every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost, and for a quantity that
-    may be of several units.
+    """Return every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost, and for a
+    quantity that may be of several units.
     """
     figures: dict[str, Cell] = {told: _amount(sums, name) for name, told in _TOLD.items()}
     figures[_QUANTITY] = Decimal(sums.quantity_milli) / _MILLI if by_unit else None

@@ -23,9 +23,9 @@ from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
 from accounts.people.sign_in_config import SignInSection
 from accounts.store import AccountStore
-from api.claims import Claims
 from api.live.readers import Operations
 from api.live.workers import Workers
+from api.savings_calculator import SavingsCalculator
 from api.webhooks.callbacks import CallbackDesk
 from classifier.config import ClassifierSection
 from classifier.heuristic import HeuristicClassifier
@@ -104,7 +104,7 @@ class Gateway(NamedTuple):
     """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
 
     rules: Callable[[], PipelineConfig]
-    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
+    """Returns the rules that requests are planned by now; a reload, a price or a tuning changes them."""
     directory: Directory
     limit_book: LimitBook
     is_draining: Callable[[], bool]
@@ -115,7 +115,7 @@ class Gateway(NamedTuple):
     reprice: Callable[[], Awaitable[object]]
     """Brings prices that were entered into effect, here and in all workers of this host."""
     write_down: Callable[[], Awaitable[object]]
-    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
+    """Has all workers hand over their counts and their rows for learning, so that other processes see them."""
     usage: UsageReader
     metrics: Metrics
     learning_metrics: LearningMetrics
@@ -123,7 +123,7 @@ class Gateway(NamedTuple):
     learning: LearningStore
     classifier: OnnxClassifier | HeuristicClassifier
     prices: PriceWatch
-    claims: Claims
+    savings: SavingsCalculator
     database: AsyncEngine
     reads: asyncio.Semaphore
     """Semaphore of concurrent reads of the books."""

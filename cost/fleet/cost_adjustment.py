@@ -157,8 +157,8 @@ def _adjust(day: PoolDay, request_id: str, key: PostedGroup, amounts: Meters, *,
     )
 
 
-class FleetBooks:
-    """Reads a pool's ledger rows and posts true-ups; the only reader and writer of the table `true_up`."""
+class TrueUpStore:
+    """The only reader and writer of the table `true_up`: reads a pool's ledger rows and posts true-ups."""
 
     def __init__(self, engine: AsyncEngine, ledger: LedgerStore) -> None:
         self._engine = engine
@@ -302,10 +302,10 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrueUpRounds:
-    """Posts due true-ups; `run_due` is called every few minutes."""
+    """The periodic posting of due true-ups; `run_due` is called every few minutes."""
 
     def __init__(
-        self, books: FleetBooks, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
+        self, books: TrueUpStore, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
     ) -> None:
         self._books = books
         self._pools = pools

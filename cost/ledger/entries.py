@@ -100,8 +100,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Version of the model that the pool's replica said it runs; empty where none is known, and `-` where none is
     known during a rollout."""
     batch_saved_nanousd: int = 0
-    """Of a settlement in the tier batch: what the same usage would have cost at the same target had somebody waited for it,
-    less what it did cost. 0 where it cost the same."""
+    """Of a settlement in the tier batch: the cost of the same usage at the same target in the interactive tier, less
+    its own. 0 where it cost the same.
+    """
     unit: str = ""
     """Unit of what was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
     quantity_milli: int = 0

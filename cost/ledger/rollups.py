@@ -104,7 +104,7 @@ def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
 
 
 def _sums_of(alike: Sequence[Entry]) -> Sums:
-    """Return what entries of the same kind add to a row, in the order of `ROLLUP_SUMS`."""
+    """Return the amounts that entries of the same kind add to a row, in the order of `ROLLUP_SUMS`."""
     first, count = alike[0], len(alike)
     closes = _closes(first)
     tried = 0 if first.entry == "void" else closes

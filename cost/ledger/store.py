@@ -33,7 +33,7 @@ _PG_ARRAYS: Final = {int: "bigint[]", bool: "boolean[]", float: "double precisio
 
 
 class LedgerStore:
-    """Reads and writes the ledger; the only writer of it and, but for a rebuild, of its roll-ups."""
+    """The reader and only writer of the ledger and, but for a rebuild, of its roll-ups."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -130,7 +130,7 @@ class LedgerStore:
 
 
 def _in_one_turn(connection: Connection, write: Callable[[sqlite3.Connection], list[Entry]]) -> list[Entry]:
-    """Do in one turn of the connection's thread what would be a turn for each statement: see `gateway.sqlite_driver`."""
+    """Run all statements in one turn of the connection's thread instead of one turn each: see `gateway.sqlite_driver`."""
     driver: Any = connection.connection.dbapi_connection
     return cast("list[Entry]", driver.run(write))
 

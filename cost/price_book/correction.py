@@ -98,7 +98,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 async def find_correction(
     engine: AsyncEngine, target_id: str, version: str, price: Price, first_day: date, last_day: date
 ) -> Correction:
-    """Compute how a target's attempts of these days, booked at `version`, change at `price`. Posts nothing.
+    """Compute the change at `price` of a target's attempts of these days, booked at `version`. Posts nothing.
 
     An empty `version` means attempts without a price. Raises PriceRefused for a range that is empty or too long, or too
     many groups, and UnknownPrice if nothing was booked at an unknown version.

@@ -48,7 +48,7 @@ async def booked(
     providers: Collection[str],
     organisation_id: str | None,
 ) -> list[OurRow]:
-    """Return what was booked to these providers on these days, by group; of all organisations for None.
+    """Return the bookings of these providers on these days, by group; of all organisations for None.
 
     `providers` are compared without regard to case: they are names that an operator chose.
     """

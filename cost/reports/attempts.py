@@ -85,7 +85,7 @@ class LogPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptReader:
-    """Reads the ledger in one statement a call, bounded in time and number of rows."""
+    """A reader of the ledger in one statement a call, bounded in time and number of rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -111,7 +111,7 @@ def saving(sums: UsageSums) -> int | None:
 
 
 class DailyReader:
-    """Reads daily reports; every query has the scope in it."""
+    """A reader of daily reports; every query has the scope in it."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._usage = UsageReader(engine)

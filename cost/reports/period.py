@@ -153,7 +153,7 @@ class DaySpent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodReader:
-    """Reads spending of whole UTC days within a scope."""
+    """A reader of spending of whole UTC days within a scope."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

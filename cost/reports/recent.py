@@ -20,7 +20,7 @@ from cost.tables import LedgerEntry
 from cost.usage import CONTINUED
 
 Outcome = Literal["", "answered", "failed", "fell-back", "escalated", "estimated", "unpriced"]
-"""Filter by what became of a request's attempts; one request may match several. Empty matches all."""
+"""Filter by the outcome of a request's attempts; one request may match several. Empty matches all."""
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Place = tuple[int, str]
 """Cursor: moment and request id of a page's last request."""
@@ -231,7 +231,7 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentReader:
-    """Reads a bounded number of the newest ledger rows, whatever the ledger's size."""
+    """A reader of a bounded number of the newest ledger rows, whatever the ledger's size."""
 
     def __init__(self, engine: AsyncEngine, *, searched: int = SEARCHED) -> None:
         self._engine = engine
@@ -239,7 +239,7 @@ class RecentReader:
 
     async def page(self, query: RecentQuery) -> RecentPage:
         """Return the requests after the query's place, by the end of their last attempt, or those of a page of another
-        order: of what matches among the newest attempts, as many as are searched.
+        order, from the matching ones among a bounded number of the newest attempts.
         """
         if query.order:
             return await self._ordered(query)
@@ -345,7 +345,7 @@ def _newest(query: RecentQuery, columns: Sequence[Any] = ()) -> Select[Any]:
 
 
 def _search(query: RecentQuery, depth: int, most: int) -> Select[Any]:
-    """Select what matches among the newest `depth` ends of attempts, newest first.
+    """Select the matching rows among the newest `depth` ends of attempts, newest first.
 
     Each row, also where nothing matches, has the number of rows searched and the last of them. They are read once: they
     lie all over a large ledger.

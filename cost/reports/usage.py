@@ -128,7 +128,8 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReader:
-    """Reads the roll-ups, or the ledger for what these lack, in one statement a page, and one for totals that span pages.
+    """A reader of the roll-ups, or of the ledger for what these lack, in one statement a page, and one for totals that span
+    pages.
 
     Every statement has the scope in its WHERE clause.
     """

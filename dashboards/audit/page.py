@@ -86,7 +86,7 @@ async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))])
 
 @router.get(f"{_HERE}/{{number}}")
 async def show_entry(view: Annotated[PageRequest, Depends(allowed("audit.read"))], number: str) -> Response:
-    """One entry in full. Raises AuditEntryNotFound, also for another organisation's."""
+    """Show one entry in full. Raises AuditEntryNotFound, also for another organisation's."""
     scope = Scope(organisation_id=view.principal.organisation_id)
     wanted = _number(number)
     async with looking():

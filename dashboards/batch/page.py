@@ -102,7 +102,7 @@ async def show_batches(view: Annotated[PageRequest, Depends(allowed("signed-in")
 
 @router.get("/dashboard/teams/{team_id}/batches/{batch_id}")
 async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))], batch_id: str) -> Response:
-    """One batch: how far it is, when it will be done, what it cost, and which requests failed."""
+    """Show one batch: how far it is, when it will be done, what it cost, and which requests failed."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))
@@ -177,7 +177,7 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
 
 @router.post("/dashboard/teams/{team_id}/batches/{batch_id}/cancel")
 async def cancel(view: Annotated[PageRequest, Depends(allowed("team.change"))], batch_id: str) -> Response:
-    """Begins no more of its requests."""
+    """Cancel the batch: no more of its requests begin."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))

@@ -34,7 +34,7 @@ _COLUMNS: Final = (
 
 @router.get("/dashboard/budgets")
 async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
-    """All budgets of the viewer's organisation."""
+    """Show all budgets of the viewer's organisation."""
     owner, gateway = view.principal.organisation_id, view.gateway
     async with looking():
         standings = await BudgetStore(gateway.database).of_organisation(owner)

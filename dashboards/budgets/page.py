@@ -139,7 +139,7 @@ async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"
 
 @router.get(f"{_PLACE}/{{budget_id}}")
 async def show_budget(view: Annotated[PageRequest, Depends(allowed("team.read"))], budget_id: str) -> Response:
-    """One budget's standing, and the form to change it."""
+    """Show one budget's standing, and the form to change it."""
     return await _show(view, budget_id, {}, {})
 
 
@@ -270,7 +270,7 @@ async def _read(view: PageRequest) -> _Found:
 
 
 async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
-    """One of the budgets on the team's page. Raises BudgetNotFound for any other."""
+    """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
     found = await _read(view)
     for standing in found.budgets:
         if standing.budget.budget_id == budget_id:
@@ -299,7 +299,7 @@ async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
 
 
 def _names(keys: Sequence[KeyRecord]) -> dict[str, str]:
-    """Key names with their last four characters: during a rotation two keys have the same name."""
+    """Return key names with their last four characters: during a rotation two keys have the same name."""
     return {key.key_id: f"{key.name} (…{key.last4})" for key in keys}
 
 
@@ -312,7 +312,7 @@ def _base(view: PageRequest) -> str:
 
 
 def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
-    """Choices for a form: the whole team, for administrators, and each of its working keys."""
+    """Return choices for a form: the whole team, for administrators, and each of its working keys."""
     now = utc_now()
     whole = [(_TEAM, "The whole team")] if view.may("organisation.change") else []
     return whole + [
@@ -337,7 +337,7 @@ def _required(limit_nanousd: int | None, field: str) -> int:
 
 
 def _prefilled(view: PageRequest, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Form values for the limits that the address names (`?limit_of=key:…&model=…`)."""
+    """Return form values for the limits that the address names (`?limit_of=key:…&model=…`)."""
     of, model = view.query.get("limit_of", ""), view.query.get("model", "")
     if of not in dict(places):
         return {}

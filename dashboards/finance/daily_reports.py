@@ -76,7 +76,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_days(now_us: int, at_minute: int, delivered: Collection[date]) -> list[date]:
-    """Days to report now, oldest first: the last complete day, and missed ones shortly before. Pure."""
+    """Return days to report now, oldest first: the last complete day, and missed ones shortly before. Pure."""
     today = day_of(now_us)
     early = now_us % DAY_US < at_minute * _MINUTES_US
     last = today - timedelta(days=2 if early else 1)
@@ -85,7 +85,7 @@ def due_days(now_us: int, at_minute: int, delivered: Collection[date]) -> list[d
 
 
 def subjects_of(teams: Iterable[TeamRecord]) -> list[Subject]:
-    """Every organisation of these teams, then each team."""
+    """Return every organisation of these teams, then each team."""
     kept = sorted(teams, key=lambda team: (team.organisation_id, team.team_id))
     organisations = dict.fromkeys(team.organisation_id for team in kept)
     whole = [
@@ -126,17 +126,17 @@ def write(
 
 
 class ReportReader:
-    """Reads reports of any subject, with the subject's budgets."""
+    """A reader of reports of any subject, with the subject's budgets."""
 
     def __init__(self, engine: AsyncEngine, pools: Callable[[], Sequence[PoolSection]] = tuple) -> None:
-        """`pools` returns our own GPUs; each is told of to the organisation that pays for it."""
+        """`pools` returns our own GPUs; each is in the report of the organisation that pays for it."""
         self._daily = DailyReader(engine)
         self._budgets = BudgetStore(engine)
         self._earnings = EarningsReader(engine)
         self._pools = pools
 
     async def read(self, subject: Subject, day: date) -> DailyReport:
-        """One subject's report of a day."""
+        """Return one subject's report of a day."""
         standings = await self._budgets.of_organisation(subject.scope.organisation_id)
         report = await self._daily.read(subject.scope, day, subject.title, _budgets_of(subject.scope, standings))
         scope, start_us = subject.scope, start_of(day)
@@ -146,7 +146,7 @@ class ReportReader:
 
 
 class DailyReports:
-    """Delivers due reports once across processes."""
+    """The delivery of due reports, once across processes."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class DailyReports:
         self._delivered: set[date] = set()
 
     async def deliver_due(self, now_us: int) -> list[date]:
-        """Delivers the reports due at this moment, and returns the days that this call delivered."""
+        """Deliver the reports due at this moment, and return the days that this call delivered."""
         if not due_days(now_us, self._section.at_minute, self._delivered):
             return []
         with self._folder_lock() as alone:
@@ -213,7 +213,7 @@ class DailyReports:
             yield True
 
     def _delivered_days(self) -> set[date]:
-        """Days delivered by this process or, according to the marks in the folder, by any other."""
+        """Return days delivered by this process or, according to the marks in the folder, by any other."""
         folder = self._section.folder
         if folder is None:
             return set(self._delivered)
@@ -229,7 +229,7 @@ class DailyReports:
 
 
 def _budgets_of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
-    """Budgets for a report: a team's own, or for an organisation all but those of single keys."""
+    """Return budgets for a report: a team's own, or for an organisation all but those of single keys."""
     if scope.team_id is None:
         return [each for each in standings if each.budget.scope != "key"]
     return [each for each in standings if each.budget.scope == "team" and each.budget.scope_id == scope.team_id]

@@ -53,7 +53,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.get(f"{PATH}/usage")
 async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
+    """Send tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
     period = _valid_period(view)
     given = [("start", period.first), ("end", period.end)]
     given += [("group_by", each) for each in view.query.getlist("group_by")]
@@ -75,7 +75,7 @@ async def focus(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 
 @router.get(f"{PATH}/costs.json")
 async def costs(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Costs in OpenAI's format, by day, project and line item."""
+    """Send the costs in OpenAI's format, by day, project and line item."""
     period = _valid_period(view)
     given = _buckets(period, _MOST_COST_BUCKETS, "project_id,line_item")
     return _as_download(
@@ -86,7 +86,7 @@ async def costs(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 
 @router.get(f"{PATH}/completions.json")
 async def completions(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Usage of completions in OpenAI's format, by day, project, key and model."""
+    """Send usage of completions in OpenAI's format, by day, project, key and model."""
     period = _valid_period(view)
     given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
     return _as_download(
@@ -97,7 +97,7 @@ async def completions(view: Annotated[PageRequest, Depends(allowed("finance.read
 
 @router.get(f"{PATH}/embeddings.json")
 async def embeddings(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Usage of embeddings in OpenAI's format, by day, project, key and model."""
+    """Send usage of embeddings in OpenAI's format, by day, project, key and model."""
     period = _valid_period(view)
     given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
     return _as_download(
@@ -117,7 +117,9 @@ def _valid_period(view: PageRequest) -> Period:
 
 
 def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
-    """Parameters that ask for the whole period in one page. Raises BadRequest when it has more than `most` days."""
+    """Return the parameters that ask for the whole period in one page. Raises BadRequest when it has more than `most`
+    days.
+    """
     if period.days > most:
         raise BadRequest(
             f"One such file has at most {most} days; choose fewer, or ask the API page by page.", param="to"

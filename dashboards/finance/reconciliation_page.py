@@ -70,7 +70,7 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Differences posted for the chosen days, and the form that compares an export."""
+    """Show the differences posted for the chosen days, and the form that compares an export."""
     return await _page(view)
 
 
@@ -120,7 +120,7 @@ async def _compared(
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Pairs of model names from lines of `theirs=ours`. Raises FormError."""
+    """Return pairs of model names from lines of `theirs=ours`. Raises FormError."""
     pairs = []
     for line in filter(None, map(str.strip, text.splitlines())):
         theirs, _, ours = (part.strip() for part in line.rpartition("="))
@@ -161,7 +161,7 @@ def _by_difference(line: Line, tolerance: Tolerance) -> tuple[bool, int, int]:
 
 
 def _line_rows(line: Line) -> list[dict[str, Any]]:
-    """One row for each meter that either side has a figure of. Amounts are exact text, whatever their unit."""
+    """Return one row for each meter that either side has a figure of. Amounts are exact text, whatever their unit."""
     only = (f"only {line.only}", "warn") if line.only else None
     place = {"day": line.day_us, "model": "all models" if line.model == ALL else line.model}
     rows = []

@@ -103,14 +103,16 @@ def _columns(by: Dimension) -> tuple[Column, ...]:
 
 
 def _priced(view: PageRequest) -> Collection[str]:
-    """Models that have a page in the price book; models removed from the configuration long ago have none."""
+    """Return models that have a page in the price book; models removed from the configuration long ago have none."""
     return view.gateway.rules().catalog.targets.keys() | view.gateway.prices.book.prices.keys()
 
 
 async def _told(
     view: PageRequest, by: Dimension, lines: Sequence[PeriodLine], teams: Mapping[str, str], period: Period
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Names and links of rows by their ids: a team's models, a key's page, a model's price. What is gone has none."""
+    """Return the names and links of rows by their ids: a team's models, a key's page, a model's price. What is gone has
+    none.
+    """
     if by == "team":
         days = {"from": period.first, "to": period.last}
         return teams, {
@@ -165,7 +167,7 @@ def _running(period: Period, now_us: int) -> bool:
 
 
 def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, now_us: int) -> Chart:
-    """Spend by day of the most expensive teams, of the others together, and of idle GPUs."""
+    """Return spend by day of the most expensive teams, of the others together, and of idle GPUs."""
     totals: dict[str, int] = {}
     for each in days:
         if not each.is_idle:

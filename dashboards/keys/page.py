@@ -141,7 +141,7 @@ async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]
 
 @router.get(f"{_PLACE}/{{key_id}}")
 async def show_key(view: Annotated[PageRequest, Depends(allowed("team.read"))], key_id: str) -> Response:
-    """One key, its limits and budgets, and the forms to change it."""
+    """Show one key, its limits and budgets, and the forms to change it."""
     return await _show(view, key_id, {}, {})
 
 
@@ -168,7 +168,7 @@ async def set_models(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/{{key_id}}/rotate")
 async def replace_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """Rotates a key: shows the new one once, while the old one works for the overlap."""
+    """Rotate a key: show the new one once, while the old one works for the overlap."""
     form = await view.form()
     try:
         overlap_s = int(form.one_of("overlap_s", tuple(value for value, _ in _OVERLAPS)))
@@ -234,7 +234,7 @@ async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.chang
 
 @router.post(f"{_PLACE}/{{key_id}}/revoke")
 async def end_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """Revokes the key."""
+    """Revoke the key."""
     key = await revoke_key(
         view.gateway.audit, view.actor, view.the_team, key_id, may_all=view.may("organisation.change")
     )
@@ -385,7 +385,7 @@ def _expiry_in(form: Form) -> datetime | None:
 
 
 def _budget_in(view: PageRequest, form: Form) -> Budget | None:
-    """Budget of a key that is not created yet, with an empty `scope_id`; None where the form has no amount."""
+    """Return the budget of a key that is not created yet, with an empty `scope_id`; None where the form has no amount."""
     limit = dollars_in(form, "budget_usd")
     if limit is None:
         return None

@@ -44,7 +44,7 @@ _COLUMNS: Final = (
 
 @router.get(_PLACE)
 async def list_models(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Every name that the team may send as `model`."""
+    """List every name that the team may send as `model`."""
     table = Table.of(
         _COLUMNS,
         await _rows(view),
@@ -61,7 +61,7 @@ async def list_models(view: Annotated[PageRequest, Depends(allowed("team.read"))
 
 @router.get(f"{_PLACE}/{{name:path}}")
 async def show_model(view: Annotated[PageRequest, Depends(allowed("team.read"))], name: str) -> Response:
-    """One name, and how to call it. Raises ModelNotFound."""
+    """Show one name, and how to call it. Raises ModelNotFound."""
     row = next((row for row in await _rows(view) if row["name"] == name), None)
     if row is None:
         raise ModelNotFound(f"There is no model `{name[:80]}` that this team may use.", param="model")

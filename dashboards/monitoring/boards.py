@@ -137,7 +137,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Requests by model",
                     queries=[Query(_rate("weighbridge_requests_total", _TIER, "target"), "{{target}}")],
-                    about="Who answered.",
+                    about="Answers by target.",
                     unit="reqps",
                     stacked=True,
                 ),
@@ -151,7 +151,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Refusals by team",
                     queries=[Query("topk(10, " + _rate("weighbridge_refusals_total", "", "team") + ")", "{{team}}")],
-                    about="Whose requests ended with an error: who floods takes one look. `none` is before a key was known.",
+                    about="Errors by team, so that a flood shows at a look. `none`: refused before the key was known.",
                     unit="reqps",
                     stacked=True,
                 ),
@@ -235,7 +235,7 @@ GATEWAY: Final = Board(
                     about="Requests that wait for their turn before our own models.",
                 ),
                 Panel(
-                    title="How full",
+                    title="Queue fill",
                     queries=[
                         Query(
                             "sum by (queue) (weighbridge_queue_in_flight_tokens) / sum by (queue) (weighbridge_queue_capacity_tokens)",
@@ -259,7 +259,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Refused by queues",
                     queries=[Query(_rate("weighbridge_queue_refusals_total", "", "queue, why"), "{{queue}} {{why}}")],
-                    about="What overflowed to another model counts, too.",
+                    about="Requests that overflowed to another model count, too.",
                     unit="reqps",
                     stacked=True,
                 ),
@@ -294,7 +294,7 @@ GATEWAY: Final = Board(
                 ),
                 Panel(
                     title="Least time to spare",
-                    queries=[Query("min(weighbridge_batch_least_laxity_seconds)", "laxity")],
+                    queries=[Query("min(weighbridge_batch_least_laxity_seconds)", "slack")],
                     about="Of any batch with a deadline; below 0 it will be late at this speed.",
                     unit="s",
                 ),
@@ -311,7 +311,7 @@ GATEWAY: Final = Board(
                     unit="tps",
                 ),
                 Panel(
-                    title="What batches have to do",
+                    title="Work of batches",
                     queries=[
                         Query("max(weighbridge_batches_in_progress)", "batches"),
                         Query("max(weighbridge_batch_lines_left)", "lines"),
@@ -369,7 +369,7 @@ GATEWAY: Final = Board(
                 Panel(
                     title="Oldest entry that waits",
                     queries=[Query("max(weighbridge_journal_oldest_seconds)", "oldest")],
-                    about="How long it has waited for the database. Above a minute somebody should look.",
+                    about="Seconds that it has waited for the database. Above a minute somebody should look.",
                     unit="s",
                 ),
                 Panel(
@@ -378,7 +378,7 @@ GATEWAY: Final = Board(
                         Query(_rate("weighbridge_ledger_drain_total", "", "event"), "{{event}}"),
                         Query("sum(rate(weighbridge_journal_write_failures_total[$__rate_interval]))", "disk refused"),
                     ],
-                    about="What went wrong on entries' way from journals to the database, and writes that the disk refused.",
+                    about="Faults between journals and the database, and writes that the disk refused.",
                     unit="reqps",
                 ),
                 Panel(
@@ -397,7 +397,7 @@ _TEAM: Final = 'team=~"$team"'
 MONEY: Final = Board(
     "weighbridge-money",
     "Weighbridge: money",
-    "What was spent and saved, for a look. The ledger is the truth: /dashboard/finance and /v1/savings have it.",
+    "Spending and savings at a look. The ledger is the truth: /dashboard/finance and /v1/savings have it.",
     (
         Row(
             "Spending",
@@ -510,7 +510,7 @@ MONEY: Final = Board(
                 Panel(
                     title="Verdicts on answers",
                     queries=[Query(_rate("weighbridge_verdicts_total", "", "source, signal"), "{{source}} {{signal}}")],
-                    about="What people and signals said.",
+                    about="Verdicts of people and of signals.",
                     unit="reqps",
                 ),
             ),
@@ -556,7 +556,7 @@ FLEET: Final = Board(
                 Panel(
                     title="Desired replicas",
                     queries=[Query(f"max by (pool) (weighbridge_pool_desired_replicas{{{_POOL}}})", "{{pool}}")],
-                    about="What the scaler asks for; KEDA reads it.",
+                    about="The scaler's wish; KEDA reads it.",
                 ),
                 Panel(
                     title="Awake on shared GPUs",
@@ -584,11 +584,11 @@ FLEET: Final = Board(
                     queries=[
                         Query(_rate("weighbridge_scale_decisions_total", _POOL, "pool, reason"), "{{pool}} {{reason}}")
                     ],
-                    about="What decided how many there should be.",
+                    about="Rules that decided the number of replicas.",
                     unit="reqps",
                 ),
                 Panel(
-                    title="What chose the replica",
+                    title="Reasons for the replica",
                     queries=[
                         Query(_rate("weighbridge_balancer_choices_total", _POOL, "pool, why"), "{{pool}} {{why}}")
                     ],
@@ -597,7 +597,7 @@ FLEET: Final = Board(
                     stacked=True,
                 ),
                 Panel(
-                    title="What other hosts tell",
+                    title="Messages of other hosts",
                     queries=[Query(_rate("weighbridge_hosts_news_total", "", "result"), "{{result}}")],
                     about="heard: counted here as their own; other_pepper, other_hashes: the log says what differs.",
                     unit="reqps",
@@ -701,7 +701,7 @@ FLEET: Final = Board(
             ),
         ),
         Row(
-            "What the GPUs do, and for how much",
+            "Work and cost of the GPUs",
             (
                 Panel(
                     title="Tokens a second a GPU",
@@ -741,7 +741,7 @@ FLEET: Final = Board(
                             "{{pool}}",
                         )
                     ],
-                    about="What computed tokens need, of what the data sheet has: an estimate without attention.",
+                    about="Operations of computed tokens over the data sheet's: an estimate without attention.",
                     unit="percentunit",
                 ),
                 Panel(
@@ -863,7 +863,7 @@ FLEET: Final = Board(
                             _rate("weighbridge_kv_events_total", _POOL, "pool, result"), "{{pool}} events {{result}}"
                         ),
                     ],
-                    about="What engines told and were told.",
+                    about="Messages from and to engines.",
                     unit="reqps",
                 ),
             ),

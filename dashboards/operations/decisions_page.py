@@ -106,7 +106,7 @@ async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operation
 
 @router.get(f"{HOME}/decisions/stream")
 async def stream_decisions(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """Server-sent events: `decision` with table rows, newest first. The stream ends when the process stops."""
+    """Stream server-sent events: `decision` with table rows, newest first. The stream ends when the process stops."""
     last_id = view.request.headers.get("last-event-id") or view.query.get("after", "")
     events = decision_events(
         view.gateway.operations.tail,
@@ -165,7 +165,7 @@ async def _still_may(view: PageRequest) -> bool:
 
 
 def _event(name: str, data: str, event: str = "") -> str:
-    """One server-sent event; each line of its data is prefixed with `data:`."""
+    """Return one server-sent event; each line of its data is prefixed with `data:`."""
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
     mark = f"id: {event}\n" if event and event.isprintable() else ""
     return f"event: {name}\n{mark}{lines}\n"

@@ -64,14 +64,14 @@ ODD: Final = (Column("question", "Question", "code"), Column("expected", "Right 
 
 @router.get(PLACE)
 async def show_measurements(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """All measurements, and the form that orders one."""
+    """Show all measurements, and the form that orders one."""
     asked = view.query.get("target", "")
     return await _list(view, {**_DEFAULTS, "target": asked[:200]}, {})
 
 
 @router.post(PLACE)
 async def order(view: Annotated[PageRequest, Depends(allowed("operations.change"))]) -> Response:
-    """Orders a measurement, or goes on with the target's one that stopped."""
+    """Order a measurement, or go on with the target's one that stopped."""
     form = await view.form()
     try:
         target = form.one_of("target", tuple(_askable(view.gateway)))
@@ -91,7 +91,7 @@ async def order(view: Annotated[PageRequest, Depends(allowed("operations.change"
 async def show_measurement(
     view: Annotated[PageRequest, Depends(allowed("operations.read"))], measurement_id: str
 ) -> Response:
-    """One measurement: how far it is, and what it found."""
+    """Show one measurement: how far it is, and what it found."""
     found = await _found(view, measurement_id)
     async with looking():
         tally = await MeasurementStore(view.gateway.database).tally(found.measurement_id)
@@ -140,7 +140,7 @@ async def stop(view: Annotated[PageRequest, Depends(allowed("operations.change")
 
 @router.post(f"{PLACE}/{{measurement_id}}/go-on")
 async def go_on(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
-    """Goes on where it stopped, with another budget where one is given."""
+    """Go on where it stopped, with another budget where one is given."""
     found = await _found(view, measurement_id)
     form = await view.form()
     try:
@@ -176,7 +176,7 @@ async def accept(view: Annotated[PageRequest, Depends(allowed("operations.change
 
 @router.post(f"{HOME}/classifier/rollback")
 async def go_back(view: Annotated[PageRequest, Depends(allowed("operations.change"))]) -> Response:
-    """Goes back to the tuning before the one in use, or to the version that is named."""
+    """Go back to the tuning before the one in use, or to the version that is named."""
     form = await view.form()
     try:
         version = form.whole("version", least=AS_TRAINED, most=10**9)
@@ -223,13 +223,13 @@ async def _list(
 
 
 def measured_targets(gateway: Gateway) -> frozenset[str]:
-    """Targets that are weighed by outcomes of their own answers."""
+    """Return the targets that are weighed by outcomes of their own answers."""
     evidence = gateway.rules().policy.evidence
     return frozenset(target_id for target_id, each in evidence.items() if each == "measured")
 
 
 def _askable(gateway: Gateway) -> list[str]:
-    """Targets that answer questions, those that are not measured first."""
+    """Return the targets that answer questions, those that are not measured first."""
     targets = gateway.rules().catalog.targets.values()
     names = [target.target_id for target in targets if target.chats]
     measured = measured_targets(gateway)
@@ -253,7 +253,7 @@ def _artifact(gateway: Gateway) -> str | None:
 
 
 def _left_s(found: Measurement, scored: int, first_us: int | None, last_us: int | None) -> float | None:
-    """Seconds that are left at the pace so far; None where it is not known."""
+    """Return the seconds that are left at the pace so far; None where it is not known."""
     if found.state != "running" or first_us is None or last_us is None or scored < 2:  # noqa: PLR2004 - a pace needs two
         return None
     return (found.questions - scored) * (last_us - first_us) / 1_000_000 / (scored - 1)

@@ -85,7 +85,7 @@ VERSIONS: Final = (
 
 @router.get(f"{HOME}/pools")
 async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """All pools with their problems."""
+    """Show all pools with their problems."""
     told = fleet(view.gateway)
     table = Table.of(
         POOLS,
@@ -112,7 +112,7 @@ async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.re
 
 @router.get(f"{HOME}/pools/{{pool}}")
 async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
-    """One pool's replicas."""
+    """Show one pool's replicas."""
     found, watched = _pool(view, pool)
     told = told_pool(watched, found.registry, time.monotonic(), found.turn_problem(pool))
     table = Table.of(
@@ -147,7 +147,7 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
 
 @router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/drain")
 async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
-    """Orders a replica to take no new requests and finish its current ones. Every process follows within seconds."""
+    """Order a replica to take no new requests and finish its current ones. Every process follows within seconds."""
     found, watched = _pool(view, pool)
     known = {address.name for address in watched.discovery.addresses}
     if name not in known:
@@ -168,7 +168,7 @@ async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"
 async def undrain(
     view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str
 ) -> Response:
-    """Withdraws a drain order. A replica that reports itself as draining stays so."""
+    """Withdraw a drain order. A replica that reports itself as draining stays so."""
     found, _ = _pool(view, pool)
     try:
         async with patience(_PATIENCE_S):
@@ -182,7 +182,7 @@ async def undrain(
 
 async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
     """Return the pool's earnings of the last days; None where it has no price, or the books cannot be read now."""
-    sections = [each for each in view.gateway.claims.pools if each.name == pool]
+    sections = [each for each in view.gateway.savings.pools if each.name == pool]
     now = wall_us()
     start_us = now - now % HOUR_US - _EARNED_DAYS * DAY_US
     if not sections:

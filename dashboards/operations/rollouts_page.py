@@ -315,7 +315,7 @@ def _values(rollout: Rollout) -> dict[str, str]:
 
 
 def _models_of(config: PoolConfig) -> list[tuple[str, str]]:
-    """Return the choices of what a version is of: the pool's model, and its adapters."""
+    """Return the choices of a version's model: the pool's own, and its adapters."""
     adapters = [(adapter.target, f"{adapter.target} (adapter)") for adapter in config.adapters]
     return [(config.targets[0], config.targets[0]), *adapters]
 

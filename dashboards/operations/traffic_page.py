@@ -101,7 +101,7 @@ def figures_of(traffic: Traffic) -> list[tuple[str, str, str]]:
 
 
 def charts_of(traffic: Traffic) -> list[Chart]:
-    """One small chart for each figure."""
+    """Return one small chart for each figure."""
     step_us = traffic.step_us
     minutes = step_us // MINUTE_US
 
@@ -166,5 +166,5 @@ def _an_hour(cost_nanousd: int, time_us: int) -> int | None:
 
 
 def _a_million(interval: TrafficInterval) -> int | None:
-    """Nano-dollars of a million tokens; None without a token of a known cost."""
+    """Return the nano-dollars of a million tokens; None without a token of a known cost."""
     return interval.cost_nanousd * _MILLION // interval.priced_tokens if interval.priced_tokens else None

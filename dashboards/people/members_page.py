@@ -63,7 +63,7 @@ async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/invite")
 async def invite(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Invites somebody who is not in the organisation yet into this team, and shows their one-time link, this once. They
+    """Invite somebody who is not in the organisation yet into this team, and show their one-time link, this once. They
     get no role but the one in the team.
     """
     form = await view.form()
@@ -83,7 +83,7 @@ async def invite(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
 
 
 async def _new_person(view: PageRequest, email: str, name: str) -> Person:
-    """Somebody new without a role. Who is in the organisation already gets no link: it would change their password."""
+    """Add a new person without a role. Who is in the organisation already gets no link: it would change their password."""
     owner, gateway = view.principal.organisation_id, view.gateway
     async with looking():
         there = await gateway.people.find(email, organisation_id=owner)

@@ -58,13 +58,13 @@ _SESSIONS: Final = (
 
 @router.get(_HERE)
 async def list_people(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
-    """All people, and the form to invite one."""
+    """List all people, and the form to invite one."""
     return await _list(view, {}, {})
 
 
 @router.post(_HERE)
 async def invite(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Invites a person, and shows their one-time link, this once."""
+    """Invite a person, and show their one-time link, this once."""
     form = await view.form()
     try:
         # Validate everything before creating the person, so that a corrected form does not find them existing.
@@ -83,7 +83,7 @@ async def invite(view: Annotated[PageRequest, Depends(allowed("organisation.chan
 
 @router.get(_ONE)
 async def show_person(view: Annotated[PageRequest, Depends(allowed("organisation.read"))], person_id: str) -> Response:
-    """One person: role, teams, and sessions."""
+    """Show one person: role, teams, and sessions."""
     return await _show(view, await _person(view, person_id), {}, {})
 
 
@@ -132,7 +132,7 @@ async def change_team(
 
 @router.post(f"{_ONE}/disable")
 async def disable(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Disables a person and ends their sessions."""
+    """Disable a person and end their sessions."""
     person = await _person(view, person_id)
     if person.person_id == view.session.person.person_id:
         return view.redirect(f"{_HERE}/{person_id}", "You cannot disable yourself; ask another administrator.", "bad")
@@ -193,7 +193,7 @@ def _role(view: PageRequest, form: Form) -> OrganisationRole:
 
 
 def _roles(view: PageRequest) -> tuple[tuple[str, str], ...]:
-    """Roles on offer; only the organisation that runs the gateway has operators."""
+    """Return the roles on offer; only the organisation that runs the gateway has operators."""
     return (*_ROLES, _OPERATOR) if view.principal.of_operators else _ROLES
 
 
@@ -207,7 +207,7 @@ async def _set_membership(view: PageRequest, person: Person, team: TeamRecord, r
 
 
 async def _team(view: PageRequest, team_id: str) -> TeamRecord | None:
-    """One of the organisation's teams, or None where none is named. Another organisation's is not found."""
+    """Return one of the organisation's teams, or None where none is named. Another organisation's is not found."""
     if not team_id:
         return None
     async with looking():
@@ -229,7 +229,7 @@ async def _set_enabled(view: PageRequest, person: Person, told: str, *, enable: 
 
 
 async def _person(view: PageRequest, person_id: str) -> Person:
-    """One of the organisation's people. Raises PersonNotFound, also for another organisation's."""
+    """Return one of the organisation's people. Raises PersonNotFound, also for another organisation's."""
     try:
         async with looking():
             return await view.gateway.people.get(person_id, organisation_id=view.principal.organisation_id)

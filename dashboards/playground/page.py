@@ -112,7 +112,7 @@ async def decide(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 @router.post(f"{_PLACE}/call")
 async def call(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Asks one or two models, at once, and shows their answers side by side."""
+    """Ask one or two models, at once, and show their answers side by side."""
     form = await view.form()
     try:
         keys = {key.key_id for key in await _keys(view)}
@@ -236,7 +236,7 @@ def _tools(text: str) -> list[dict[str, Any]]:
 
 
 def _caller(view: PageRequest) -> Caller:
-    """Return the team as a caller without a key, for what calls nobody."""
+    """Return the team as a caller without a key, for previews that call no model."""
     team = view.the_team
     return Caller(
         key_id="",
@@ -249,7 +249,7 @@ def _caller(view: PageRequest) -> Caller:
 
 
 def _models(view: PageRequest) -> list[tuple[str, str]]:
-    """Names that the team may send, as options; what only makes embeddings is none."""
+    """Return the names that the team may send, as options, without models that only make embeddings."""
     rules, may = view.gateway.rules(), view.the_team.allowed_models
     targets = [target.target_id for target in rules.catalog.targets.values() if may_use(may, target) and target.chats]
     return [(AUTO, "auto: the gateway chooses"), *((name, name) for name in sorted(targets))]

@@ -87,7 +87,7 @@ _HISTORY: Final = (
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Every target of the catalog with the price in effect."""
+    """List every target of the catalog with the price in effect."""
     gateway, now_us = view.gateway, view.now_us
     rows = [_target_row(gateway, target_id, now_us) for target_id in gateway.rules().catalog.targets]
     table = Table.of(
@@ -116,7 +116,7 @@ def _filled(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> tup
 
 @router.post(PATH)
 async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
-    """Enters a price that overrides the configured ones, for every organisation. Every server follows within seconds."""
+    """Enter a price that overrides the configured ones, for every organisation. Every server follows within seconds."""
     gateway, form = view.gateway, await view.form()
     target = form.text("target", required=True)
     if target not in gateway.rules().catalog:
@@ -136,7 +136,7 @@ async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))])
 
 @router.post(f"{PATH}/withdraw")
 async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
-    """Withdraws an entered price; the next price in precedence applies again. Bookings at it stay."""
+    """Withdraw an entered price; the next price in precedence applies again. Bookings at it stay."""
     gateway, form = view.gateway, await view.form()
     target, version = form.text("target", required=True), form.text("version", required=True)
     try:
@@ -152,7 +152,7 @@ async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change")
 
 @router.get(f"{PATH}/{{target:path}}")
 async def one(target: str, view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """One target: its price in effect, upcoming and overridden ones, and every version that bookings used."""
+    """Show one target: its price in effect, upcoming and overridden ones, and every version that bookings used."""
     return await _one(view, target)
 
 
@@ -252,7 +252,7 @@ def _state(current: DatedPrice | None, *, later: bool) -> tuple[str, str]:
 def _history_rows(
     book: PriceBook, target: str, known: list[KnownPrice], current: DatedPrice | None, now_us: int
 ) -> list[dict[str, Any]]:
-    """Every version, marked as in effect, upcoming, overridden, or past."""
+    """Return every version, marked as in effect, upcoming, overridden, or past."""
     in_book = {each.price.version: each for each in book.prices.get(target, ())}
     rows = [
         {
@@ -300,7 +300,7 @@ def _version_state(
 
 
 def _figures(price: Price | None) -> dict[str, str | None]:
-    """Exact dollars per million tokens."""
+    """Return exact dollars per million tokens."""
     if price is None:
         return {**dict.fromkeys(_METER_LABELS), "further": None}
     figures = {name: _dollars(amount) for name, amount in zip(METER_NAMES, price.figures(), strict=True)}
@@ -330,6 +330,6 @@ def _figure_rows(price: Price) -> list[tuple[str, str]]:
 
 
 def _dollars(amount_nanousd: int) -> str:
-    """Exact dollars, with at least two decimals."""
+    """Return exact dollars, with at least two decimals."""
     whole, _, cents = exact(usd(amount_nanousd)).partition(".")
     return f"{whole}.{cents:0<2}"

@@ -184,8 +184,8 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 @router.get("/dashboard/teams/{team_id}/requests/{request_id:path}")
 async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], request_id: str) -> Response:
-    """One request: its decision, its attempts, its cost, and the cost of the alternatives; or what refused it. Raises
-    RequestNotFound.
+    """Show one request: its decision, its attempts, its cost, and the cost of the alternatives; or what refused it.
+    Raises RequestNotFound.
     """
     team, gateway = view.the_team, view.gateway
     async with reading(gateway, on=True):
@@ -265,7 +265,7 @@ async def _merged_page(
 
 
 def _evidence(considered: Considered | None) -> list[str]:
-    """Return a sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
+    """Return a sentence where the chosen target, or the baseline model, is not measured by outcomes of its answers."""
     chosen = None if considered is None else considered.chosen
     if chosen is None or chosen.evidence == "measured" or not chosen.evidence:
         return []
@@ -279,14 +279,14 @@ def _evidence(considered: Considered | None) -> list[str]:
 
 
 async def key_names(view: PageRequest) -> dict[str, str]:
-    """Names of the team's keys by id, revoked ones included."""
+    """Return the names of the team's keys by id, revoked ones included."""
     team = view.the_team
     keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
     return {key.key_id: key.name for key in keys}
 
 
 def rows_of(requests: Sequence[Found], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Table and CSV rows, one for each request."""
+    """Return table and CSV rows, one for each request."""
     return [
         refused_row(each, _href(team_id, each.request_id), names)
         if isinstance(each, RefusedRequest)
@@ -393,7 +393,7 @@ def _before(place: Place | None) -> dict[str, str]:
 
 
 def _pages(kept: Mapping[str, str], query: RecentQuery, page: RecentPage) -> tuple[str | None, str | None]:
-    """Links to the page before and the one after; by time, the one before is the newest."""
+    """Return links to the page before and the one after; by time, the one before is the newest."""
     if query.order:
         before = f"?{urlencode({**kept, 'page': query.page - 1})}" if query.page > 1 else None
         return before, f"?{urlencode({**kept, 'page': query.page + 1})}" if page.has_more else None
@@ -412,7 +412,7 @@ def _empty(query: RecentQuery, page: RecentPage) -> str:
 
 
 async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> tuple[str, bool]:
-    """Up to 2,000 requests from the page's beginning as CSV, and whether those are all."""
+    """Return up to 2,000 requests from the page's beginning as CSV, and whether those are all."""
     rows: list[Row] = []
     async with reading(view.gateway, on=True):
         names = await key_names(view)
@@ -429,7 +429,7 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> t
 
 
 def _choices(values: Sequence[str], chosen: str, words: Mapping[str, str] = {}) -> list[tuple[str, str]]:
-    """Options of a filter. The chosen one stays in the list, also where it is gone from the configuration."""
+    """Return options of a filter. The chosen one stays in the list, also where it is gone from the configuration."""
     known = [*values, *([chosen] if chosen and chosen not in values else [])]
     return [("", "Any"), *((each, words.get(each, each)) for each in known)]
 
@@ -489,7 +489,7 @@ _METER_WORDS: Final = {each.name: each.request_label for each in METERS}
 
 
 def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, int]]:
-    """Tokens, or units, and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
+    """Return the tokens, or units, and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
     sums = {name: sum(getattr(each, name) for each in attempts) for name in (*TOKEN_COLUMNS, *METER_COLUMNS)}
     # Requests are not counted here: attempts are.
     used: tuple[int | None, ...] = (*split_row(sums, 0)[:-1], None)
@@ -506,7 +506,9 @@ def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, 
 
 
 def _counterfactuals(found: RecentRequest) -> list[tuple[str, str, int | None, int | None]]:
-    """Counterfactual costs of the same tokens as (target, price, cost, difference to the actual cost). Nano-dollars."""
+    """Return the counterfactual costs of the same tokens as (target, price, cost, difference to the actual cost).
+    Nano-dollars.
+    """
     told, cost = found.told, found.cost_nanousd
     compared = (
         ("The baseline model", told.baseline_price, told.baseline_nanousd),

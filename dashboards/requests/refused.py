@@ -36,7 +36,7 @@ _UNKNOWN: Final = (
 _LEDGERS_OWN: Final = tuple(name for name in REQUEST_FILTERS if name not in {"key", "target"})
 """Filters of requests by what is not known of a refused one."""
 REFUSED: Final = "refused"
-"""The outcome of what reached no model."""
+"""The outcome of a request that reached no model."""
 
 Found = RecentRequest | RefusedRequest
 
@@ -126,7 +126,9 @@ def advice(refused: RefusedRequest) -> Advice:
 
 
 def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
-    """Return the same question to the refused requests; None where none can match, or none is in the query's order."""
+    """Return the query of refused requests that goes with this one; None where none can match, or for another order
+    than time.
+    """
     ledgers_own = (query.outcome, query.order, *(getattr(query, name) for name in _LEDGERS_OWN))
     if any(ledgers_own) or query.slower_us is not None or query.dearer_nanousd is not None:
         return None
@@ -146,12 +148,14 @@ def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
 
 
 async def read_refused(store: RefusedRequestStore, query: RefusedQuery | None) -> tuple[RefusedRequest, ...]:
-    """Return the refused requests that match; none without a question."""
+    """Return the refused requests that match; none without a query."""
     return () if query is None else await store.read(query)
 
 
 def merged(page: RecentPage, refused: Sequence[RefusedRequest], rows: int) -> MergedPage:
-    """One page of both, newest first. What is older than the ledger was looked through is left for the next page."""
+    """Return one page of both, newest first. What is older than the ledger was looked through is left for the next
+    page.
+    """
     floor = page.next_place
     own: list[tuple[Place, Found]] = [((each.at_us, each.request_id), each) for each in refused]
     there = [each for each in own if floor is None or each[0] >= floor]
@@ -163,7 +167,7 @@ def merged(page: RecentPage, refused: Sequence[RefusedRequest], rows: int) -> Me
 
 
 def refused_row(refused: RefusedRequest, href: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a table row: what no model was asked for has no tokens and no latency, and cost nothing."""
+    """Return a table row: a request that reached no model has no tokens and no latency, and cost nothing."""
     return {
         **dict.fromkeys(_UNKNOWN),
         "request_id": refused.request_id,

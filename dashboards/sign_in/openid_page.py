@@ -33,7 +33,7 @@ _log: Final = logging.getLogger("weighbridge.sign_in")
 
 @router.get("/dashboard/sign-in/{provider}")
 async def begin(provider: str, request: Request) -> Response:
-    """Redirects the browser to the provider."""
+    """Redirect the browser to the provider."""
     found = gateway_of(request).providers.get(provider)
     if found is None:
         raise HTTPException(_NOT_FOUND)

@@ -126,18 +126,18 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
 
 @router.get("/dashboard/teams/{team_id}/savings")
 async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Show the team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
+    """Show the team's savings of the last 30 days with their verdict. Loaded after the page, because it reads more than
     the rest.
     """
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     now_us = view.now_us
     end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
-        books = await gateway.claims.books(scope, max(0, end_us - DAYS * DAY_US), end_us)
-        found = await gateway.claims.claim(scope, books)
+        inputs = await gateway.savings.inputs(scope, max(0, end_us - DAYS * DAY_US), end_us)
+        found = await gateway.savings.report(scope, inputs)
     context: dict[str, Any] = {
         "team": team,
-        "claim": found,
+        "savings": found,
         "known": partial(known_cost, found.figures.unpriced_attempts),
         "reference": gateway.config().cost.reference_target,
         "days": DAYS,
@@ -149,7 +149,7 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
 
 @router.get("/dashboard/teams/{team_id}/latest")
 async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Complexity, speed and failures of the latest attempts, and prompt prefixes that defeat caches."""
+    """Show the complexity, speed and failures of the latest attempts, and prompt prefixes that defeat caches."""
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     async with reading(gateway, on=True):
         samples = await LatestReader(gateway.database).read(scope)
@@ -253,7 +253,7 @@ _TEAM_COLUMNS: Final = (
 
 
 async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tuple[str, str]]:
-    """Text and tone by team, for the most used of each team's own budgets."""
+    """Return text and tone by team, for the most used of each team's own budgets."""
     marks: dict[str, tuple[str, str]] = {}
     standings = [
         each
@@ -340,17 +340,17 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 
 async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixReport:
-    """Stability of the team's prompt prefixes on self-hosted pools, as GET /v1/fleet/prefixes reports it."""
+    """Return the stability of the team's prompt prefixes on self-hosted pools, as GET /v1/fleet/prefixes reports it."""
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - _PREFIX_DAYS * DAY_US
     habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
-    rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
+    rates = rates_of(gateway.savings.pools, gateway.prices.book, now_us)
     return stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
 
 
 def _difficulty_chart(found: Complexities) -> Chart:
-    """Histogram of complexity by target, with bins at their middles, and the threshold between the mainstay's prompts
-    and others'.
+    """Return the histogram of complexity by target, with bins at their middles, and the threshold between the
+    mainstay's prompts and others'.
     """
     marks = () if found.threshold is None else (Mark(found.threshold.at, f"{found.threshold.at:.2f}"),)
     shown, others = found.by_target[:_TARGETS_DRAWN], found.by_target[_TARGETS_DRAWN:]

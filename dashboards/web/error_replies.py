@@ -75,7 +75,7 @@ async def _invalid_reply(request: Request, error: Exception) -> Response:
 
 
 async def _http_reply(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods answer in the same shape as everything else."""
+    """Answer unknown paths and methods in the same shape as everything else."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
     path: str = request.scope["path"]
     code, hint = "method_not_allowed", ""
@@ -92,7 +92,7 @@ async def _http_reply(request: Request, error: Exception) -> Response:
 
 
 def _hint(router: Router, method: str, path: str) -> str:
-    """Guess what was meant by an address that is none: `/v1` left out, written twice, or a `/` at the end."""
+    """Return the address that was probably meant by an unknown one: `/v1` left out, written twice, or a `/` at the end."""
     if path == "/":
         return f" The API begins at /v1, the pages at {PREFIX}."
     meant = f"/v1{_BEFORE.sub('', path).rstrip('/')}"

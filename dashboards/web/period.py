@@ -113,7 +113,7 @@ def _last_days(now_us: int, days: int) -> Period:
 
 
 def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[str, str, bool]]:
-    """Links to common periods as (label, href, is shown now). Other parameters of the address are kept."""
+    """Return links to common periods as (label, href, is shown now). Other parameters of the address are kept."""
     this = month_of(now_us)
     months: list[tuple[str, Month]] = [("This month", this), ("Last month", this.previous)]
     kept = {name: value for name, value in query.items() if name not in _OWN}
@@ -158,6 +158,6 @@ async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]
 
 
 async def team_names(view: PageRequest) -> dict[str, str]:
-    """Names of the organisation's teams by id."""
+    """Return the names of the organisation's teams by id."""
     teams = await view.gateway.accounts.teams_of(view.principal.organisation_id)
     return {team.team_id: team.name for team in teams}

@@ -32,7 +32,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ask: str
     """The text that was taken for the ask, on one line and bounded: shown to the asker, and kept nowhere."""
     ask_place: str
-    """Its place; one of `classifier.asking.location.Place`."""
+    """Place of the ask; one of `classifier.asking.location.Place`."""
     kind: str
     """The kind of task; empty where the rule weighed."""
     classifier: str

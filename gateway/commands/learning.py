@@ -31,7 +31,7 @@ async def recalibrate(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Refit targets to the verdicts on your own traffic, and show what that brings on held-out requests."""
+    """Refit targets to the verdicts on your own traffic, and show the gain on held-out requests."""
     import msgspec
 
     from gateway.configuration.settings import load, read_environment

@@ -120,7 +120,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _merged(offers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Neighbours that choose the same for every prompt, together."""
+    """Return neighbours that choose the same for every prompt, together."""
     import itertools
 
     own = ("quality_floor", "current")

@@ -214,7 +214,7 @@ async def correct_price(
     post: Annotated[bool, typer.Option("--post", help="Post the differences; otherwise they are only shown.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute what was booked at a wrong price again, and post the differences. No row is changed."""
+    """Recompute bookings at a wrong price, and post the differences. No row is changed."""
     from cost.ledger.store import LedgerStore
     from cost.price_book.correction import find_correction, post_correction
     from cost.price_book.store import PriceStore

@@ -18,7 +18,7 @@ class ShippedRows:
     def __init__(self, section: ClassifierSection, catalog: Catalog) -> None:
         table = shipped_rows(section.artifact_dir) if section.enabled else {}
         self.rows = {target_id: table[name] for target_id, name in catalog.abilities.items() if name in table}
-        """By target id."""
+        """Rows by target id."""
 
 
 def ability_problems(providers: ProvidersSection, classifier: ClassifierSection, document: Document) -> list[Problem]:

@@ -164,7 +164,7 @@ def _groups(model: type[BaseModel], path: str, *, reloadable: bool) -> Iterator[
 
 
 def _value(field: FieldInfo) -> str:
-    """The default where it tells the type too; otherwise the type, and whether the key is required."""
+    """Return the default where it tells the type too; otherwise the type, and whether the key is required."""
     default = _default(field)
     kind = _unit(field) or _type(field.annotation)
     if default == "-":

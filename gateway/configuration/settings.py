@@ -481,7 +481,7 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
 
 
 def shared_gpu_problems(config: GatewayConfig, document: Document) -> list[Problem]:
-    """Check that who asks for a pool that sleeps can wait for it, and that the GPUs that pools share are paid for once."""
+    """Check that callers of a pool that sleeps can wait for it, and that the GPUs that pools share are paid for once."""
     problems = []
     pools = {pool.name: pool for pool in config.selfhosted.pools}
     costs = {pool.name: pool for pool in config.cost.pools}

@@ -26,9 +26,9 @@ import msgspec
 from cost.prices import NANO_PER_USD
 from cost.times import wall_us
 from gateway.demo.children import Child, ChildFailed, family
+from gateway.demo.demo_report import Closing, Row, Totals, agrees, cut, print_report, say, totals
 from gateway.demo.engine import weights_path
 from gateway.demo.prompts import PROMPTS, DemoPrompt
-from gateway.demo.report import Closing, Row, Totals, agrees, cut, print_report, say, totals
 from gateway.demo.stage import MAX_OUTPUT_TOKENS, TEAM, Stage, choose_stage, write_config
 
 if TYPE_CHECKING:

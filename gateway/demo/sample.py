@@ -18,7 +18,7 @@ import msgspec
 from cost.times import DAY_US, day_of, wall_us
 from gateway.demo import company
 from gateway.demo.children import Child, ChildFailed, family
-from gateway.demo.report import say
+from gateway.demo.demo_report import say
 from gateway.demo.run import DemoFailed, environ_without_others, interruptible
 from gateway.demo.sample_config import Addresses, write_sample_config
 

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
-from api.claims import Claims
 from api.live.readers import open_operations
 from api.live.workers import Workers
 from api.metrics.routes import METRICS_LISTENER
 from api.operations.snapshot import operations_snapshot
+from api.savings_calculator import SavingsCalculator
 from api.web.gateway import READS_AT_ONCE, Gateway
 from classifier.learning.store import LearningStore
 from cost.ledger.drain import Drain
@@ -28,7 +28,7 @@ from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
 from gateway.link.data_sources import from_database
 from gateway.link.hub import Hub
-from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
+from gateway.link.worker_questions import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
 from gateway.low_priority_thread import open_low_priority_thread
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
@@ -46,7 +46,7 @@ from gateway.wiring.processes import count_workers
 from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
 from gateway.wiring.web_app import ControlApp, metrics_app, serving_metrics, serving_web, web_app
-from gateway.wiring.worker_books import ProcessParts, open_worker_books
+from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
 from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.admit.queues.queue_item import QueueSnapshot
@@ -114,15 +114,15 @@ class ControlPlane:
             stack.push_async_callback(engine.dispose)
             spare = await open_low_priority_thread(connect, stack)
             answer_from_database(self.hub.handlers, engine, spare)
-            # Its own line serves no caller, so it takes no share of what the workers divide; what it asks for batches is bounded by
-            # the share that one more process would have.
+            # Its own pipeline serves no caller, so it takes no share of what the workers divide; what it asks for
+            # batches is bounded by the share that one more process would have.
             own_count = ReportedProcesses()
             sources = from_database(engine, own_count)
             # First, so that it is closed last: what this process booked itself is brought in, too.
             drain = await open_drain(engine, config, metrics, wall_us, stack, spare)
-            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             boot_id = opened.ledger.boot_id
-            claims = Claims(
+            savings = SavingsCalculator(
                 engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator, evidence=live.evidence
             )
             published = Bulletin()
@@ -182,7 +182,7 @@ class ControlPlane:
                 learning=learning,
                 classifier=live.classifier,
                 prices=live.prices,
-                claims=claims,
+                savings=savings,
                 database=engine,
                 reads=asyncio.Semaphore(READS_AT_ONCE),
                 webhooks=frozenset(config.webhooks.names()),
@@ -237,7 +237,7 @@ class ControlPlane:
                 stack,
             )
             await stack.enter_async_context(
-                await keep_rounds(engine, lambda: live.config, metrics, claims, gateway.callbacks, wall_us)
+                await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.callbacks, wall_us)
             )
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
@@ -327,7 +327,7 @@ class _HostPrompts:
         self.others: OtherHosts | None = None
 
     def follow(self, fleet: Fleet) -> None:
-        """From now on this process's own fleet hears of it, too."""
+        """Pass the news on to this process's own fleet, too, from now on."""
         self._fleet = fleet
         self._hub.handlers.when_told(PromptsSent, self._told)
 

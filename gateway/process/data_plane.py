@@ -1,4 +1,4 @@
-"""The data plane: one worker process, with the line, its journal, and what the control plane tells it."""
+"""The data plane: one worker process with its pipeline, its journal, and the control plane's messages."""
 
 import contextlib
 import logging
@@ -15,13 +15,13 @@ from gateway.configuration.settings import Environment, GatewayConfig
 from gateway.database import AnswerCheck, make_engine
 from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link
-from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
+from gateway.link.worker_questions import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
-from gateway.wiring.worker_books import ProcessParts, open_worker_books
+from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
 from proxy.admin.health import Health
 from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
@@ -55,7 +55,7 @@ class DataPlane:
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=True)
         self._is_open = False
         self.others = ControlPlaneProxy(folder.web, self._whose)
-        """Answers what is not a hot route."""
+        """Answers requests of all routes but the hot ones."""
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""
 
@@ -71,7 +71,7 @@ class DataPlane:
         return Sender(caller.team_id, is_known=True)
 
     def begin_drain(self) -> None:
-        """Readiness turns false and new work is refused; what runs goes on."""
+        """Begin to drain: readiness turns false and new work is refused; running work goes on."""
         if self._is_open:
             self.live.line.draining = True
             self.others.end_streams()
@@ -79,7 +79,7 @@ class DataPlane:
                 self.live.line.shadow.drain()
 
     def cut_off(self) -> None:
-        """End, tell and settle what still runs once the time to drain is over."""
+        """End and settle the requests that still run once the drain time is over."""
         if self._is_open:
             self.live.line.cut_off()
 
@@ -95,7 +95,7 @@ class DataPlane:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Health]:
-        """Open everything in the order of need, and close it in reverse, the books last. Yield what tells its health."""
+        """Open everything in the order of need, and close it in reverse, the books last. Yield its health check."""
         config, metrics, live = self.live.config, self._metrics, self.live
         log_lines = configure_logging()
         async with contextlib.AsyncExitStack() as stack:
@@ -106,7 +106,7 @@ class DataPlane:
             link = Link(self._folder.link, VOCABULARY)
             stack.push_async_callback(link.aclose)
             sources = from_control_plane(link, engine, told_processes(link))
-            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             self.holds = opened.holds
             boot_id = opened.ledger.boot_id
             fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)

@@ -55,7 +55,9 @@ async def open_server(
 
 
 def health_routes(health: Health) -> Routes:
-    """Liveness, which checks nothing but that the process answers, and readiness; each under two names."""
+    """Return the routes of liveness, which checks nothing but that the process answers, and of readiness; each under
+    two names.
+    """
 
     async def alive(exchange: Exchange) -> None:
         _answer(exchange, 200, _ALIVE)

@@ -67,7 +67,7 @@ def serve_on(
     *,
     listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
-    """`serve` on a socket that is bound already.
+    """Serve, as `serve` does, on a socket that is bound already.
 
     It is closed at a stop. Where another process holds a copy, connections that come then wait in the socket's queue for that process.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
 from gateway.wiring.metrics import AllMetrics
-from gateway.wiring.worker_books import ProcessParts
+from gateway.wiring.worker_ledger import ProcessParts
 from proxy.admit.gate import Gate
 from proxy.admit.idempotency.claims import Idempotency
 from proxy.admit.idempotency.store import IdempotencyStore

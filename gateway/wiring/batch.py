@@ -1,4 +1,4 @@
-"""Wiring of the batch tier: its parts for routes, and the runner that answers lines on this process's request line."""
+"""Wiring of the batch tier: its parts for routes, and the runner that answers lines by this process's pipeline."""
 
 import contextlib
 import importlib.util
@@ -158,7 +158,7 @@ def _with_batch_api(catalog: Catalog) -> dict[str, Deployment]:
 
 
 class LineAnswers:
-    """The request line, which batches' lines and what is tried on a page go down in this process."""
+    """The pipeline in this process for lines of batches and for prompts that are tried on a page."""
 
     def __init__(self, line: RequestPipeline) -> None:
         self._line = line

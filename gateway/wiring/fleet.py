@@ -1,5 +1,5 @@
-"""Wiring of what every process has of the fleet; the prober, once a host, is in prober.py. The two meet in messages
-alone: a publisher down, a function up.
+"""Wiring of each process's part of the fleet; the prober, once a host, is in prober.py. The two exchange messages
+alone.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ async def open_fleet(
     *,
     hears_engines: bool = True,
 ) -> Fleet:
-    """Open a process's fleet, which knows of no replica yet: who opens it hands on what the prober tells. `changed` is
+    """Open a process's fleet, which knows of no replica yet: the caller hands on the prober's messages. `changed` is
     called whenever the replicas or their states change. With `hears_engines` it follows the engines' KV events.
     """
     configs = config.selfhosted.pools

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.link.hub import Hub
 from gateway.link.link import Link
-from gateway.link.reports import ProcessesCounted
+from gateway.link.worker_questions import ProcessesCounted
 from proxy.shared.background_tasks import background
 from proxy.shared.redis.live_processes import SHOW_S, LiveProcesses, ReportedProcesses
 

@@ -29,8 +29,8 @@ class Comparator(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str = "2026-11"
 
     def blended_usd(self, input_tokens: int, output_tokens: int, *, cached_share: Decimal, batch: bool) -> Decimal:
-        """Dollars per million tokens of this mix of input and output, with the cache discount and, for batch, half the
-        price.
+        """Return the dollars per million tokens of this mix of input and output, with the cache discount and, for
+        batch, half the price.
         """
         cached = self.input_usd if self.cached_input_usd is None else self.cached_input_usd
         prompt = self.input_usd * (1 - cached_share) + cached * cached_share

@@ -36,8 +36,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str
 
     def flops(self, precision: Precision) -> float:
-        """Operations/s at a precision. INT4 weights are widened to bf16 by vLLM's Marlin kernels before they are
-        multiplied.
+        """Return the operations/s at a precision. INT4 weights are widened to bf16 by vLLM's Marlin kernels before they
+        are multiplied.
         """
         own = {"fp8": self.fp8_flops, "int8": self.int8_flops, "fp4": self.fp4_flops}.get(precision)
         return self.bf16_flops if own is None else own

@@ -104,14 +104,14 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil((inner * WEIGHT_BITS[precision] + self.embedding_parameters * _BF16_BITS) / 8)
 
     def kv_bytes_per_token(self, precision: KvPrecision) -> int:
-        """KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
+        """Return the KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
         if self.latent_values is not None:
             return self.layers * self.latent_values * KV_BYTES[precision]
         return 2 * self.layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
 
     def kv_bytes_per_token_per_gpu(self, precision: KvPrecision, tp: int) -> float:
-        """KV cache bytes of one token on each GPU. KV heads are divided, rounded up; a latent vector is kept by every
-        GPU.
+        """Return the KV cache bytes of one token on each GPU. KV heads are divided, rounded up; a latent vector is kept
+        by every GPU.
         """
         whole = self.kv_bytes_per_token(precision)
         if self.latent_values is not None:

@@ -41,8 +41,8 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def offload_of(question: Question, answer: Plan, *, hits: float, copy_bytes_per_s: float) -> Offload:
-    """Return what `answer` would be with `hits` of all prompt tokens found in main memory. `copy_bytes_per_s`: between one GPU and main memory.
-    Raises PlanRefused.
+    """Return the change of the plan `answer` with `hits` of all prompt tokens found in main memory. `copy_bytes_per_s`:
+    between one GPU and main memory. Raises PlanRefused.
     """
     work = question.work
     if not 0 < hits <= 1 - work.prefix_hit_rate:

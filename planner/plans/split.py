@@ -34,7 +34,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool divided by what is done."""
+    """A pool divided into prefill and decode."""
 
     tp: int
     prefill: Side

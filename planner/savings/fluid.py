@@ -36,7 +36,7 @@ _GOLDEN: Final = 0.6180339887498949
 
 
 class Scaler(Protocol):
-    """Decides how many replicas there should be, from the same signals as in production."""
+    """The rule for the number of replicas, from the same signals as in production."""
 
     def decide(self, signals: Signals) -> ScaleDecision: ...
 
@@ -99,7 +99,7 @@ class Steps:
         self.step_output: list[int] = _summed(demand.output_tokens)[edges].tolist()
 
     def busiest(self) -> float:
-        """Replicas that the busiest minute keeps busy."""
+        """Return the replicas that the busiest minute keeps busy."""
         wide = max(1, round(_MINUTE_S / STEP_S))
         at = np.array(self.step_work)
         last = np.minimum(np.arange(self.count) + wide, self.count)
@@ -167,7 +167,7 @@ class FluidFleet:
             self._early = 0.0
 
     def _live(self, step: int, at_s: float) -> float:
-        """One step: arrivals, work, the bill, a decision. Returns the work that arrived."""
+        """Run one step: arrivals, work, the bill, a decision. Returns the work that arrived."""
         steps, outcome = self._steps, self.outcome
         requests = steps.edges[step + 1] - steps.edges[step]
         arrived = steps.step_work[step + 1] - steps.step_work[step]
@@ -185,7 +185,7 @@ class FluidFleet:
         return arrived
 
     def _take(self, step: int) -> tuple[float, int, int]:
-        """Take what the pool has room for. Returns the work taken, the requests and the late ones among them."""
+        """Take the work that the pool has room for. Returns the work taken, the requests and the late ones among them."""
         demand, spec, free = self._steps.demand, self._spec, self._free
         part = slice(self._steps.edges[step], self._steps.edges[step + 1])
         columns = (demand.at_s, demand.work_s, demand.elsewhere_nanousd, self._steps.places)

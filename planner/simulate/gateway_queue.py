@@ -106,14 +106,14 @@ class SimulatedQueue:
         self._limit(process, whole // len(self._processes) if first else min(process.limit, whole), whole)
 
     def divide(self, now: float) -> None:
-        """Every process asks for its part, and gives back at once what it has too much of."""
+        """Let every process ask for its part, and give back at once its surplus."""
         self.now = now
         for process in self._processes:
             while self._ask(process):
                 pass
 
     def _ask(self, process: _Process) -> bool:
-        """Asks for a process's part. True when it shrank below what was held, so that others can have the rest."""
+        """Ask for a process's part. Return True when it shrank below the held part, so that others can have the rest."""
         use, whole = process.queue.use(), process.config.tokens_in_flight
         held = max(process.limit, use.in_flight)
         began_ms = since(use.large, round(use.waited_s * 1000), process.record.since_ms, round(self.now * 1000))
@@ -134,6 +134,6 @@ class SimulatedQueue:
 
 
 def _no_alarm(delay_s: float, callback: object) -> Handle:
-    """Nobody's time runs out."""
+    """Do nothing: nobody's time runs out."""
     del delay_s, callback
     return _Never()

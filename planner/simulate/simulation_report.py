@@ -161,7 +161,7 @@ def _dollars(hours: float) -> Decimal:
 
 
 def _overflow_usd(measured: Measured, comparator: Comparator | None) -> Decimal:
-    """Dollars for the requests that went to the paid API, where nothing is assumed to be cached."""
+    """Return the dollars for the requests that went to the paid API, where nothing is assumed to be cached."""
     if comparator is None:
         return Decimal(0)
     prompts = measured.overflow_prompt_tokens * comparator.input_usd
@@ -187,7 +187,7 @@ HEADINGS: Final = (
 
 
 def row_of(report: Report) -> list[str]:
-    """Table cells of a report, below HEADINGS."""
+    """Return table cells of a report, below HEADINGS."""
     times = [report.ttft_s.p50, report.ttft_s.p90, report.ttft_s.p99]
     steps = [report.tpot_s.p50, report.tpot_s.p90, report.tpot_s.p99]
     replicas = str(report.replicas)

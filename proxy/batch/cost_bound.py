@@ -79,12 +79,12 @@ class CostBounds:
         if not ids or amount_nanousd is None:
             return not ids
         want = GrantRequest(amount_nanousd=amount_nanousd, budget_ids=tuple(ids))
-        given = await self._grants.regrant(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=0)), [want], now_us)
+        given = await self._grants.renew_grants(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=0)), [want], now_us)
         if any(grant.lacking for grant in given.values()):
             await self.free(name)
             return False
         # The part granted ahead is given back: it is meant for a process that asks again and again.
-        await self._grants.regrant(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=amount_nanousd)), [], now_us)
+        await self._grants.renew_grants(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=amount_nanousd)), [], now_us)
         return True
 
     async def free(self, name: str) -> None:

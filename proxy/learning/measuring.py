@@ -27,7 +27,7 @@ from classifier.manifest import Manifest
 from classifier.measuring.ability_row import Floats
 from classifier.measuring.checking import Answer, Call, check
 from classifier.measuring.questions import CalibrationSet, Question
-from classifier.measuring.result import Result, Yardstick, result_of
+from classifier.measuring.result import ReferenceModels, Result, result_of
 from classifier.measuring.store import HELD_S, SCORED, CalibrationAnswer, Measurement, MeasurementStore
 from classifier.prediction import Classifier, Prediction, Prompt
 from classifier.sample import Sample
@@ -529,13 +529,13 @@ def scorer(
         if not isinstance(classifier, TrainedClassifier):
             raise Stopped("no trained model is in use, so there are no loads to fit a row to")
         return result_of(
-            measurement, answers, calibration(), classifier, yardstick_of(classifier, measurement.target_id)
+            measurement, answers, calibration(), classifier, reference_models_of(classifier, measurement.target_id)
         )
 
     return scored
 
 
-def yardstick_of(classifier: TrainedClassifier, target_id: str) -> Yardstick:
+def reference_models_of(classifier: TrainedClassifier, target_id: str) -> ReferenceModels:
     """Return the rows to compare the target's row with: the known models, and its row now, on the classifier's own mix of prompts."""
     sample = classifier.sample()
     before = None
@@ -543,7 +543,7 @@ def yardstick_of(classifier: TrainedClassifier, target_id: str) -> Yardstick:
         chances = classifier.adequacies(sample.vectors, [target_id])[:, 0]
         before = float(chances @ sample.weights / sample.weights.sum())
     shipped = classifier.abilities.get(target_id)
-    return Yardstick(
+    return ReferenceModels(
         # Models placed by published scores are no reference for a measurement.
         known={name: row for name, row in classifier.manifest.abilities.items() if row.basis == "outcomes"},
         before=before,

@@ -31,11 +31,11 @@ _OVERDUE: Final = 0.15
 _BATCH_S: Final = 0.05
 """Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
 _SEATED: Final = 0.5
-"""Engines that run less than this part of the most that have run there at once have seats for those who wait."""
+"""An engine that runs less than this part of its most concurrent requests has free places for waiting ones."""
 _FULL_KV: Final = 0.9
 """A KV cache that is used more has no room for another request."""
 _LOOKED_AT: Final = 16
-"""Requests whose first token has not come, the oldest first, that are asked whether they read a prompt's beginning."""
+"""Number of the oldest requests without a first token that are checked for reading a prompt's beginning."""
 _READS: Final = 0.5
 """A request of which less was cached reads the beginning itself."""
 _SCRAPE_GAP_S: Final = 1.0
@@ -71,7 +71,7 @@ class PrefillSpeed:
         return expected_s
 
     def merge(self, tokens_per_s: float) -> None:
-        """Another process has learned this rate, which counts until something is learned here."""
+        """Adopt a rate that another process has learned; it counts until something is learned here."""
         if not self.is_learned and tokens_per_s > 0:
             self.rate = tokens_per_s
             self._seconds = self._tokens / tokens_per_s
@@ -348,7 +348,7 @@ class Load:
         self._most_pending = max(self._most_pending, pending)
 
     def _recompute(self) -> None:
-        """Recomputes what decisions read, after a change. Three times for every request: so it is written out."""
+        """Recompute the inputs of decisions after a change. It runs three times per request, so it is written out."""
         pending, stats, used = self._pending, self.stats, None
         self.waiting = self._estimate_waiting(len(pending))
         self.extra_s = self.usage = self.free_s_per_token = 0.0
@@ -382,8 +382,8 @@ class Load:
         return stats.running >= _SEATED * self._most_running or (stats.kv_usage or 0.0) >= _FULL_KV
 
     def _recompute_waits(self, generating: int) -> None:
-        """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
-        `_DOUBT`; and what is to be waited for.
+        """Recompute the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
+        `_DOUBT`; and the waiting times.
         """
         doubt = self._expected_s * _DOUBT / self._observations if self._observations else 1.0
         self.rate = rate = self.speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
@@ -399,7 +399,7 @@ class Load:
             self.clear_at = self._others_since + self._others_wait_s
 
     def _estimate_waiting(self, pending: int) -> int:
-        """Estimated requests in the engine's own queue. Of those sent since the last scrape, as many are assumed
+        """Return estimated requests in the engine's own queue. Of those sent since the last scrape, as many are assumed
         running as there are free slots; where the slots are unknown and nobody waited, as many as it prefills before
         the next scrape.
         """
@@ -416,7 +416,7 @@ class Load:
         return max(0, sent - free)
 
     def _learn(self, lease: Lease, took_s: float) -> None:
-        """Learns the prefill rate from a time to first token and the work that had to be done before it."""
+        """Learn the prefill rate from a time to first token and the work that had to be done before it."""
         if lease.uncached < _LEAST_TOKENS or took_s <= 0 or self.extra_s:
             return
         expected_s = self.speed.learn(lease.work + lease.ahead, took_s)

@@ -214,7 +214,7 @@ def _offload_as_json(kept: "Offload") -> dict[str, Any]:
 
 
 def _split(asked: "Question", answer: "Plan", *, wanted: bool) -> "Split | None":
-    """Prefill and decode apart; None where that cannot be and nobody asked for it. Raises PlanRefused."""
+    """Plan prefill and decode apart; None where that cannot be and nobody asked for it. Raises PlanRefused."""
     from planner.plans.plan_errors import PlanRefused
     from planner.plans.split import split_of
 
@@ -355,7 +355,7 @@ def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json:
 
 
 def _as_json(answer: "Plan") -> dict[str, Any]:
-    """Renders the whole plan, including what a reader would otherwise have to work out."""
+    """Render the whole plan, derived figures included."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(answer, builtin_types=(Decimal,))
@@ -432,7 +432,7 @@ def _longer(answer: "Plan") -> str:
 
 
 def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
-    """Prints the cautious and the hopeful plan side by side."""
+    """Print the cautious and the hopeful plan side by side."""
     from cost.reports.shown import money
     from gateway.table import print_table
 

@@ -137,7 +137,7 @@ def _print(documents: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _shared(config: Path | None, name: str) -> "SharedServing | None":
-    """The pools of this group of the configuration that share GPUs; None where no group is called so."""
+    """Return the pools of this group of the configuration that share GPUs; None where no group is called so."""
     from gateway.configuration.settings import load, read_environment
     from planner.plans.launch import PORT
     from planner.plans.plan_errors import PlanRefused
@@ -173,14 +173,16 @@ def _shared_documents(
 
 
 def _key_secret(found: "Serving", name: str | None) -> str | None:
-    """The Secret with the engines' key; None where nobody wants one."""
+    """Return the Secret with the engines' key; None where nobody wants one."""
     if name is None:
         return f"{found.name[:59]}-key"
     return name if name != "none" else None
 
 
 def _place(found: "Serving", gpu: str | None, labels: list[str], *, spot: bool) -> "Place":
-    """Where pods may stand: on nodes with these labels, otherwise on those with that GPU, otherwise with the plan's."""
+    """Return the placement of pods: on nodes with these labels, otherwise on those with that GPU, otherwise with the
+    plan's.
+    """
     from planner.plans.gpus import gpu_named
     from planner.plans.plan_errors import PlanRefused
     from planner.plans.serving import Place
@@ -251,7 +253,7 @@ def _planned(answer: "Plan", pool: str) -> "Serving":
 
 
 def _side_of(what: What, path: Path | None, whole: "Serving", part: str) -> "Serving":
-    """Prefill or decode, with all else as the whole plan has it. Raises PlanRefused."""
+    """Return the plan of prefill or decode, with all else as the whole plan has it. Raises PlanRefused."""
     import msgspec
 
     from planner.plans.plan_errors import PlanRefused

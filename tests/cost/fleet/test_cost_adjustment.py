@@ -14,7 +14,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.dimensions import PostedGroup
-from cost.fleet.cost_adjustment import FleetBooks, Group, PoolDay, TrueUpRounds, entries, is_due, pending
+from cost.fleet.cost_adjustment import Group, PoolDay, TrueUpRounds, TrueUpStore, entries, is_due, pending
 from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
@@ -44,7 +44,7 @@ class Fleet:
         self.rounds = self.another_process()
 
     def another_process(self) -> TrueUpRounds:
-        return TrueUpRounds(FleetBooks(self.engine, self.ledger), lambda: self.pools, lambda: self.now_us)
+        return TrueUpRounds(TrueUpStore(self.engine, self.ledger), lambda: self.pools, lambda: self.now_us)
 
     async def sums(self, **where: Any) -> int:
         """What the ledger, and the roll-ups, say of some rows of the day."""
@@ -244,7 +244,7 @@ class TornLedger(LedgerStore):
 async def test_a_posting_is_whole_or_not_at_all(fleet: Fleet) -> None:
     """A process that dies in the middle leaves nothing behind; the next one posts it all."""
     await fleet.ledger.insert([work("a")])
-    dying = TrueUpRounds(FleetBooks(fleet.engine, TornLedger(fleet.engine)), lambda: fleet.pools, lambda: fleet.now_us)
+    dying = TrueUpRounds(TrueUpStore(fleet.engine, TornLedger(fleet.engine)), lambda: fleet.pools, lambda: fleet.now_us)
     with pytest.raises(ConnectionResetError):
         await dying.run_due()
     assert await fleet.sums(pool="h100") == 3_000_000

@@ -23,8 +23,8 @@ from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.tables import ROLLUP_SUMS
 from tests.cost.entries import settle
-from tests.cost.reports import books
-from tests.cost.reports.books import APRIL_US, DAY_US, LONG, NAMES, SMALL
+from tests.cost.reports import sample_ledger as books
+from tests.cost.reports.sample_ledger import APRIL_US, DAY_US, LONG, NAMES, SMALL
 
 ALL = ReadScope(organisation_id="default", team_id=None)
 FROM, TO = dt.date(2026, 4, 1), dt.date(2026, 6, 1)
