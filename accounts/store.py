@@ -389,22 +389,16 @@ class AccountStore:
         self, organisation_id: str, team_id: str, key_id: str, expires_at: datetime | None
     ) -> KeyRecord:
         """Set the moment at which a key expires; None removes it. Raises UnknownKeyId, also for a revoked key."""
-        change = update(ApiKey).where(
-            col(ApiKey.key_id) == key_id,
-            col(ApiKey.team_id) == team_id,
-            col(ApiKey.revoked_at).is_(None),
-            _in_organisation(organisation_id),
-        )
-        async with self._engine.begin() as connection:
-            changed = await connection.execute(change.values(expires_at=expires_at))
-        if changed.rowcount == 0:
-            raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
-        return await self.key_of(organisation_id, team_id, key_id)
+        return await self._change_key(organisation_id, team_id, key_id, expires_at=expires_at)
 
     async def set_key_models(
         self, organisation_id: str, team_id: str, key_id: str, models: Iterable[str] | None
     ) -> KeyRecord:
         """Set the only models that a key may use; None for all of its team's. Raises UnknownKeyId, also for a revoked key."""
+        listed = None if models is None else sorted(set(models))
+        return await self._change_key(organisation_id, team_id, key_id, models=listed)
+
+    async def _change_key(self, organisation_id: str, team_id: str, key_id: str, **values: object) -> KeyRecord:
         change = update(ApiKey).where(
             col(ApiKey.key_id) == key_id,
             col(ApiKey.team_id) == team_id,
@@ -412,7 +406,7 @@ class AccountStore:
             _in_organisation(organisation_id),
         )
         async with self._engine.begin() as connection:
-            changed = await connection.execute(change.values(models=None if models is None else sorted(set(models))))
+            changed = await connection.execute(change.values(**values))
         if changed.rowcount == 0:
             raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
         return await self.key_of(organisation_id, team_id, key_id)

@@ -32,7 +32,8 @@ from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
 from dashboards.ui.rendering import assets
-from gateway.configuration.settings import load, read_environment
+from gateway.configuration.environment import read_environment
+from gateway.configuration.settings import load
 from gateway.database import make_engine, metadata, migrate
 from gateway.demo.company import ORGANISATION, SHOWN, TEAMS
 from gateway.demo.history import DAYS

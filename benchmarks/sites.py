@@ -17,7 +17,9 @@ from pydantic import SecretStr
 from accounts.store import AccountStore
 from benchmarks import processes
 from benchmarks.processes import Child, Children, free_port
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from gateway.database import make_engine, migrate
 
 _DRAIN_S: Final = 2

@@ -17,7 +17,10 @@ from classifier.onnx_classifier import load_classifier
 from cost.price_book.book import PriceBook
 from cost.price_book.price_updates import PriceWatch
 from cost.times import wall_us
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
+from gateway.configuration.environment import Environment, resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import reload
 from gateway.link.data_sources import DataSources
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background

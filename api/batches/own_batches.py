@@ -90,7 +90,7 @@ async def callback_secret(request: Request, owner: KeyOwner) -> Response:
 async def rotate_callback_secret(request: Request, caller: TeamChanger) -> Response:
     """Make a new secret. For a day callbacks are signed with the one before, too, so that receivers can follow."""
     desk, owner = _desk(request), owner_of(caller)
-    state = await rotate_secret(gateway_of(request).audit, actor_of(request, caller), desk, owner)
+    state = await rotate_secret(gateway_of(request).identity.audit, actor_of(request, caller), desk, owner)
     return _shown(desk, owner.team_id, state)
 
 
@@ -107,7 +107,7 @@ def _line(asked: SubmitBatch, number: int, given: dict[str, Any]) -> bytes:
 
 
 def _desk(request: Request) -> CallbackDesk:
-    desk = gateway_of(request).callbacks
+    desk = gateway_of(request).jobs.callbacks
     if desk is None:
         raise BatchOff("Files and batches are turned off on this gateway (`batch.enabled`).")
     return desk

@@ -121,7 +121,7 @@ async def cancel_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
 
 def check_callback(request: Request, url: str | None) -> None:
     """Raise BadRequest for an address that would never be called."""
-    desk = gateway_of(request).callbacks
+    desk = gateway_of(request).jobs.callbacks
     if url is None or desk is None:
         return
     try:

@@ -44,12 +44,14 @@ async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.c
     asked = await desk.body(EnteredBudget)
     with refusals():
         budget = checked(asked.budget(budget_id, desk.organisation_id))
-    standing, created = await put_budget(desk.gateway.audit, desk.actor, budget, webhooks=desk.gateway.webhooks)
+    standing, created = await put_budget(
+        desk.gateway.identity.audit, desk.actor, budget, webhooks=desk.gateway.webhooks
+    )
     return desk.reply(budget_as_json(standing), 201 if created else 200)
 
 
 @router.delete(f"{PREFIX}/budgets/{{budget_id}}", **described("Take a budget away", gives={200: Deleted}))
 async def take_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
     """Remove a budget. Its spend stays in the books."""
-    await remove_budget(desk.gateway.audit, desk.actor, desk.organisation_id, budget_id)
+    await remove_budget(desk.gateway.identity.audit, desk.actor, desk.organisation_id, budget_id)
     return desk.reply(Deleted(id=budget_id, object="budget.deleted"))

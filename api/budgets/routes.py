@@ -64,7 +64,7 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
         raise BadRequest(f"The budget is not valid: {error}.") from error
     async with _database():
         actor = actor_of(request, caller)
-        standing, new = await put_budget(gateway.audit, actor, budget, webhooks=gateway.webhooks)
+        standing, new = await put_budget(gateway.identity.audit, actor, budget, webhooks=gateway.webhooks)
     return json_reply(budget_as_json(standing), status=201 if new else 200)
 
 
@@ -73,7 +73,7 @@ async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -
     """Remove a budget: it no longer blocks or warns. Its spend stays in the books."""
     async with _database():
         actor = actor_of(request, caller)
-        await remove_budget_of(gateway_of(request).audit, actor, caller.organisation_id, budget_id)
+        await remove_budget_of(gateway_of(request).identity.audit, actor, caller.organisation_id, budget_id)
     return json_reply({"id": budget_id, "object": "budget.deleted", "deleted": True})
 
 

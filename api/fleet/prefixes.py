@@ -42,6 +42,6 @@ async def prefixes(request: Request, scope: FinanceReader) -> Response:
     start_us = end_us - days * DAY_US
     async with reading(gateway, on=True):
         habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
-    rates = rates_of(gateway.savings.pools, gateway.prices.book, now_us)
+    rates = rates_of(gateway.finance.savings.pools, gateway.finance.prices.book, now_us)
     report = stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
     return json_reply({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **prefixes_as_json(report)})

@@ -128,7 +128,7 @@ class PoolTrust(SecurityBase):
     scheme_name = "poolToken"
 
     async def __call__(self, request: Request, pool: str) -> Trusted:
-        view = gateway_of(request).fleet_view
+        view = gateway_of(request).views.fleet
         watched = None if view is None else view.pools.get(pool)
         shown = read_headers(request.scope["headers"]).authorization or ""
         token = shown[len(_BEARER) :].strip() if shown.lower().startswith(_BEARER) else ""
@@ -149,7 +149,7 @@ _Trusted = Annotated[Trusted, Depends(PoolTrust())]
 @router.get("/v1/fleet", **described("Look at the fleet", gives={200: "Every pool with its replicas"}))
 async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
     """Show all pools with their replicas, as the answering process sees them."""
-    view = gateway_of(request).fleet_view
+    view = gateway_of(request).views.fleet
     if view is None:
         return json_reply({"object": "list", "data": [], "registry": {"reachable": True, "problem": None}})
     return json_reply(fleet_as_json(view, time.monotonic()))
@@ -201,12 +201,12 @@ async def register(pool: str, name: str, request: Request, trusted: _Trusted) ->
                 version=said.version,
             )
     except NameTaken as error:
-        gateway.registry_metrics.count_registration(pool, "taken")
+        gateway.metrics.registry.count_registration(pool, "taken")
         raise ReplicaNameTaken(f"{_sentence(error)}.", param="name", retry_after_s=rules.ttl_s) from error
     except PoolFull as error:
-        gateway.registry_metrics.count_registration(pool, "full")
+        gateway.metrics.registry.count_registration(pool, "full")
         raise PoolCrowded(f"{_sentence(error)}.") from error
-    gateway.registry_metrics.count_registration(pool, entered)
+    gateway.metrics.registry.count_registration(pool, entered)
     if entered == "registered":
         _audit.warning("the token of the pool %s registered %s at %s as %s", pool, name, url, said.instance)
     state = next((each.state for each in watched.snapshot().replicas if each.name == name), None)
@@ -241,7 +241,7 @@ async def deregister(
     async with _database():
         left = await view.store.leave(pool, _replica_name(name), instance)
     if left:
-        gateway_of(request).registry_metrics.count_registration(pool, "left")
+        gateway_of(request).metrics.registry.count_registration(pool, "left")
         _audit.warning("the token of the pool %s took %s away, which was %s", pool, name, instance)
     return json_reply({"object": "fleet.replica.deleted", "pool": pool, "name": name, "deleted": left})
 
@@ -259,7 +259,7 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
         )
     try:
         async with _database():
-            await drain_replica(gateway_of(request).audit, actor_of(request, caller), pool, name, known=known)
+            await drain_replica(gateway_of(request).identity.audit, actor_of(request, caller), pool, name, known=known)
     except PoolFull as error:
         raise PoolCrowded(f"{_sentence(error)}.") from error
     await view.registry.refresh()
@@ -274,13 +274,13 @@ async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller
     view, _ = _pool(request, pool)
     async with _database():
         actor = actor_of(request, caller)
-        there = await undrain_replica(gateway_of(request).audit, actor, pool, _replica_name(name))
+        there = await undrain_replica(gateway_of(request).identity.audit, actor, pool, _replica_name(name))
     await view.registry.refresh()
     return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": False, "was_drained": there})
 
 
 def _pool(request: Request, pool: str) -> tuple[FleetView, WatchedPool]:
-    view = gateway_of(request).fleet_view
+    view = gateway_of(request).views.fleet
     watched = None if view is None else view.pools.get(pool)
     if view is None or watched is None:
         raise PoolNotFound(f"There is no pool `{pool[:64]}`; GET /v1/fleet lists them.", param="pool")

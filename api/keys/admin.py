@@ -25,7 +25,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/keys"
 async def list_keys(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
     """Return all keys of the team, oldest first, expired and revoked ones included."""
     team, gateway = desk.the_team, desk.gateway
-    keys = await read_keys(gateway.accounts, team)
+    keys = await read_keys(gateway.identity.accounts, team)
     async with reading(gateway, on=True):
         use = await read_key_use(gateway.database, team.organisation_id, team.team_id, wall_us())
     now = utc_now()
@@ -47,11 +47,11 @@ async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
     """
     asked = await desk.body(PutKey)
     found, minted = await put_key(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.the_team,
         key,
-        desk.gateway.peppers[0],
+        desk.gateway.identity.peppers[0],
         may_all=desk.may("organisation.change"),
         role=asked.role,
         expires_at=asked.expires_at,
@@ -80,11 +80,11 @@ async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change")
     asked = await desk.body(RotateKey)
     old = await _key_of(desk, key)
     made, minted = await rotate_key(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.the_team,
         old.key_id,
-        desk.gateway.peppers[0],
+        desk.gateway.identity.peppers[0],
         overlap_s=asked.overlap_s,
         may_all=desk.may("organisation.change"),
     )
@@ -96,13 +96,13 @@ async def end_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
     """Revoke a key; every server refuses it within seconds. Idempotent by id. It stays in the list."""
     found = await _key_of(desk, key)
     ended = await revoke_key(
-        desk.gateway.audit, desk.actor, desk.the_team, found.key_id, may_all=desk.may("organisation.change")
+        desk.gateway.identity.audit, desk.actor, desk.the_team, found.key_id, may_all=desk.may("organisation.change")
     )
     return desk.reply(key_out(ended, utc_now()))
 
 
 async def _key_of(desk: AdminRequest, key: str) -> KeyRecord:
-    keys = await read_keys(desk.gateway.accounts, desk.the_team)
+    keys = await read_keys(desk.gateway.identity.accounts, desk.the_team)
     found = next((each for each in keys if each.key_id == key), None) or newest_working(keys, key, utc_now())
     if found is None:
         raise KeyNotFound(f"The team has no key `{key[:80]}`.", param="key")

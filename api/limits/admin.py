@@ -82,14 +82,14 @@ async def take_limit(
 
 async def _show(desk: AdminRequest, place: Place) -> Response:
     store = LimitStore(desk.gateway.database)
-    return desk.reply(limit_out(await read_limit(store, desk.gateway.accounts, desk.organisation_id, place)))
+    return desk.reply(limit_out(await read_limit(store, desk.gateway.identity.accounts, desk.organisation_id, place)))
 
 
 async def _set(desk: AdminRequest, place: Place) -> Response:
     _check_may_change(desk, place)
     asked = await desk.body(PutLimit)
     rule, created = await put_limit(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.organisation_id,
         Rule(place=place, limits=asked.limits()),
@@ -100,7 +100,7 @@ async def _set(desk: AdminRequest, place: Place) -> Response:
 
 async def _take(desk: AdminRequest, place: Place) -> Response:
     _check_may_change(desk, place)
-    await remove_limit(desk.gateway.audit, desk.actor, desk.organisation_id, place)
+    await remove_limit(desk.gateway.identity.audit, desk.actor, desk.organisation_id, place)
     return desk.reply(Deleted(id=str(place), object="limit.deleted"))
 
 

@@ -62,8 +62,8 @@ async def list_limits(
         )
     found = [(place, limit) for place in places_of(caller, model) for limit in gateway.limit_book.at(place)]
     seen = [limit for place, limit in found if sees_use(caller, place, gateway.operator)]
-    workers = await gateway.workers.now()
-    remains = dict(zip(seen, await gateway.workers.remaining(tuple(seen)), strict=False))
+    workers = await gateway.views.workers.now()
+    remains = dict(zip(seen, await gateway.views.workers.remaining(tuple(seen)), strict=False))
     return json_reply(
         {
             "object": "list",
@@ -80,7 +80,7 @@ async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
     """Return every queue, with what this host's workers have in it. Queues hold requests of all organisations, so only
     operators may read them.
     """
-    workers = await gateway_of(request).workers.now()
+    workers = await gateway_of(request).views.workers.now()
     data = [queue_as_json(each) for each in workers.queues]
     return json_reply({"object": "list", "live_replicas": workers.live, "data": data})
 

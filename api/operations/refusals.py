@@ -19,8 +19,8 @@ async def refusals_snapshot(gateway: Gateway, now_us: int) -> dict[str, Any]:
     cannot be read.
     """
     try:
-        async with asyncio.timeout(_PATIENCE_S), gateway.reads:
-            found = await gateway.refusals.read(now_us - WINDOW_US, most=_MOST_ROWS)
+        async with asyncio.timeout(_PATIENCE_S), gateway.finance.reads:
+            found = await gateway.views.refusals.read(now_us - WINDOW_US, most=_MOST_ROWS)
     except _FAILS:
         return {"window_s": WINDOW_US // 1_000_000, "refusals": None, "data": None}
     return {

@@ -70,7 +70,7 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
 
 def replicas_up(gateway: Gateway) -> dict[str, int]:
     """Return the replicas that take requests now, by pool."""
-    view = gateway.fleet_view
+    view = gateway.views.fleet
     return {} if view is None else {name: len(each.snapshot().taking) for name, each in view.pools.items()}
 
 

@@ -52,7 +52,7 @@ async def preview_policy(
     own, traffic = await _own_traffic(gateway, caller, tolerances)
     # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
     # answers are checked in the same threads.
-    async with gateway.reads:
+    async with gateway.finance.reads:
         return JSONResponse(
             await asyncio.to_thread(
                 _previewed, tolerances, floors or FLOORS, caller, own, traffic, replicas_up(gateway)

@@ -36,7 +36,7 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     gateway = gateway_of(request)
     now_us = wall_us()
     data = [
-        prices_as_json(gateway.prices.book, target_id, now_us)
+        prices_as_json(gateway.finance.prices.book, target_id, now_us)
         for target_id, target in gateway.rules().catalog.targets.items()
         if may_use(caller.allowed_models, target)
     ]
@@ -60,8 +60,8 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     price, effective_us = entered.entered(today(wall_us()))
     async with _store():
         actor = actor_of(request, caller)
-        kept = await changes.set_price(gateway.audit, actor, target, price, effective_us, note=entered.note)
-    await gateway.reprice()
+        kept = await changes.set_price(gateway.identity.audit, actor, target, price, effective_us, note=entered.note)
+    await gateway.finance.reprice()
     return json_reply({"object": "price", "target": target, **entry_told(kept)})
 
 
@@ -72,8 +72,8 @@ async def withdraw_price(target: str, version: str, request: Request, caller: Op
     """Withdraw an entered price; the next price in precedence applies again. Bookings at it stay."""
     gateway: Gateway = gateway_of(request)
     async with _store():
-        await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)
-    await gateway.reprice()
+        await changes.withdraw_price(gateway.identity.audit, actor_of(request, caller), target, version)
+    await gateway.finance.reprice()
     return json_reply({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
 
 

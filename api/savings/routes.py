@@ -35,9 +35,9 @@ async def savings(request: Request, scope: FinanceReader) -> Response:
     start_us, end_us = _range(parameters)
     gateway = gateway_of(request)
     async with reading(gateway):
-        inputs = await gateway.savings.inputs(scope, start_us, end_us)
-        found = await gateway.savings.report(scope, inputs)
-    return json_reply(gateway.savings.as_json(scope, found))
+        inputs = await gateway.finance.savings.inputs(scope, start_us, end_us)
+        found = await gateway.finance.savings.report(scope, inputs)
+    return json_reply(gateway.finance.savings.as_json(scope, found))
 
 
 def _range(parameters: Parameters) -> tuple[int, int]:

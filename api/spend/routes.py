@@ -163,7 +163,7 @@ async def _spend_by_day(gateway: Gateway, caller: Caller, days: tuple[int, int],
         query = UsageQuery(
             scope=scope, start_us=days[0], end_us=days[1], group_by=groups, filters=filters, limit=MAX_ROWS
         )
-        return _all_rows(await gateway.usage.page(query, with_totals=False))
+        return _all_rows(await gateway.finance.usage.page(query, with_totals=False))
 
     async with reading(gateway):
         by_key, by_model = await spend_by("key"), await spend_by("model")
@@ -284,7 +284,7 @@ async def _activity_rows(
             limit=MAX_ROWS,
         )
     async with reading(gateway):
-        return _all_rows(await gateway.usage.page(query, with_totals=False))
+        return _all_rows(await gateway.finance.usage.page(query, with_totals=False))
 
 
 _TEAM, _KEY, _MODEL, _PROVIDER, _ORIGIN = range(1, 6)

@@ -166,7 +166,7 @@ def _one_team(scope: ReadScope, parameters: Parameters) -> tuple[str, ...]:
 
 async def _first_page(gateway: Gateway, query: UsageQuery, *, with_totals: bool) -> UsagePage:
     async with reading(gateway):
-        return await gateway.usage.page(query, with_totals=with_totals)
+        return await gateway.finance.usage.page(query, with_totals=with_totals)
 
 
 async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
@@ -196,7 +196,9 @@ async def _pages(
         if page.next_cursor is None:
             return
         async with reading(gateway, on=True):
-            page = await gateway.usage.page(msgspec.structs.replace(query, cursor=page.next_cursor), with_totals=False)
+            page = await gateway.finance.usage.page(
+                msgspec.structs.replace(query, cursor=page.next_cursor), with_totals=False
+            )
         yield lines(page)
     raise UsageUnavailable(f"An export has at most {_EXPORT_ROWS * _MAX_EXPORT_PAGES} rows; ask for a shorter range.")
 

@@ -97,7 +97,7 @@ async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRec
     if may(principal, "team.read", team_id=team_id):
         with contextlib.suppress(TeamNotFound):
             async with looking():
-                return await gateway.accounts.team_of(principal.organisation_id, team_id)
+                return await gateway.identity.accounts.team_of(principal.organisation_id, team_id)
     raise TeamNotFound(
         f"There is no team `{team_id[:80]}`; GET /v1/admin/teams lists those that this key may read.", param="team_id"
     )

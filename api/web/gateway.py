@@ -100,70 +100,100 @@ class Settings(Protocol):
     def telemetry(self) -> MetricsAccess: ...
 
 
-class Gateway(NamedTuple):
-    """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
+class Identity(NamedTuple):
+    """Who is calling: accounts and people, how people sign in, and what was changed by whom."""
 
-    rules: Callable[[], PipelineConfig]
-    """Returns the rules that requests are planned by now; a reload, a price or a tuning changes them."""
-    directory: Directory
-    limit_book: LimitBook
-    is_draining: Callable[[], bool]
-    boot_id: str
-    """Id of this process, as in its entries."""
-    drain: Drain
-    """Brings all journals of this host into the database, or stands by while another process does."""
-    reprice: Callable[[], Awaitable[object]]
-    """Brings prices that were entered into effect, here and in all workers of this host."""
-    write_down: Callable[[], Awaitable[object]]
-    """Has all workers hand over their counts and their rows for learning, so that other processes see them."""
-    usage: UsageReader
-    metrics: Metrics
-    learning_metrics: LearningMetrics
-    registry_metrics: RegistryMetrics
-    learning: LearningStore
-    classifier: OnnxClassifier | HeuristicClassifier
-    prices: PriceWatch
-    savings: SavingsCalculator
-    database: AsyncEngine
-    reads: asyncio.Semaphore
-    """Semaphore of concurrent reads of the books."""
-    webhooks: frozenset[str]
-    """Names of the destinations that budgets may use."""
-    operator: str
-    """Id of the operating organisation, whose admins may change what all organisations share."""
-    metrics_token: str | None
     accounts: AccountStore
     people: PeopleStore
     sessions: Sessions
     sign_in: SignIn
     links: OneTimeLinks
     audit: AuditLog
-    workers: Workers
-    """The data-plane workers of this host."""
-    ready: Callable[[Target], tuple[Deployment, ...]]
-    """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
+    providers: Providers
+    """OpenID providers for sign-in."""
+    peppers: tuple[Pepper, ...]
+    """Peppers, the current one first."""
+
+
+class Finance(NamedTuple):
+    """What was used and what it cost."""
+
+    usage: UsageReader
+    prices: PriceWatch
+    savings: SavingsCalculator
+    drain: Drain
+    """Brings all journals of this host into the database, or stands by while another process does."""
+    reads: asyncio.Semaphore
+    """Semaphore of concurrent reads of the books."""
+    reprice: Callable[[], Awaitable[object]]
+    """Brings prices that were entered into effect, here and in all workers of this host."""
+    write_down: Callable[[], Awaitable[object]]
+    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
+
+
+class ShownMetrics(NamedTuple):
+    """The metrics that routes and pages count in."""
+
+    requests: Metrics
+    learning: LearningMetrics
+    registry: RegistryMetrics
+
+
+class Jobs(NamedTuple):
+    """Requests that no caller waits for."""
+
+    responses: StoredResponses
+    background: BackgroundResponses
     answering: Answering
     """Answers a request of a known caller in this process, as if that had sent it."""
+    batch: BatchTier | None = None
+    """Files and batches; None where they are turned off."""
+    callbacks: CallbackDesk | None = None
+    """Callbacks of batches; None where these are turned off."""
+
+
+class Views(NamedTuple):
+    """What operators look at."""
+
     operations: Operations
     refusals: RefusalStore
     traffic: TrafficStore
-    providers: Providers
-    """OpenID providers for sign-in."""
-    responses: StoredResponses
-    background: BackgroundResponses
-    peppers: tuple[Pepper, ...]
-    """Peppers, the current one first."""
+    workers: Workers
+    """The data-plane workers of this host."""
+    fleet: FleetView | None = None
+    """State of the self-hosted fleet; None without one."""
+
+
+class Gateway(NamedTuple):
+    """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
+
+    boot_id: str
+    """Id of this process, as in its entries."""
+    operator: str
+    """Id of the operating organisation, whose admins may change what all organisations share."""
+    is_draining: Callable[[], bool]
     config: Callable[[], Settings]
     """Returns the effective configuration; a reload changes it."""
     every_setting: Callable[[], tuple[BaseModel, BaseModel | None]]
     """Returns the effective configuration and the process's environment settings, None where those have become invalid.
     """
-    batch: BatchTier | None = None
-    """Files and batches; None where they are turned off."""
-    callbacks: CallbackDesk | None = None
-    """Callbacks of batches; None where these are turned off."""
-    fleet_view: FleetView | None = None
-    """State of the self-hosted fleet; None without one."""
+    webhooks: frozenset[str]
+    """Names of the destinations that budgets may use."""
+    metrics_token: str | None
+    database: AsyncEngine
+    directory: Directory
+    limit_book: LimitBook
+    rules: Callable[[], PipelineConfig]
+    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
+    ready: Callable[[Target], tuple[Deployment, ...]]
+    """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
+    classifier: OnnxClassifier | HeuristicClassifier
+    learning: LearningStore
+    identity: Identity
+    finance: Finance
+    metrics: ShownMetrics
+    jobs: Jobs
+    views: Views
 
 
 class State(TypedDict):

@@ -41,9 +41,9 @@ async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
     try:
         with sound_query():
             # Heavy readers queue among themselves: requests need database connections too.
-            async with patience(_PATIENCE_S), gateway.reads:
+            async with patience(_PATIENCE_S), gateway.finance.reads:
                 if not on:
-                    await gateway.drain.drain_now()
+                    await gateway.finance.drain.drain_now()
                 yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise UsageUnavailable("The ledger's database does not answer; nothing is lost, try again shortly.") from error

@@ -128,7 +128,11 @@ async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"
     try:
         place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
         await remove_limit(
-            view.gateway.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=_only_keys_of(view)
+            view.gateway.identity.audit,
+            view.actor,
+            view.the_team.organisation_id,
+            place,
+            only_keys_of=_only_keys_of(view),
         )
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
@@ -169,7 +173,7 @@ async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"
     """Remove a budget. Its spend stays in the books."""
     await _one(view, budget_id)
     await remove_budget(
-        view.gateway.audit,
+        view.gateway.identity.audit,
         view.actor,
         view.the_team.organisation_id,
         budget_id,
@@ -255,7 +259,7 @@ async def _show(view: PageRequest, budget_id: str, values: Mapping[str, str], er
 async def _keys(view: PageRequest) -> list[KeyRecord]:
     team = view.the_team
     async with looking():
-        return await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+        return await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
 
 
 async def _read(view: PageRequest) -> _Found:
@@ -280,7 +284,7 @@ async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
 
 async def _put(view: PageRequest, budget: Budget) -> None:
     await put_budget(
-        view.gateway.audit,
+        view.gateway.identity.audit,
         view.actor,
         budget,
         webhooks=view.gateway.webhooks,
@@ -290,7 +294,7 @@ async def _put(view: PageRequest, budget: Budget) -> None:
 
 async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
     await put_limit(
-        view.gateway.audit,
+        view.gateway.identity.audit,
         view.actor,
         view.the_team.organisation_id,
         Rule(place=place, limits=limits),

@@ -10,16 +10,17 @@ import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal
 from urllib.parse import quote
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore, TeamRecord
+from api.webhooks.outbox import Outbox
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
 from cost.fleet.earnings import EarningsReader
@@ -43,14 +44,6 @@ _MAX_FIGURES_BYTES: Final = 18_000
 _DELIVERED: Final = ".delivered"
 _LOCK: Final = ".lock"
 _MINUTES_US: Final = 60_000_000
-
-
-class OutboxWriter(Protocol):
-    """The part of the webhook outbox that reports need."""
-
-    async def put(self, message_id: str, destination: str, type: str, body: Mapping[str, Any]) -> bool:  # noqa: A002 - the standard's word
-        """Store a message once; False where one of this id is stored already."""
-        ...
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +145,7 @@ class DailyReports:
         self,
         engine: AsyncEngine,
         section: ReportSection,
-        outbox: OutboxWriter | None,
+        outbox: Outbox | None,
         pools: Callable[[], Sequence[PoolSection]] = tuple,
     ) -> None:
         self._accounts = AccountStore(engine)

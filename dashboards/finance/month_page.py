@@ -186,7 +186,7 @@ def _comment(form: Form) -> str:
 
 def _close(view: PageRequest) -> MonthClose:
     now_us = view.now_us
-    return MonthClose(view.gateway.database, view.gateway.savings, lambda: now_us)
+    return MonthClose(view.gateway.database, view.gateway.finance.savings, lambda: now_us)
 
 
 def _month(given: str, now_us: int) -> tuple[Month, str]:

@@ -88,7 +88,7 @@ async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.r
     except ValueError as error:
         return _result_part(view, error=f"{error}.")
     try:
-        async with asyncio.timeout(_PATIENCE_S), view.gateway.reads:
+        async with asyncio.timeout(_PATIENCE_S), view.gateway.finance.reads:
             found = await _compared(view, exporter, form, files, tolerance)
     except (BadExport, TooManyRows, FormError) as error:
         return _result_part(view, error=f"{error}.".replace("..", "."))

@@ -84,8 +84,8 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     async with reading(gateway, on=True):
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
-        inputs = await gateway.savings.inputs(scope, period.start_us, period.end_us)
-        found = await gateway.savings.report(scope, inputs)
+        inputs = await gateway.finance.savings.inputs(scope, period.start_us, period.end_us)
+        found = await gateway.finance.savings.report(scope, inputs)
     section = gateway.config().cost
     days = _days(inputs, found, section.gateway_usd_per_hour, now_us, view.query)
     names = _names(section.reference_target)

@@ -104,7 +104,7 @@ def _columns(by: Dimension) -> tuple[Column, ...]:
 
 def _priced(view: PageRequest) -> Collection[str]:
     """Return models that have a page in the price book; models removed from the configuration long ago have none."""
-    return view.gateway.rules().catalog.targets.keys() | view.gateway.prices.book.prices.keys()
+    return view.gateway.rules().catalog.targets.keys() | view.gateway.finance.prices.book.prices.keys()
 
 
 async def _told(
@@ -124,7 +124,7 @@ async def _told(
         return {}, {key: f"/dashboard/finance/prices/{quote(key, safe='')}" for key in ids if key in priced}
     if by != "key":
         return {}, {}
-    keys = await view.gateway.accounts.named_keys(view.principal.organisation_id, filter(None, ids))
+    keys = await view.gateway.identity.accounts.named_keys(view.principal.organisation_id, filter(None, ids))
     names = {key: f"{name} ({teams.get(team_id, team_id)})" for key, (name, team_id) in keys.items()}
     return names, {key: f"/dashboard/teams/{team_id}/keys/{key}" for key, (_, team_id) in keys.items()}
 

@@ -78,7 +78,7 @@ async def order(view: Annotated[PageRequest, Depends(allowed("operations.change"
         questions = form.whole("questions", least=1, most=MOST_QUESTIONS) or int(_DEFAULTS["questions"])
         budget = form.decimal("budget", least=Decimal("0.000001"), most=_MOST_USD) or Decimal(_DEFAULTS["budget"])
         wanted = Order(target_id=target, questions=questions, budget_nanousd=nanousd(budget))
-        found, goes_on = await order_measurement(view.gateway.audit, view.actor, view.gateway.operator, wanted)
+        found, goes_on = await order_measurement(view.gateway.identity.audit, view.actor, view.gateway.operator, wanted)
     except FormError as error:
         return await _list(view, {**_DEFAULTS, **form.plain}, {error.field: error.message}, status=422)
     except BadRequest as error:
@@ -134,7 +134,9 @@ async def show_measurement(
 async def stop(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
     """Stop a measurement; it may go on later."""
     found = await _found(view, measurement_id)
-    stopped = await stop_measurement(view.gateway.audit, view.actor, view.gateway.operator, found.measurement_id)
+    stopped = await stop_measurement(
+        view.gateway.identity.audit, view.actor, view.gateway.operator, found.measurement_id
+    )
     return view.redirect(_address(found), told="Stopped; it may go on." if stopped else "It had ended already.")
 
 
@@ -152,7 +154,7 @@ async def go_on(view: Annotated[PageRequest, Depends(allowed("operations.change"
             at_once=found.at_once,
             max_tokens=found.max_tokens,
         )
-        await order_measurement(view.gateway.audit, view.actor, view.gateway.operator, again)
+        await order_measurement(view.gateway.identity.audit, view.actor, view.gateway.operator, again)
     except FormError as error:
         return view.redirect(_address(found), told=error.message, tone="bad")
     except BadRequest as error:
@@ -168,7 +170,9 @@ async def accept(view: Annotated[PageRequest, Depends(allowed("operations.change
     try:
         if result is not None and result.artifact != _artifact(view.gateway):
             raise BadRequest("It was measured with another trained model; measure the model again.")
-        version = await accept_measurement(view.gateway.audit, view.actor, view.gateway.operator, found.measurement_id)
+        version = await accept_measurement(
+            view.gateway.identity.audit, view.actor, view.gateway.operator, found.measurement_id
+        )
     except Refused as error:
         return view.redirect(_address(found), told=error.message, tone="bad")
     return view.redirect(_address(found), told=f"Tuning {version} is in use; every process follows within seconds.")
@@ -180,7 +184,7 @@ async def go_back(view: Annotated[PageRequest, Depends(allowed("operations.chang
     form = await view.form()
     try:
         version = form.whole("version", least=AS_TRAINED, most=10**9)
-        now = await roll_back_tuning(view.gateway.audit, view.actor, view.gateway.operator, version)
+        now = await roll_back_tuning(view.gateway.identity.audit, view.actor, view.gateway.operator, version)
     except (FormError, Refused) as error:
         return view.redirect(f"{HOME}/classifier", told=error.message, tone="bad")
     told = "No tuning is in use now, as trained." if now == AS_TRAINED else f"Tuning {now} is in use now."

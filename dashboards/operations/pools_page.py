@@ -154,7 +154,7 @@ async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"
         raise ReplicaNotFound(f"The pool `{pool}` has no replica `{name[:64]}` now.", param="name")
     try:
         async with patience(_PATIENCE_S):
-            new = await drain_replica(view.gateway.audit, view.actor, pool, name, known=known)
+            new = await drain_replica(view.gateway.identity.audit, view.actor, pool, name, known=known)
     except PoolFull as error:
         raise PoolCrowded(sentence(str(error))) from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -172,7 +172,7 @@ async def undrain(
     found, _ = _pool(view, pool)
     try:
         async with patience(_PATIENCE_S):
-            there = await undrain_replica(view.gateway.audit, view.actor, pool, name[:64])
+            there = await undrain_replica(view.gateway.identity.audit, view.actor, pool, name[:64])
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise _unavailable() from error
     await found.registry.refresh()
@@ -182,7 +182,7 @@ async def undrain(
 
 async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
     """Return the pool's earnings of the last days; None where it has no price, or the books cannot be read now."""
-    sections = [each for each in view.gateway.savings.pools if each.name == pool]
+    sections = [each for each in view.gateway.finance.savings.pools if each.name == pool]
     now = wall_us()
     start_us = now - now % HOUR_US - _EARNED_DAYS * DAY_US
     if not sections:
@@ -215,7 +215,7 @@ def _versions(view: PageRequest, told: Mapping[str, Any]) -> Table | None:
 
 
 def _pool(view: PageRequest, pool: str) -> tuple[FleetView, WatchedPool]:
-    found = view.gateway.fleet_view
+    found = view.gateway.views.fleet
     watched = None if found is None else found.pools.get(pool)
     if found is None or watched is None:
         raise PoolNotFound(f"There is no pool `{pool[:64]}`.", param="pool")

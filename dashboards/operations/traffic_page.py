@@ -59,8 +59,8 @@ async def show_traffic(
     """Show the time series of one hour by minute, or of one day by quarter of an hour."""
     now_us = wall_us()
     try:
-        async with asyncio.timeout(_PATIENCE_S), view.gateway.reads:
-            traffic = await read_traffic(view.gateway.traffic, now_us, span)
+        async with asyncio.timeout(_PATIENCE_S), view.gateway.finance.reads:
+            traffic = await read_traffic(view.gateway.views.traffic, now_us, span)
     except _FAILS:
         traffic = None
     return view.page(

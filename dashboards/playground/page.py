@@ -120,7 +120,7 @@ async def call(view: Annotated[PageRequest, Depends(allowed("team.change"))]) ->
         names = dict(_models(view))
         chosen = [form.one_of("model", tuple(names)), form.one_of("other", (_NONE, *names))]
         bodies = {name: _body(form, name) for name in chosen if name}
-        caller = await view.gateway.accounts.caller_of(key_id)
+        caller = await view.gateway.identity.accounts.caller_of(key_id)
         if caller is None or caller.team_id != view.the_team.team_id or caller.reads_only:
             raise FormError("key", "This key cannot call models.")  # noqa: TRY301
     except FormError as error:
@@ -141,7 +141,7 @@ async def _ask(view: PageRequest, caller: Caller, name: str, body: bytes) -> _An
     started = time.monotonic()
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            answered = await view.gateway.answering.answer(asked)
+            answered = await view.gateway.jobs.answering.answer(asked)
     except TimeoutError:
         problem = f"No whole answer within {_PATIENCE_S:.0f} s. What was used is booked."
         return _Answer(
@@ -259,7 +259,7 @@ async def _keys(view: PageRequest) -> list[KeyRecord]:
     """Return the team's keys that may call a model now."""
     team, now = view.the_team, utc_now()
     async with looking():
-        keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+        keys = await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
     return [key for key in keys if key.works_at(now) and key.role != "finance"]
 
 

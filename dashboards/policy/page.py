@@ -138,7 +138,9 @@ async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
             return await _page(view, values, after=after, notice=told)
         reason = form.text("reason", most=REASON_CHARS, required=True)
         forget = view.gateway.learning
-        await set_policy(view.gateway.audit, view.actor, team, choice, reason=reason, forget=forget, models=models)
+        await set_policy(
+            view.gateway.identity.audit, view.actor, team, choice, reason=reason, forget=forget, models=models
+        )
     except FormError as error:
         return await _page(view, values, errors={error.field: error.message}, after=_proposed_or_none(form, team))
     except Refused as error:
@@ -201,7 +203,7 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: Team
         traffic = await auto_traffic(gateway.database, scope, now_us)
     # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
     # answers are checked in the same threads.
-    async with gateway.reads:
+    async with gateway.finance.reads:
         preview = await asyncio.to_thread(
             tolerances.preview,
             STOPS,

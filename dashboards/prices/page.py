@@ -125,12 +125,14 @@ async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))])
         entered = checked_prices(_submitted_values(form))
         price, effective_us = entered.entered(today(view.now_us))
         async with _changing():
-            kept = await changes.set_price(gateway.audit, view.actor, target, price, effective_us, note=entered.note)
+            kept = await changes.set_price(
+                gateway.identity.audit, view.actor, target, price, effective_us, note=entered.note
+            )
     except (BadPrice, FormError, PriceError) as error:
         field = error.field if isinstance(error, (BadPrice, FormError)) else "version"
         said = str(error).removeprefix(f"`{field}` ").rstrip(".")
         return await _one(view, target, given=form.plain, wrong=(field, f"{said[:1].upper()}{said[1:]}."))
-    await gateway.reprice()
+    await gateway.finance.reprice()
     return view.redirect(_address(target), told=f"{target} has the price {kept.price.version}.")
 
 
@@ -141,12 +143,12 @@ async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change")
     target, version = form.text("target", required=True), form.text("version", required=True)
     try:
         async with _changing():
-            await changes.withdraw_price(gateway.audit, view.actor, target, version)
+            await changes.withdraw_price(gateway.identity.audit, view.actor, target, version)
     except UnknownPrice as error:
         raise PriceNotFound(f"{error}.", param="version") from error
     except PriceError as error:
         raise BadRequest(f"{error}.", param="version") from error
-    await gateway.reprice()
+    await gateway.finance.reprice()
     return view.redirect(_address(target), told=f"{version} is taken back; what lies beneath it counts again.")
 
 
@@ -161,7 +163,7 @@ async def _one(
 ) -> Response:
     """Show the target's page. `given` is a refused entry's values, `wrong` the field and message."""
     gateway, now_us = view.gateway, view.now_us
-    book = gateway.prices.book
+    book = gateway.finance.prices.book
     is_known = target in gateway.rules().catalog
     known = await _known_prices(gateway, target) if "\x00" not in target else []
     if not known and not is_known:
@@ -228,7 +230,7 @@ async def _known_prices(gateway: Gateway, target: str) -> list[KnownPrice]:
 
 
 def _target_row(gateway: Gateway, target_id: str, now_us: int) -> dict[str, Any]:
-    book = gateway.prices.book
+    book = gateway.finance.prices.book
     current = book.entry_at(target_id, now_us)
     later = any(each.effective_us > now_us for each in book.prices.get(target_id, ()))
     return {

@@ -224,7 +224,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
 
 async def _refused(view: PageRequest, request_id: str) -> RefusedRequest | None:
     team = view.the_team
-    return await view.gateway.refusals.requests.one(team.organisation_id, team.team_id, request_id)
+    return await view.gateway.views.refusals.requests.one(team.organisation_id, team.team_id, request_id)
 
 
 async def _refused_page(view: PageRequest, request_id: str) -> Response:
@@ -258,7 +258,7 @@ async def _merged_page(
     page = RecentPage(requests=()) if wanted == REFUSED else await reader.page(query)
     if query.order:
         return page, page.requests
-    refused = await read_refused(view.gateway.refusals.requests, refused_query(query, wanted))
+    refused = await read_refused(view.gateway.views.refusals.requests, refused_query(query, wanted))
     found = merged(page, refused, query.rows)
     reached_us = page.reached_us if found.next_place == page.next_place else None
     return msgspec.structs.replace(page, next_place=found.next_place, reached_us=reached_us), found.requests
@@ -281,7 +281,7 @@ def _evidence(considered: Considered | None) -> list[str]:
 async def key_names(view: PageRequest) -> dict[str, str]:
     """Return the names of the team's keys by id, revoked ones included."""
     team = view.the_team
-    keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+    keys = await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
     return {key.key_id: key.name for key in keys}
 
 

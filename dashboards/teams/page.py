@@ -72,7 +72,9 @@ async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation
         team_id = form.text("team_id", required=True)
         name = form.text("name") or team_id
         await _check_new(view, team_id)
-        team, _ = await put_team(view.gateway.audit, view.actor, view.principal.organisation_id, team_id, name=name)
+        team, _ = await put_team(
+            view.gateway.identity.audit, view.actor, view.principal.organisation_id, team_id, name=name
+        )
     except FormError as error:
         return await _teams(view, {error.field: error.message}, form.plain)
     except Refused as error:
@@ -89,12 +91,12 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     period = period_of(view.query, view.now_us, usual_days=DAYS)
     async with reading(gateway, on=True):
         usage = await read_usage(
-            gateway.usage, scope, now_us=view.now_us, start_us=period.start_us, end_us=period.end_us
+            gateway.finance.usage, scope, now_us=view.now_us, start_us=period.start_us, end_us=period.end_us
         )
         names = await key_names(view)
-        sources = await sources_table(gateway.usage, scope, usage, names, view.query)
+        sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query)
         budgets = await read_budgets(gateway, scope, usage)
-        refusals = await gateway.refusals.read(
+        refusals = await gateway.views.refusals.read(
             view.now_us - DAY_US, organisation_id=scope.organisation_id, team_id=team.team_id
         )
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
@@ -133,8 +135,8 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
     now_us = view.now_us
     end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
-        inputs = await gateway.savings.inputs(scope, max(0, end_us - DAYS * DAY_US), end_us)
-        found = await gateway.savings.report(scope, inputs)
+        inputs = await gateway.finance.savings.inputs(scope, max(0, end_us - DAYS * DAY_US), end_us)
+        found = await gateway.finance.savings.report(scope, inputs)
     context: dict[str, Any] = {
         "team": team,
         "savings": found,
@@ -178,7 +180,7 @@ async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 async def _check_new(view: PageRequest, team_id: str) -> None:
     """Raise FormError for an existing id: submitting the form twice, or by accident, must not rename a team."""
-    known = await view.gateway.accounts.teams_of(view.principal.organisation_id)
+    known = await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
     if any(team.team_id == team_id for team in known):
         raise FormError("team_id", "Your organisation has a team of this id already.")
 
@@ -195,7 +197,7 @@ async def _teams(
         "period": (today_us - (DAYS - 1) * DAY_US, today_us + DAY_US),
     }
     async with reading(gateway, on=True):
-        known = await gateway.accounts.teams_of(principal.organisation_id)
+        known = await gateway.identity.accounts.teams_of(principal.organisation_id)
         shown = [team for team in known if sees_all or team.team_id in principal.teams]
         sums = {
             name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, *span)
@@ -290,7 +292,7 @@ async def _by_team(
     if teams is not None and not teams:
         return {}
     filters = UsageFilters(team=tuple(team.team_id for team in teams[:_MAX_TEAMS])) if teams else UsageFilters()
-    page = await gateway.usage.page(
+    page = await gateway.finance.usage.page(
         UsageQuery(
             scope=ReadScope(organisation_id=organisation_id, team_id=None),
             start_us=max(0, start_us),
@@ -344,7 +346,7 @@ async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixRe
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - _PREFIX_DAYS * DAY_US
     habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
-    rates = rates_of(gateway.savings.pools, gateway.prices.book, now_us)
+    rates = rates_of(gateway.finance.savings.pools, gateway.finance.prices.book, now_us)
     return stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
 
 

@@ -151,7 +151,7 @@ async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]
         if not team_id.isprintable():
             # PostgreSQL rejects such text (NUL) with an error.
             raise UnknownTeam(team_id)  # noqa: TRY301
-        team = await view.gateway.accounts.team_of(scope.organisation_id, team_id)
+        team = await view.gateway.identity.accounts.team_of(scope.organisation_id, team_id)
     except UnknownTeam as error:
         raise TeamNotFound(f"There is no team `{team_id[:80]}`.", param="team") from error
     return ReadScope(organisation_id=scope.organisation_id, team_id=team.team_id), team
@@ -159,5 +159,5 @@ async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]
 
 async def team_names(view: PageRequest) -> dict[str, str]:
     """Return the names of the organisation's teams by id."""
-    teams = await view.gateway.accounts.teams_of(view.principal.organisation_id)
+    teams = await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
     return {team.team_id: team.name for team in teams}

@@ -9,7 +9,7 @@ from classifier.asking.resolution import resolve
 from classifier.onnx_classifier import load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
 from cost.prices import usd
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.catalog import catalog_of
 from gateway.wiring.policy import build_policy, informed
 from providers.target import Deployment, Target, Tier

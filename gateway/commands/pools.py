@@ -242,7 +242,8 @@ def _print_postings(postings: "list[Posting]") -> None:
 
 
 def _section(config: Path | None) -> "CostSection":
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     return load(config, read_environment(), secrets_from=None).cost
 

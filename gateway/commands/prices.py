@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cost.price_book.book import PriceBook
     from cost.price_book.correction import Correction
     from cost.price_book.price_config import EnteredPrices
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
 
 prices_app = typer.Typer(
     help="What models cost: configured, from litellm's table, or entered here.",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cost.config import CostSection
     from cost.reports.scope import ReadScope
     from cost.savings.savings_reader import SavingsInputs
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
 
 _DAYS = 30
 _ARMS_WITHIN_S = 60.0
@@ -53,7 +53,8 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
     as_json: JsonOption = False,
 ) -> None:
     """Show the savings by three comparisons, and the verdict on the target."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     if context.invoked_subcommand is not None:
         return

@@ -11,7 +11,7 @@ from gateway.commands.shared import ConfigOption, fail, print_json
 
 if TYPE_CHECKING:
     from cost.fleet.pool_config import PoolSection
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
     from planner.savings.bills import FleetBill
     from planner.savings.lateness import LatenessModel
     from planner.savings.lateness_simulation import Engines
@@ -53,7 +53,8 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the cost of a trace: at the baseline model, elsewhere with routing, and on fleets of our own."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
     from planner.savings import savings_json as savings_report
     from planner.savings.lateness_simulation import most_for, with_lateness
     from planner.savings.workload import repeated, workload_of

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gateway.configuration.environment import Environment, variables_of
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.problems import branches, models_in
-from gateway.configuration.settings import Environment, GatewayConfig, variables_of
 from settings.types import is_reloadable
 
 _NAMES: dict[Any, str] = {

@@ -35,7 +35,9 @@ from cost.price_book.book import price_book
 from cost.price_book.store import PriceStore
 from cost.savings.holdout import arm_of
 from cost.times import DAY_US, HOUR_US, day_of, moment, wall_us
-from gateway.configuration.settings import GatewayConfig, load, read_environment
+from gateway.configuration.environment import read_environment
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.settings import load
 from gateway.database import make_engine, migrate
 from gateway.demo import company
 from gateway.demo.company import SampleTeam, Work

@@ -16,13 +16,15 @@ from api.live.workers import Workers
 from api.metrics.routes import METRICS_LISTENER
 from api.operations.snapshot import operations_snapshot
 from api.savings_calculator import SavingsCalculator
-from api.web.gateway import READS_AT_ONCE, Gateway
+from api.web.gateway import READS_AT_ONCE, Finance, Gateway, Jobs, ShownMetrics, Views
 from classifier.learning.store import LearningStore
 from cost.ledger.drain import Drain
 from cost.reports.usage import UsageReader
 from cost.times import wall_us
+from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, read_environment, resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
 from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
@@ -166,52 +168,55 @@ class ControlPlane:
                 stack=stack,
             )
             gateway = Gateway(
-                rules=lambda: live.line.config,
-                directory=live.directory,
-                limit_book=live.gate.limit_book,
-                is_draining=lambda: self._is_draining,
-                fleet_view=probing.view,
                 boot_id=boot_id,
-                drain=drain,
-                reprice=self._reprice,
-                write_down=partial(self._write_down, drain),
-                usage=UsageReader(engine),
-                metrics=metrics.requests,
-                learning_metrics=metrics.learning,
-                registry_metrics=metrics.registry,
-                learning=learning,
-                classifier=live.classifier,
-                prices=live.prices,
-                savings=savings,
-                database=engine,
-                reads=asyncio.Semaphore(READS_AT_ONCE),
-                webhooks=frozenset(config.webhooks.names()),
                 operator=config.accounts.operator,
-                metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
-                accounts=accounts,
-                workers=self._workers(),
-                ready=live.breakers.ready,
-                answering=LineAnswers(live.line),
-                operations=open_operations(engine, stack),
-                refusals=RefusalStore(engine),
-                traffic=TrafficStore(engine),
-                responses=live.responses,
-                background=live.background,
-                callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
-                batch=open_batch_tier(engine, config, self._environment.data_dir, lambda: live.line.config),
+                is_draining=lambda: self._is_draining,
                 config=lambda: live.config,
                 every_setting=self._every_setting,
-                **open_people(engine, config, peppers(config, self._environment), stack),
+                webhooks=frozenset(config.webhooks.names()),
+                metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
+                database=engine,
+                directory=live.directory,
+                limit_book=live.gate.limit_book,
+                rules=lambda: live.line.config,
+                ready=live.breakers.ready,
+                classifier=live.classifier,
+                learning=learning,
+                identity=open_people(engine, accounts, config, peppers(config, self._environment), stack),
+                finance=Finance(
+                    usage=UsageReader(engine),
+                    prices=live.prices,
+                    savings=savings,
+                    drain=drain,
+                    reads=asyncio.Semaphore(READS_AT_ONCE),
+                    reprice=self._reprice,
+                    write_down=partial(self._write_down, drain),
+                ),
+                metrics=ShownMetrics(metrics.requests, metrics.learning, metrics.registry),
+                jobs=Jobs(
+                    responses=live.responses,
+                    background=live.background,
+                    answering=LineAnswers(live.line),
+                    batch=open_batch_tier(engine, config, self._environment.data_dir, lambda: live.line.config),
+                    callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
+                ),
+                views=Views(
+                    operations=open_operations(engine, stack),
+                    refusals=RefusalStore(engine),
+                    traffic=TrafficStore(engine),
+                    workers=self._workers(),
+                    fleet=probing.view,
+                ),
             )
-            if gateway.batch is not None and gateway.callbacks is not None:
+            if gateway.jobs.batch is not None and gateway.jobs.callbacks is not None:
                 keep_batches_going(
-                    gateway.batch,
+                    gateway.jobs.batch,
                     accounts=accounts,
                     line=live.line,
                     backlog=backlog,
                     room=IdleCapacity(lambda: live.line.config.catalog, live.gate.queues, fleet, self._queue_looks),
                     metrics=metrics.batch,
-                    outbox=gateway.callbacks.outbox,
+                    outbox=gateway.jobs.callbacks.outbox,
                     boot_id=boot_id,
                     is_draining=lambda: self._is_draining,
                     stack=stack,
@@ -231,13 +236,13 @@ class ControlPlane:
             background(stack, every(_INCIDENTS_S, lambda: operations_snapshot(gateway)))
             keep_counts(
                 self.hub,
-                gateway.refusals,
-                gateway.traffic,
+                gateway.views.refusals,
+                gateway.views.traffic,
                 lambda mark: live.traffic.changed_after(mark, boot_id),
                 stack,
             )
             await stack.enter_async_context(
-                await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.callbacks, wall_us)
+                await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.jobs.callbacks, wall_us)
             )
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
@@ -288,11 +293,13 @@ class ControlPlane:
     def _keep_house(self, engine: AsyncEngine, gateway: Gateway, stack: contextlib.AsyncExitStack) -> None:
         async def forget() -> None:
             keep_days = self.live.config.classifier.learning.keep_days
-            await forget_what_may_not_stay(gateway.learning, gateway.accounts, keep_days=keep_days, now_us=wall_us())
+            await forget_what_may_not_stay(
+                gateway.learning, gateway.identity.accounts, keep_days=keep_days, now_us=wall_us()
+            )
 
         background(stack, every(_RETENTION_S, forget))
         background(stack, keep_pruned(PrefixStore(engine)))
-        background(stack, every(_PURGE_S, gateway.responses.purge))
+        background(stack, every(_PURGE_S, gateway.jobs.responses.purge))
 
     def _every_setting(self) -> tuple[BaseModel, BaseModel | None]:
         try:

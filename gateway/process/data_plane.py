@@ -11,7 +11,8 @@ from accounts.errors import AccountsError
 from accounts.people.client_address import client_address, site_of
 from cost.ledger.backlog import Backlog
 from cost.times import wall_us
-from gateway.configuration.settings import Environment, GatewayConfig
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.database import AnswerCheck, make_engine
 from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.configuration.settings import GatewayConfig, ServerConfig
+from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
 from gateway.process.data_plane import DataPlane
 from proxy.admin.health import Health
 from proxy.http.connection import ConnectionLimits

@@ -16,16 +16,11 @@ from pathlib import Path
 from types import FrameType
 
 from api.webhooks.sender import destinations_of
+from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import (
-    Environment,
-    GatewayConfig,
-    load,
-    peppers,
-    read_environment,
-    resolve_secret,
-    without_effect,
-)
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load, without_effect
 from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind

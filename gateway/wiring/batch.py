@@ -18,7 +18,8 @@ from api.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
 from api.webhooks.outbox import Outbox
 from cost.budgets.grants import GrantStore
 from cost.times import wall_us
-from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 from providers.batch_apis.anthropic import AnthropicBatches
 from providers.batch_apis.batch_api import BatchHttp
 from providers.batch_apis.openai import OpenAiBatches

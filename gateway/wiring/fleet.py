@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.metrics import AllMetrics
 from proxy.admit.gate import Gate
 from proxy.dispatch.upstream_fields import cache_salt

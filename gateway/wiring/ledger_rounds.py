@@ -27,7 +27,8 @@ from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
 from dashboards.alerts.telling import AlertRound
 from dashboards.finance.daily_reports import DailyReports
-from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.low_priority_thread import LowPriorityThread
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background, every

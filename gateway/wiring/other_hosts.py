@@ -17,7 +17,9 @@ from typing import Final, Literal
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, tells_other_hosts
+from gateway.configuration.environment import Environment, tells_other_hosts
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
 from proxy.responses.stored.sealing import CannotOpen, Sealing
 from proxy.shared.background_tasks import background, every
 from proxy.shared.redis.redis_link import RedisLink

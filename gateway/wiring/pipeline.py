@@ -12,7 +12,9 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
 from cost.fleet.pool_config import pool_of_target
-from gateway.configuration.settings import Environment, GatewayConfig, ServerConfig, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
+from gateway.configuration.peppers import peppers
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy

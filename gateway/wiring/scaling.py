@@ -11,7 +11,7 @@ import msgspec
 from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection
 from cost.times import DAY_US, HOUR_US, wall_us
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.prober import OpenProber
 from providers.config import ModelConfig
 from providers.model_facts import facts_of

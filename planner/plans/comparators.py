@@ -72,6 +72,9 @@ COMPARATORS: Final[Mapping[str, Comparator]] = {
 }
 """Prices as read in November 2026 from the providers' pages and from trackers that quote them."""
 
+USUAL_COMPARATORS: Final = ("gpt-4o", "gpt-4o-mini", "gpt-6-luna", "groq-llama-3.3-70b")
+"""Those that a plan is compared with where nobody names any."""
+
 
 def comparator_named(text: str) -> Comparator:
     """Return the comparator of a text: a name of the table, or `NAME=INPUT/OUTPUT` or `NAME=INPUT/CACHED/OUTPUT` for one's own

@@ -1,5 +1,7 @@
 """The gain of KV blocks in main memory: reading one back against computing it again, and what that changes in the plan. Pure."""
 
+from typing import Any
+
 import msgspec
 
 from planner.plans.plan_errors import PlanRefused
@@ -38,6 +40,10 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
         if not self.pays:
             return f"KV offload saves no GPU here, and first tokens come sooner: {cost}; {self.gpus} GPUs either way"
         return f"KV offload pays: {self.gpus} GPUs instead of {self.gpus_without}; {cost}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, the verdict among them."""
+        return {**msgspec.to_builtins(self), "pays": self.pays, "verdict": self.verdict}
 
 
 def offload_of(question: Question, answer: Plan, *, hits: float, copy_bytes_per_s: float) -> Offload:

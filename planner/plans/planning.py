@@ -2,7 +2,7 @@
 
 import math
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -168,6 +168,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch
     reasons: dict[str, str]
     warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, with what a reader would otherwise have to work out."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(Decimal,))
+        plain["model"]["parameters"] = self.model.parameters
+        plain["model"]["active_parameters"] = self.model.active_parameters
+        plain["launch"]["command"] = self.launch.command
+        return plain
 
 
 def plan(question: Question) -> Plan:

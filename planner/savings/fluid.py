@@ -11,14 +11,14 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.savings.demand import Demand
-from selfhosted.scale.policy import ScaleDecision
+from selfhosted.scale.policy import ScaleRule
 from selfhosted.scale.signals import Signals
 
 STEP_S: Final = 5.0
@@ -33,12 +33,6 @@ _BUSY_MEMORY: Final = 0.5
 _SAMPLES: Final = 720
 _US: Final = 1_000_000
 _GOLDEN: Final = 0.6180339887498949
-
-
-class Scaler(Protocol):
-    """The rule for the number of replicas, from the same signals as in production."""
-
-    def decide(self, signals: Signals) -> ScaleDecision: ...
 
 
 class FluidSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +113,7 @@ class FluidFleet:
         self,
         steps: Steps,
         spec: FluidSpec,
-        scaler: Scaler | None = None,
+        scaler: ScaleRule | None = None,
         progress: Callable[[float], None] = lambda _part: None,
     ) -> None:
         self._steps = steps
@@ -205,7 +199,7 @@ class FluidFleet:
                 self._early += work
         return taken, here, late
 
-    def _decide(self, scaler: Scaler, step: int, at_s: float, done: float) -> None:
+    def _decide(self, scaler: ScaleRule, step: int, at_s: float, done: float) -> None:
         steps = self._steps
         first, last = steps.edges[step], steps.edges[step + 1]
         prompt, output, work = (

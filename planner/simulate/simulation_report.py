@@ -142,6 +142,12 @@ def report_of(
     )
 
 
+def title_of(trace: Trace, machine: Machine) -> str:
+    """Return the trace, its rate and the machine in one line."""
+    rate = len(trace.requests) / max(1.0, trace.duration_s)
+    return f"{trace.name}, {rate:.1f} requests/s, {machine.model} on {machine.gpus} x {machine.gpu} a replica"
+
+
 def spread_of(values: Sequence[float]) -> Spread:
     """Return the mean, percentiles and maximum of some durations."""
     if not values:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
@@ -81,6 +81,17 @@ class Trace(msgspec.Struct, frozen=True):
     @property
     def output_tokens(self) -> int:
         return sum(request.output_tokens for request in self.requests)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, without the requests."""
+        return {
+            "name": self.name,
+            "format": self.format,
+            "requests": len(self.requests),
+            "duration_s": self.duration_s,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+        }
 
 
 class _MooncakeLine(msgspec.Struct):
@@ -208,6 +219,14 @@ def _second(where: str, value: float) -> float:
     if not (math.isfinite(value) and 0 <= value <= _LAST_S):
         raise TraceUnreadable(f"{where}: timestamp must be a number of milliseconds, not negative")
     return value
+
+
+def prepared(path: Path, *, limit: int | None, speed: float, users: int, days: int, seed: int, spaced: bool) -> Trace:
+    """Read a trace and make of it what is replayed: `spread` where `spaced`, `multiplied`, `tiled` and `sped_up`."""
+    rng = random.Random(seed)  # noqa: S311 - repeatable, and nothing is kept secret by it
+    found = read_trace(path, limit=MAX_ROWS if limit is None else limit)
+    found = multiplied(spread(found) if spaced else found, users, rng)
+    return sped_up(tiled(found, days, rng) if days else found, speed)
 
 
 def sped_up(trace: Trace, speed: float) -> Trace:

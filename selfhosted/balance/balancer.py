@@ -69,7 +69,7 @@ class Balancer:
         """True while gateways that this process does not hear of send most of the requests, and no engine tells what it has
         cached."""
         self._visibility = TrafficVisibility()
-        self._speed = PrefillSpeed(config.prefill_tokens_per_s, config.tuning.attention_tokens)
+        self._speed = PrefillSpeed(config.prefill_tokens_per_s, config.tuning)
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
         self._rules = Rules(Ring(()), config)

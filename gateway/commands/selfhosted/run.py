@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
     from selfhosted.config import LaunchConfig, PoolConfig, PoolPart, SharedGpusConfig
     from selfhosted.scale.processes import Actuator
 
@@ -50,7 +50,8 @@ def run(
     """
     import os
 
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
     from selfhosted.config import PREFILL, PoolUnfit
 
     if not gateway.startswith(("http://", "https://")) or "@" in gateway:
@@ -134,7 +135,7 @@ def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolCo
 
 
 def _secret(reference: str, whose: str) -> str:
-    from gateway.configuration.settings import resolve_secret
+    from gateway.configuration.environment import resolve_secret
     from selfhosted.config import PoolUnfit
 
     try:

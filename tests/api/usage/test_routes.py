@@ -266,7 +266,7 @@ async def test_an_unknown_price_is_nowhere_a_zero(own: Finance) -> None:
 
 async def test_a_few_look_at_the_books_at_once(own: Finance) -> None:
     """Whoever comes when as many do as may waits for its turn, so that requests keep their connections."""
-    reads = own.gateway.parts.reads
+    reads = own.gateway.parts.finance.reads
     async with contextlib.AsyncExitStack() as others:
         for _ in range(READS_AT_ONCE):
             await others.enter_async_context(reads)

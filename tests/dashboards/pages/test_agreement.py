@@ -29,7 +29,8 @@ from cost.ledger.verify import check
 from cost.prices import nanousd, usd
 from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
 from dashboards.ui.formats import exact_money, exact_share
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
 from gateway.database import make_engine
 from gateway.demo.company import TEAMS
 from gateway.demo.history import write_history

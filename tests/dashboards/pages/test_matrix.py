@@ -27,7 +27,9 @@ from cost.budgets.store import BudgetStore
 from cost.times import wall_us
 from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import COOKIE
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from gateway.wiring.web_app import web_app
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
