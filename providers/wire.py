@@ -107,6 +107,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     tag: str = ""
     """The caller's own booking tag, beside its team; empty for none."""
+    end_user: str = ""
+    """The caller's own user that the request is for, as booked; empty for none."""
     priority: Priority = 0
     cache_key: str | None = None
     """The caller's own name for what its prompts share (`prompt_cache_key`)."""

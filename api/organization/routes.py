@@ -17,6 +17,7 @@ from api.web.gateway import FinanceReader, Gateway, gateway_of
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, flag, listed, one_of, text, texts, whole
 from api.web.reading import json_reply, known_usd, reading, sound_query
+from cost.dimensions import Dimension, UsageFilters
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.attempts import MINUTE_US, AttemptReader
 from cost.reports.cells import exact
@@ -24,7 +25,7 @@ from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.daily import meters_of
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import Dimension, UsageFilters, UsageQuery, UsageRow, UsageSums, added
+from cost.reports.usage import UsageQuery, UsageRow, UsageSums, added
 from cost.times import DAY_US, HOUR_US, wall_us
 from proxy.errors import BadRequest
 

@@ -17,8 +17,9 @@ from api.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_o
 from api.web.openapi import described
 from api.web.parameters import Parameters, day, flag, text, whole
 from api.web.reading import json_reply, known_usd, reading, sound_query
+from cost.dimensions import Dimension, UsageFilters
 from cost.reports.attempts import MAX_LOG_DAYS, MAX_LOG_ROWS, AttemptReader, LoggedAttempt, LogQuery
-from cost.reports.usage import MAX_DAYS, MAX_ROWS, Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, added
+from cost.reports.usage import MAX_DAYS, MAX_ROWS, UsagePage, UsageQuery, UsageRow, added
 from cost.times import DAY_US, iso, start_of, wall_us
 from proxy.errors import BadRequest
 
@@ -221,7 +222,7 @@ def _log_row(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
         "custom_llm_provider": row.provider,
         "api_base": "",
         "user": "",
-        "end_user": "",
+        "end_user": row.end_user,
         "team_id": row.team_id,
         "organization_id": organisation_id,
         "request_tags": [row.tag] if row.tag else [],

@@ -29,7 +29,7 @@ _INSERT_SQLITE: Final = (
 )
 # Nobody else writes meanwhile, and no row is ever deleted: what was just written has the highest rowids.
 _NEWEST_SQLITE: Final = "SELECT request_id, attempt, entry FROM ledger_entry ORDER BY rowid DESC LIMIT ?"
-_PG_TYPES: Final = {"int": "bigint[]", "bool": "boolean[]", "float": "double precision[]", "str": "text[]"}
+_PG_ARRAYS: Final = {int: "bigint[]", bool: "boolean[]", float: "double precision[]", str: "text[]"}
 
 
 class LedgerStore:
@@ -159,9 +159,7 @@ def _postgresql_insert() -> str:
 
 
 def _array_type(column: str) -> str:
-    kind = LedgerEntry.model_fields[column].annotation
-    words = str(kind) if kind is None or not isinstance(kind, type) else kind.__name__
-    return next(array for name, array in _PG_TYPES.items() if name in words)
+    return _PG_ARRAYS[getattr(LedgerEntry, column).type.python_type]
 
 
 def _as_columns(rows: Sequence[Sequence[Any]]) -> tuple[list[Any], ...]:

@@ -13,6 +13,7 @@ from api.organization.routes import COMPLETIONS, COSTS, EMBEDDINGS, organization
 from api.usage.routes import CSV, NDJSON, usage_export
 from api.web.address import base_url
 from api.web.reading import reading
+from cost.dimensions import ON_PAGES
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
 from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
@@ -22,7 +23,7 @@ from proxy.errors import BadRequest
 router: Final = APIRouter(include_in_schema=False)
 
 PATH: Final = "/dashboard/finance/exports"
-_GROUPS: Final = ("day", "team", "key", "model", "provider", "tier", "tag")
+_GROUPS: Final = ("day", *ON_PAGES)
 _MOST_BUCKETS: Final = 31
 """Most days of a file in OpenAI's format: it is one page, without a next one."""
 _MOST_COST_BUCKETS: Final = 180

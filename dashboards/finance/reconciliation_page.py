@@ -10,13 +10,14 @@ from starlette.responses import Response
 
 from api.web.reading import reading
 from cost.close.checklist import ProviderMonth, providers_of
+from cost.dimensions import UsageFilters
 from cost.reconcile.coverage import keep_compared, outcomes
 from cost.reconcile.ledger_side import TooManyRows
 from cost.reconcile.matching import ALL, Line, Reconciliation
 from cost.reconcile.reconciliation_report import Tolerance, differing, tolerance_of
 from cost.reconcile.statement import TOKEN_METERS, BadExport
 from cost.reports.period import PeriodReader
-from cost.reports.usage import UsageFilters, UsageQuery, UsageReader, UsageRow
+from cost.reports.usage import UsageQuery, UsageReader, UsageRow
 from cost.times import day_of
 from dashboards.finance.comparison import EXPORTERS, Exporter, compared, upstream_models
 from dashboards.finance.upload import Files, read_upload

@@ -18,7 +18,7 @@ from api.web.gateway import Gateway
 from api.web.patience import patience
 from api.web.reading import reading
 from cost.errors import PriceError, UnknownPrice
-from cost.meters import METER_NAMES, METERS
+from cost.meters import METER_NAMES, METERS, PRICED_PER_TOKEN
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
 from cost.prices import Price, usd
@@ -46,12 +46,14 @@ _FIGURES: Final = tuple(
     if meter not in _SELDOM
 )
 _FIELDS: Final = (
-    ("input", "Input", "needed"),
-    ("output", "Output", "needed"),
-    ("cached_input", "Cached input", "as input, when empty"),
-    ("cache_write", "Cache write, 5 minutes", "as input, when empty"),
-    ("cache_write_1h", "Cache write, 1 hour", "as the 5 minutes, when empty"),
-    ("reasoning", "Reasoning", "as output, when empty"),
+    *(
+        (
+            each.name,
+            each.field_label or each.price_label,
+            f"{each.field_hint or f'as {each.within}'}, when empty" if each.within else "needed",
+        )
+        for each in PRICED_PER_TOKEN
+    ),
     ("request", "Each request", "US dollars for one, not for a million"),
     ("batch_discount", "Batch discount", "a share, such as 0.5"),
 )

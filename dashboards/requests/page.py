@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from api.web.reading import reading
 from classifier.prediction import Prompt
+from cost.dimensions import REQUEST_FILTERS
 from cost.ledger.entries import Entry
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reports.focus import unit_label
@@ -62,7 +63,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 _ROWS: Final = 50
 _CSV_PAGES: Final = 10
-_FILTERS: Final = ("target", "key", "tag", "tier")
+_FILTERS: Final = tuple(REQUEST_FILTERS)
 _KEPT: Final = frozenset({*_FILTERS, "outcome", "status", "from", "to", "slower", "dearer", "sort", "columns"})
 _STATUS_WORDS: Final[Mapping[str, str]] = {
     "2xx": "Succeeded (2xx)",

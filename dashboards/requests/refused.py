@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from cost.dimensions import REQUEST_FILTERS
 from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from cost.reports.recent import Place, RecentPage, RecentQuery, RecentRequest
 from proxy.admit.limits.refusals import RateLimited
@@ -32,6 +33,8 @@ _UNKNOWN: Final = (
     "tier",
     "tag",
 )
+_LEDGERS_OWN: Final = tuple(name for name in REQUEST_FILTERS if name not in {"key", "target"})
+"""Filters of requests by what is not known of a refused one."""
 REFUSED: Final = "refused"
 """The outcome of a request that reached no model."""
 
@@ -126,7 +129,7 @@ def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
     """Return the query of refused requests that goes with this one; None where none can match, or for another order
     than time.
     """
-    ledgers_own = (query.outcome, query.tag, query.tier, query.order)
+    ledgers_own = (query.outcome, query.order, *(getattr(query, name) for name in _LEDGERS_OWN))
     if any(ledgers_own) or query.slower_us is not None or query.dearer_nanousd is not None:
         return None
     if outcome not in {"", REFUSED} or query.scope.team_id is None:

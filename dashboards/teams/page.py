@@ -12,11 +12,12 @@ from api.teams.change import put_team
 from api.web.gateway import Gateway
 from api.web.reading import reading
 from cost.budgets.store import BudgetStore
+from cost.dimensions import UsageFilters
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
-from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added, known_cost
+from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table

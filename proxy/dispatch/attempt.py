@@ -1,6 +1,7 @@
 """An attempt at one deployment, from its reservation to its single settlement."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
-from cost.meters import ZERO_METERS
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS
 from cost.savings.comparators import NO_BASELINES
 from cost.usage import CONTINUED, UPSTREAM_STATUS, Usage
 from providers.breaker import Permit
@@ -461,6 +462,7 @@ class Attempt:
             stream=routed.request.stream,
             complexity=None if routed.prediction is None else routed.prediction.complexity,
             tag=routed.request.tag,
+            end_user=routed.request.end_user,
             pool=routed.pools.get(target.target_id, ""),
             origin=routed.origin,
             arm=routed.arm,
@@ -505,29 +507,17 @@ class Attempt:
         )
         entry = replace(
             entry,
-            input_tokens=usage.input_tokens,
-            cached_input_tokens=usage.cached_input_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
             usage_source=usage.source,
             flags=usage.flags,
             cost_nanousd=money.cost_nanousd,
-            input_nanousd=meters[0],
-            cached_input_nanousd=meters[1],
-            output_nanousd=meters[4],
-            reasoning_nanousd=meters[5],
+            **dict(zip(_METERED, (*_counts(usage), *meters), strict=True)),
         )
-        if usage.cache_write_tokens or usage.unit or meters[6] or money.batch_saved_nanousd:
+        if usage.unit or money.batch_saved_nanousd:
             # A reserve has none of these, and few answers do.
             entry = replace(
                 entry,
-                cache_write_tokens=usage.cache_write_tokens,
-                cache_write_1h_tokens=usage.cache_write_1h_tokens,
-                cache_write_nanousd=meters[2],
-                cache_write_1h_nanousd=meters[3],
                 unit=usage.unit,
                 quantity_milli=usage.quantity_milli,
-                request_nanousd=meters[6],
                 batch_saved_nanousd=money.batch_saved_nanousd,
             )
         if tracker is None:
@@ -535,6 +525,8 @@ class Attempt:
         return replace(entry, flags=usage.flags + _other_version(tracker), version=tracker.version)
 
 
+_counts: Final = attrgetter(*TOKEN_COLUMNS)
+_METERED: Final = (*TOKEN_COLUMNS, *METER_COLUMNS)
 _UNSAID: Final = Entry(
     request_id="",
     attempt=1,

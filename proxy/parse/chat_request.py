@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -115,6 +116,13 @@ _MEASURABLE_PARTS = _IMAGE_PARTS | {"text", "input_text", "refusal", "thinking",
 _PRIORITIES: Mapping[str, Priority] = {"low": -1, "normal": 0, "high": 1}
 # The gateway's own fields: consumed here, never sent upstream.
 OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag", "x-priority")
+
+
+_END_USER_FIELDS: Final = ("safety_identifier", "user")
+"""Fields that name an end user, the newer one first."""
+_PLAIN_USER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
+_TELEPHONE: Final = re.compile(r"[0-9][0-9./-]{6,}", re.ASCII)
+_NO_FIELDS: Final[Mapping[str, msgspec.Raw]] = {}
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -272,6 +280,7 @@ def request_of(
         json_mode=form is not None and form.type != "text",
         session_id=session,
         cache_key=asked.prompt_cache_key,
+        end_user=_end_user(fields, more.get("for_openai", _NO_FIELDS)),
         translated=translated,
         for_anthropic=for_anthropic,
         in_messages=in_messages,
@@ -352,6 +361,7 @@ def request_without_messages(
         team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
         session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
         tag=_tag(headers.tag, typed.tag),
+        end_user=_end_user(fields),
         priority=_priority(headers.priority, typed.priority, typed.service_tier),
         service_tier=_SOLD.get(typed.service_tier or ""),
     )
@@ -491,6 +501,29 @@ def _tag(header: str | None, field: str | None) -> str:
     if TAG.fullmatch(tag) is None:
         raise BadRequest(f"`x-weighbridge-tag` must have {TAG_RULE}.", param="x-weighbridge-tag")
     return tag
+
+
+def _end_user(*bodies: Mapping[str, msgspec.Raw]) -> str:
+    """Return the end user that a body names, as it is booked; empty for none.
+
+    The ledger keeps what it has for good, so of what may be a mail address or a telephone number it gets a digest.
+    """
+    for name in _END_USER_FIELDS:
+        for fields in bodies:
+            given = _text_in(fields[name]) if name in fields else ""
+            if _PLAIN_USER.fullmatch(given) and not _TELEPHONE.fullmatch(given):
+                return given
+            if given:
+                return f"digest-{blake2b(given.encode(), digest_size=16).hexdigest()}"
+    return ""
+
+
+def _text_in(raw: msgspec.Raw) -> str:
+    """Return a field's text; empty for what is none, which is for the target to refuse."""
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except msgspec.DecodeError:
+        return ""
 
 
 def _tier(header: str | None, field: str | None, service_tier: str | None) -> Tier:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cost.fleet.cost_adjustment import Group, GroupKey, PoolDay, TrueUpRounds, TrueUpStore, entries, is_due, pending
+from cost.dimensions import PostedGroup
+from cost.fleet.cost_adjustment import Group, PoolDay, TrueUpRounds, TrueUpStore, entries, is_due, pending
 from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
@@ -263,7 +264,7 @@ def test_whatever_is_booked_a_posting_makes_it_the_bill(
     """Booked and posted amounts add up to the bill to the nano-dollar, and then nothing is left to post."""
     groups = tuple(
         Group(
-            key=GroupKey("default", f"team_{number}", "key", "llama", "self-hosted", "interactive", "", "1"),
+            key=PostedGroup("default", f"team_{number}", "key", "llama", "self-hosted", "interactive", "", "1"),
             used=used,
             booked=booked,
             booked_nanousd=sum(booked),
