@@ -50,6 +50,7 @@ from proxy.judge import schema_check
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
+from proxy.parse.parsed_request import RequestParser
 from proxy.pipeline import RequestPipeline
 from proxy.plan.evidence import Evidence
 from proxy.plan.pipeline_config import PipelineConfig
@@ -159,7 +160,7 @@ class ProcessPipeline:
         self.background = open_background(process.engine, self.responses, sealing, lambda: self.config.responses)
         self.line = RequestPipeline(
             config=pipeline_config(config, catalog, self.classifier),
-            directory=self.directory,
+            parser=RequestParser(self.directory, self.responses),
             admission=AdmissionControl(
                 gate.limiter,
                 budgets=process.books.holds,
@@ -182,7 +183,6 @@ class ProcessPipeline:
             clock=time.monotonic,
             latency=gate.latency,
             habits=open_prefix_tracker(config, self._environment, sources.habits, metrics.prefixes, stack),
-            responses=self.responses,
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,

@@ -311,6 +311,13 @@ class Breakers:
                     found[target_id] = self.available(target, caller)
         return found
 
+    def absences(
+        self, targets: Mapping[str, Target], fleet: Mapping[str, tuple[Deployment, ...]], caller: Scope
+    ) -> Mapping[str, Absence]:
+        """Return why the targets that nothing of may be called are out of use, by their ids."""
+        found = {each: self.absence(targets[each], caller) for each, callable_ in fleet.items() if not callable_}
+        return {target_id: why for target_id, why in found.items() if why is not None}
+
     def absence(self, target: Target, caller: Scope = EVERYONE) -> Absence | None:
         """Return the reason that nothing of the target is called now, of the deployment that is called again first. None where something is, or
         where it has no deployment.

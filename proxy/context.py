@@ -7,17 +7,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from accounts.caller import Caller
-from classifier.prediction import Prompt
-from providers.upload import Upload
 from providers.wire import Operation
 from proxy.admit.limits.limit import Admission
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.outcome import Agreement, Ending, QueueWaited, Weakness
-from proxy.dispatch.request_trace import RequestTrace
+from proxy.dispatch.outcome import Agreement, Ending, QueueWaited, RequestTrace, Weakness
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.reply import Reply
 from proxy.http.request_id import REQUEST_ID_HEADER
-from proxy.parse.wires.wire import Dialect, EventWriter, Kept, Memory, Wire
+from proxy.parse.chat_request import AUTO
+from proxy.parse.parsed_request import ParsedRequest
+from proxy.parse.wires.wire import Dialect, EventWriter, Kept, Memory, Understood, Wire
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routed_request import RoutedRequest
 
@@ -56,9 +55,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The function that keeps the answer for its caller; False when it could not."""
     memory: Memory | None = None
     """The answers that its connection remembers, and is to remember."""
-    prompt: Prompt | None = None
-    upload: Upload | None = None
-    """The file that came with it, which is closed with the request."""
+    parsed: ParsedRequest | None = None
+    """The request as its caller made it. A file that came with it is closed with the request."""
     admission: Admission | None = None
     bounded: bool = False
     """True when a hard budget holds money for it."""
@@ -84,6 +82,13 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     error_code: str | None = None
     error_message: str | None = None
     """The message that its caller was sent, where the refusal was the gateway's own."""
+
+    def understood(self, found: Understood) -> None:
+        """Note how an error has to be written and which model was named, before the rest of the request is checked."""
+        self.dialect = found.dialect
+        model = found.request.model
+        if model == AUTO or self.config.has_model(model):
+            self.asked_model = model
 
     def end(self, by: EndedBy) -> None:
         """Record the ending. Only the first call counts: later steps concern only its report."""

@@ -111,7 +111,17 @@ class PipelineOffers:
         exchange = exchange_of(asked)
         context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, pipeline.config)
         context.caller = caller
-        parsed = await pipeline.parse(context, caller, read_headers(exchange.headers), exchange)
+        parsed = await pipeline.parser.understand(
+            context.wire,
+            exchange,
+            read_headers(exchange.headers),
+            caller,
+            pipeline.config,
+            started_at=context.started_at,
+            memory=None,
+            understood=context.understood,
+        )
+        context.keeper = parsed.keeper
         routed = pipeline.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 

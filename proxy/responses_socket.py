@@ -56,7 +56,7 @@ class ResponsesSocket:
             raise BadRequest("A request for a WebSocket has no body.")
         if self._pipeline.draining:
             raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
-        caller = await self._pipeline.authenticate(read_headers(exchange.headers))
+        caller = await self._pipeline.parser.authenticate(read_headers(exchange.headers))
         if caller.reads_only:
             raise ReadsOnly
         session = _Session(self._pipeline, exchange)
@@ -81,9 +81,9 @@ class _Session:
         """Answer one message, to its end."""
         try:
             data = message.encode()
-            fields = await self._pipeline.read(data, lambda: _asked(data))
+            fields = await self._pipeline.parser.bodies.read(data, lambda: _asked(data))
             generates = fields.pop("generate", True) is not False
-            body = await self._pipeline.read(data, lambda: encoded({**fields, "stream": True}))
+            body = await self._pipeline.parser.bodies.read(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
             self._refuse(error_reply(error))
             return

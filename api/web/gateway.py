@@ -43,7 +43,8 @@ from proxy.batch.batch_parts import BatchTier
 from proxy.batch.line_protocol import Answering
 from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, Refused, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
-from proxy.parse.headers import caller_by_key, read_headers
+from proxy.parse.headers import read_headers
+from proxy.parse.parsed_request import caller_by_key
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routing_config import PolicyConfig
 from proxy.responses.background.background_responses import BackgroundResponses

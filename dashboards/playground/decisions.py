@@ -71,7 +71,7 @@ def _weigh(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
         prompt=prompt,
         input_tokens=input_tokens(request, prompt),
         deadline=NO_DEADLINE,
-        wants_escalation=None,
+        parse_escalation=None,
         idempotency_key=None,
     )
     prediction = gateway.classifier.classify(prompt, caller.team_id, learns=False)

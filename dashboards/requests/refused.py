@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from cost.reports.recent import Place, RecentPage, RecentQuery, RecentRequest
-from proxy.admit.limits.rate_limited import RateLimited
+from proxy.admit.limits.refusals import RateLimited
 from proxy.errors import (
     BodyTooLarge,
     ContextTooLong,

@@ -63,7 +63,7 @@ class DataPlane:
     async def _whose(self, exchange: Exchange) -> Sender:
         """Return the team of the key that was sent; without one that works, the address that the request comes from."""
         try:
-            caller = await self.live.line.authenticate(read_headers(exchange.headers))
+            caller = await self.live.line.parser.authenticate(read_headers(exchange.headers))
         except (Refused, AccountsError):
             forwarded = [value.decode("latin-1") for name, value in exchange.headers if name == b"x-forwarded-for"]
             peer = "" if exchange.peer is None else exchange.peer[0]

@@ -13,8 +13,7 @@ from proxy.admin.health import Health
 from proxy.http.connection import ConnectionLimits
 from proxy.http.exchange import Exchange
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
-from proxy.http.server import HttpServer, Route, Routes
-from proxy.http.tls import tls_context
+from proxy.http.server import HttpServer, Route, Routes, tls_context
 from proxy.routes import fallback_route, model_routes
 
 _ALIVE: Final = b'{"status":"ok"}'

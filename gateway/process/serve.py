@@ -27,7 +27,7 @@ from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import Supervisor
-from proxy.http.tls import tls_context
+from proxy.http.server import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
 from settings.private import private_folder

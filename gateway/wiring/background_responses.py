@@ -46,7 +46,7 @@ def keep_making(
     runner = BackgroundRunner(
         background=made,
         responses=responses,
-        callers=accounts,
+        caller_of=accounts.caller_of,
         pipeline=pipeline,
         section=section,
         now_us=wall_us,

@@ -110,7 +110,7 @@ def keep_batches_going(
         batches=tier.batches,
         files=tier.files,
         answering=LineAnswers(line),
-        callers=accounts,
+        caller_of=accounts.caller_of,
         room=room,
         money=tier.money,
         told=telling(outbox),
@@ -142,7 +142,7 @@ def keep_batches_going(
             holder=holder,
             clock=time.monotonic,
             rest_s=lambda: runner.rest_s,
-            observer=metrics,
+            count=metrics.count_handed,
         )
         background(stack, handover.run(is_draining))
     background(stack, runner.run(is_draining))

@@ -58,7 +58,7 @@ def open_prefix_tracker(
 
 def open_tracing(
     config: GatewayConfig, environment: Environment, catalog: Callable[[], Catalog], stack: contextlib.AsyncExitStack
-) -> Tracing:
+) -> Tracing | None:
     """Open the traces of one process, where somebody takes them."""
 
     def deployment(deployment_id: str) -> Deployment | None:
@@ -68,7 +68,8 @@ def open_tracing(
         return next((each for each in deployments if each.deployment_id == deployment_id), None)
 
     tracing = build_tracing(environment.otlp_endpoint or config.telemetry.otlp_endpoint, deployment_of=deployment)
-    stack.push_async_callback(tracing.aclose)
+    if tracing is not None:
+        stack.push_async_callback(tracing.aclose)
     return tracing
 
 

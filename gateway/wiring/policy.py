@@ -11,8 +11,8 @@ from cost.fleet.pool_config import PoolSection, pool_of_target
 from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from proxy.parse.chat_request import AUTO
-from proxy.plan.escalation_rules import EscalationRules
 from proxy.plan.evidence import Evidence, evidence_by_target, evidence_of_name, grounds, less_sure
+from proxy.plan.pipeline_config import EscalationRules
 from proxy.plan.route_plan import AutoRules, OwnPool, Policy
 from proxy.plan.routing_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
 from proxy.plan.tool_loop import LoopRules

@@ -70,8 +70,9 @@ class AdmissionControl:
         )
         return True
 
-    async def take(self, caller: Caller, parsed: ParsedRequest) -> Admission:
-        """Take the request's estimated tokens from its rate limits; settling refunds unused ones.
+    async def take(self, caller: Caller, parsed: ParsedRequest, reply: Reply) -> Admission:
+        """Take the request's estimated tokens from its rate limits, and add the `x-ratelimit-*` headers to its reply; settling
+        refunds unused ones.
 
         Raises RateLimited.
         """
@@ -79,9 +80,11 @@ class AdmissionControl:
         unbounded = request.max_output_tokens is None and request.operation == "chat"
         guessed = DEFAULT_OUTPUT_TOKENS * request.n if unbounded else 0
         answer = (request.max_output_tokens or 0) * request.n + guessed
-        return await self._limiter.admit(
+        admission = await self._limiter.admit(
             caller, request.alias or request.model, parsed.input_tokens + answer, guessed=guessed
         )
+        reply.lines += admission.lines
+        return admission
 
     def look_at_budgets(self, caller: Caller, request: ChatRequest) -> BudgetLook:
         """Check the budgets, and return their effect on the request. Raises BudgetExceeded."""

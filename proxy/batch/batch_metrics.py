@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.batch.batch import Batch
-from proxy.batch.observers import BatchObserver, Event, LineCount, ProviderBatchCount, ProviderBatchObserver
+from proxy.batch.observers import BatchObserver, Event, LineCount, ProviderBatchCount
 from proxy.batch.scheduler import Slack
 
 
-class BatchMetrics(BatchObserver, ProviderBatchObserver):
+class BatchMetrics(BatchObserver):
     """Counters of lines and batches, and gauges of the batches in progress. No label names a team or a batch."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -56,7 +56,7 @@ class BatchMetrics(BatchObserver, ProviderBatchObserver):
         if number:
             self._lines.labels(what).inc(number)
 
-    def count_handed(self, what: ProviderBatchCount, number: int = 1) -> None:
+    def count_handed(self, what: ProviderBatchCount, number: int) -> None:
         """Count lines at providers by outcome."""
         if number:
             self._handed.labels(what).inc(number)

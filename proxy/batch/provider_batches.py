@@ -44,7 +44,7 @@ from proxy.batch.estimate import (
 from proxy.batch.execution_options import ExecutionOption, cheapest_option
 from proxy.batch.line_protocol import LineRequest, ProviderBatchLine, ProviderBatchLines
 from proxy.batch.lines import request_id, result_of
-from proxy.batch.observers import ProviderBatchObserver
+from proxy.batch.observers import ProviderBatchCount
 from proxy.batch.provider_batch_store import NOTHING_OUT, Out, ProviderBatchRecord, ProviderBatchStore
 from proxy.batch.scheduler import Slack, left_s_of
 from proxy.batch.store import BatchStore
@@ -147,7 +147,7 @@ class ProviderBatchRunner:
         holder: str,
         clock: Callable[[], float],
         rest_s: Callable[[], float] = lambda: 0.0,
-        observer: ProviderBatchObserver | None = None,
+        count: Callable[[ProviderBatchCount, int], None] = lambda _what, _number: None,
     ) -> None:
         """`deployments` returns those with a batch API, by id; `slacks` the runner's latest slack by batch, `speed`
         its tokens a second, and `rest_s` the seconds that it rests while there is nothing to do.
@@ -166,7 +166,7 @@ class ProviderBatchRunner:
         self._holder = holder
         self._clock = clock
         self._rest_s = rest_s
-        self._observer = observer or ProviderBatchObserver()
+        self._count = count
         # Two processes that look at the same one at once do no harm.
         self._lease_us = int(2 * section.lease_s * 1_000_000)
         self._looked: dict[str, _Looked] = {}
@@ -331,7 +331,7 @@ class ProviderBatchRunner:
         if not lines:
             await self._money.free(handed_id)
             return
-        self._observer.count_handed("handed", len(lines))
+        self._count("handed", len(lines))
         calls = [BatchCall(custom_id=custom_id(handed_id, line), body=handings[line.number].body) for line in lines]
         await self._send(handed_id, batch, first, calls)
 
@@ -497,7 +497,7 @@ class ProviderBatchRunner:
             await self._wait_to_forget(handed)
             return
         if self._batches.now_us() >= handed.give_up_us and handed.lines_left:
-            self._observer.count_handed("returned", await self._store.take_back(handed))
+            self._count("returned", await self._store.take_back(handed))
         if self._age_s(handed) > _LOST_S:
             await self._end(handed, "lost", failed=True, unknown=handed.lines)
             return
@@ -558,9 +558,9 @@ class ProviderBatchRunner:
             else:
                 results.append(result)
         collected = await self._store.collect(handed, results, entries, estimated)
-        self._observer.count_handed("answered", collected.answered)
-        self._observer.count_handed("unneeded", collected.unneeded)
-        self._observer.count_handed("estimated", estimated)
+        self._count("answered", collected.answered)
+        self._count("unneeded", collected.unneeded)
+        self._count("estimated", estimated)
         await self._store.hold(handed.handed_id, self._holder, self._lease_us)
 
     async def _result(
@@ -600,8 +600,8 @@ class ProviderBatchRunner:
         leaves = handed.upstream_id != "" if leaves is None else leaves
         released = await self._store.end(handed, outcome, entries, estimated=estimated, failed=failed, leaves=leaves)
         await self._money.free(handed.handed_id)
-        self._observer.count_handed("returned", released)
-        self._observer.count_handed("estimated", estimated)
+        self._count("returned", released)
+        self._count("estimated", estimated)
         if estimated:
             _log.error(
                 "batch: %d calls at %s may have been charged for without an answer; they are booked at the most that they may "

@@ -69,14 +69,6 @@ class Room(Protocol):
         ...
 
 
-class Callers(Protocol):
-    """The source of batches' callers, as of now."""
-
-    async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller of a key that still works; None for one that does not."""
-        ...
-
-
 Handed = Callable[[], Awaitable[Mapping[str, Out]]]
 """The part of each batch that is at providers, by its id."""
 
@@ -125,7 +117,7 @@ class BatchRunner:
         batches: BatchStore,
         files: FileStore,
         answering: Answering,
-        callers: Callers,
+        caller_of: Callable[[str], Awaitable[Caller | None]],
         room: Room,
         money: Money,
         told: Told,
@@ -138,11 +130,12 @@ class BatchRunner:
         bound: LineBound = _everything,
         backlog: Backlog | None = None,
     ) -> None:
+        """`caller_of` returns the caller of a key that still works, None of one that does not."""
         self._section = section
         self._batches = batches
         self._files = files
         self._answering = answering
-        self._callers = callers
+        self._caller_of = caller_of
         self._room = room
         self._money = money
         self._told = told
@@ -385,7 +378,7 @@ class BatchRunner:
     async def _caller(self, key_id: str) -> Caller | None:
         at, known = self._known.get(key_id, (0.0, None))
         if not at or self._clock() - at > _CALLER_S:
-            known = await self._callers.caller_of(key_id)
+            known = await self._caller_of(key_id)
             if len(self._known) > _AT_A_TIME:
                 self._known.clear()
             self._known[key_id] = (self._clock(), known)

@@ -82,11 +82,10 @@ class AttemptPolicy:
         expected = None if self._latency is None else self._latency.expect(target_id, routed.facts.tier)
         # A prediction is a median: what cannot be done is judged by far less.
         fewest = max(1, candidate.output_tokens // _FEWEST) if routed.prediction is not None else 1
-        if routed.deadline.cannot_make_it(now, expected, fewest, stream=stream) or self._is_too_slow(
-            candidate, routed, now
-        ):
+        latest = routed.deadline.start_by(now, expected, fewest, stream=stream)
+        if latest is None or self._is_too_slow(candidate, routed, now):
             raise routed.deadline.unreachable(target_id)
-        return routed.deadline.start_by(now, expected, fewest, stream=stream)
+        return latest
 
     async def prefill(self, upstream: Upstream, attempt: Attempt, call: UpstreamCall) -> Mapping[str, Any] | None:
         """Have the prompt read before the call where the attempt's pool does so: see `prefill.prefill`."""

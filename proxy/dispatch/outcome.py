@@ -153,3 +153,18 @@ class Observer(Protocol):
     """A receiver of each request's outcome, once. Must not raise or block."""
 
     def finished(self, outcome: RequestOutcome) -> None: ...
+
+
+class RequestTrace(Protocol):
+    """The trace of one request, from first byte to end."""
+
+    is_recorded: bool
+    """True where `finish` must not be late."""
+
+    def headers(self) -> dict[str, str]:
+        """Return headers to send upstream, so that an engine's spans join the trace."""
+        ...
+
+    def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
+        """End the trace. Never raises, never blocks; spans beyond the exporter's queue are dropped."""
+        ...

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.utils import formatdate
+from pathlib import Path
 from typing import Final
 
 from providers.held_bytes import HeldBytes
@@ -17,6 +18,23 @@ from proxy.http.connection import Connection, ConnectionLimits
 from proxy.http.cors import Cors
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
+
+
+class TlsInvalid(Exception):
+    """The certificate and its key cannot be used; the message says why."""
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Read a certificate chain and its private key, both as PEM. Raises TlsInvalid."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsInvalid(f"cannot use {certificate} with {key}: {error}") from error
+    return context
+
 
 Route = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Route]]

@@ -11,9 +11,36 @@ from proxy.context import RequestContext
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly
 from proxy.dispatch.outcome import CALLER_GONE, Unused, Weakness
 from proxy.judge.weak_answer import graver, judge
-from proxy.plan.escalation_rules import EscalationAllowance, EscalationRules, escalation_candidate
+from proxy.plan.escalation_rules import escalation_candidate
+from proxy.plan.pipeline_config import EscalationRules
 
 _log: Final = logging.getLogger("weighbridge.line")
+_BURST: Final = 20.0
+"""The most escalations that an idle period accumulates."""
+
+
+class EscalationAllowance:
+    """A token bucket of escalations for this process: at most `max_share` of eligible requests, after a burst."""
+
+    def __init__(self) -> None:
+        self._saved = _BURST
+        self.running = 0
+
+    def request(self, rules: EscalationRules) -> None:
+        """Credits one request that may escalate."""
+        self._saved = min(self._saved + rules.max_share, _BURST)
+
+    def try_begin(self, rules: EscalationRules) -> bool:
+        """Take one escalation and return True, or return False when none is left. `end` must follow."""
+        # The small slack makes ten tenths a whole in floating point.
+        if rules.max_share <= 0 or self.running >= rules.max_running or self._saved < 1 - 1e-9:
+            return False
+        self._saved -= 1
+        self.running += 1
+        return True
+
+    def end(self) -> None:
+        self.running -= 1
 
 
 class BetterAnswers:

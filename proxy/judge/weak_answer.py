@@ -30,7 +30,21 @@ from providers.wire import ChatRequest
 from proxy.dispatch.outcome import Weakness
 from proxy.judge.refusals import reads_as_refusal
 from proxy.judge.schema_check import MAX_STEPS, NotJudged, follows
-from proxy.judge.tool_calls import Call, Function
+
+
+class Function(msgspec.Struct):
+    """The function of a tool call. `arguments` is text that should be a JSON object."""
+
+    name: Any = None
+    arguments: Any = None
+
+
+class Call(msgspec.Struct):
+    """A tool call, or one piece of it: in a stream the pieces of one call share an index."""
+
+    index: Any = None
+    function: Function | None = None
+
 
 MAX_JUDGED_BYTES: Final = 4 * 1024 * 1024
 """The most payload bytes that are judged; a larger answer counts as not weak."""

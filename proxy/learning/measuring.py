@@ -43,7 +43,7 @@ from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.errors import Refused
 from proxy.judge.refusals import reads_as_refusal
-from proxy.judge.tool_calls import Call as WireCall
+from proxy.judge.weak_answer import Call as WireCall
 from proxy.learning.asking import read_answer, routed_to
 from proxy.parse.chat_request import parse_chat
 from proxy.parse.headers import RequestHeaders

@@ -31,10 +31,10 @@ from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.dispatch.outcome import RequestOutcome
 from proxy.errors import Refused
-from proxy.judge.tool_calls import Call
+from proxy.judge.weak_answer import Call
 from proxy.learning.asking import read_answer, routed_to
 from proxy.parse.chat_request import AUTO
-from proxy.plan.answer_retention import MAX_PAYLOAD_BYTES
+from proxy.plan.escalation_rules import MAX_PAYLOAD_BYTES
 from proxy.plan.route_plan import Fleet
 from proxy.plan.routed_request import RoutedRequest
 from proxy.settle.observers.learning import LearningOf

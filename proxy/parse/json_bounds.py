@@ -5,11 +5,13 @@ A body of 20 MB may be one long text, which is read in milliseconds, or ten mill
 and a gigabyte. The signs between the texts tell them apart, so these are counted. Bodies of usual size are not checked.
 """
 
-from collections.abc import Sized
-from typing import Final
+import asyncio
+from collections.abc import Callable, Sized
+from typing import Final, TypeVar
 
 from proxy.errors import BadRequest
 
+_T = TypeVar("_T")
 _FREE_BYTES: Final = 128 * 1024
 """The size up to which reading any body takes no longer than a turn of the loop may."""
 _LONG_BYTES: Final = 1024 * 1024
@@ -76,3 +78,18 @@ def check_fields(fields: Sized) -> None:
     """Check the number of a body's fields. Raises BadRequest."""
     if len(fields) > MOST_FIELDS:
         raise BadRequest(f"The request body has {len(fields)} fields; at most {MOST_FIELDS} are accepted.")
+
+
+class BodyReader:
+    """Reads the bodies of one process: what would hold up all streams on a thread, one after the other."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+
+    async def read(self, body: bytes, read: Callable[[], _T]) -> _T:
+        """Return what `read` makes of the body. Raises BadRequest, before any of it is decoded, where there is too much in it."""
+        if not is_heavy(body):
+            return read()
+        async with self._reading:
+            await asyncio.to_thread(check_structure, body)
+            return await asyncio.to_thread(read)

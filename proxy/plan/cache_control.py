@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from cost.prices import Price
+from proxy.plan.routing_config import CacheMarksConfig
 
 _ENOUGH: Final = 20
 """The number of requests from which on a team's share is believed."""
@@ -41,6 +42,15 @@ class ReuseShares:
         self._teams[team_id] = (seen + 1, repeated + again)
         if len(self._teams) > _MAX_TEAMS:
             self._teams.popitem(last=False)
+
+    def reuse(self, team_id: str, target_id: str | None, marks: CacheMarksConfig) -> Reuse | None:
+        """Count a request that is long enough to be cached, whose conversation `target_id` answered last, and return what is known of
+        its reuse. None for teams that want no marks.
+        """
+        self.note(team_id, again=target_id is not None)
+        if not marks.enabled or team_id in marks.off_for_teams:
+            return None
+        return Reuse(self.share(team_id), target_id)
 
     def share(self, team_id: str) -> float | None:
         seen, repeated = self._teams.get(team_id, (0, 0))

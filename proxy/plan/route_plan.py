@@ -1001,10 +1001,11 @@ def _in_order(
     kind: _Kind,
 ) -> list[Candidate]:
     first: Reason = "alias" if kind == "alias" else "named" if eligible[0].target_id == facts.alias else "fallback"
-    return [
-        _candidate(_option(target, facts, prediction, sticky, "fallback" if index else first), facts)
+    options = [
+        _option(target, facts, prediction, sticky, "fallback" if index else first)
         for index, target in enumerate(eligible)
     ]
+    return [_candidate(option, facts) for option in options]
 
 
 def _option(
@@ -1067,11 +1068,11 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     """Return the maximum cost of one attempt by the estimates, in nano-dollars: nothing cached, everything written to
     the cache, the longest output.
     """
-    price = _price(target, facts)
+    most, price = _most_output_tokens(target, facts), _price(target, facts)
     if price is None:
         return None
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
-    bound = price.tokens_nanousd(facts.input_tokens, _most_output_tokens(target, facts), 0, written)
+    bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 

@@ -19,7 +19,7 @@ from proxy.dispatch.attempt import Attempt, Settled
 from proxy.dispatch.outcome import CALLER_GONE, Observer, RequestOutcome, ShadowSampler
 from proxy.judge.weak_answer import judge
 from proxy.parse.chat_request import messages_digest
-from proxy.plan.answer_retention import KEPT_BYTES, learns
+from proxy.plan.escalation_rules import KEPT_BYTES
 from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.target_latency import LatencyTracker
 
@@ -96,7 +96,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
 def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: RoutedRequest) -> RequestOutcome:
     facts, prediction = routed.facts, routed.prediction
     # Only of a team that lets us learn is anything handed on that refers to its words.
-    learnt = learns(routed.caller)
+    learnt = routed.caller.settings.learns
     return msgspec.structs.replace(
         outcome,
         tier=facts.tier,
@@ -108,7 +108,7 @@ def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: Rout
         complexity=prediction.complexity if prediction else None,
         classifier=prediction.source if prediction else None,
         classify_s=context.classify_s if prediction else None,
-        prompt=context.prompt if learnt else None,
+        prompt=context.parsed.prompt if learnt and context.parsed is not None else None,
         conversation=routed.conversation if learnt else None,
         request_digest=messages_digest(routed.request) if learnt else None,
     )

@@ -99,22 +99,19 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         """
         return not self._of_caller and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
 
-    def start_by(self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float:
-        """Return the latest start, on the monotonic clock, with which the request is expected to be in time. `tokens`
-        is a lower bound of the answer's length.
+    def start_by(self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float | None:
+        """Return the latest start, on the monotonic clock, with which the request is expected to be in time. None where it would be late
+        even at the target's fastest observed speed, so that it is not started.
+
+        `tokens` is a lower bound of the answer's length.
         """
+        least_s = self._least_s(latency, tokens, stream=stream)
+        if now + least_s >= self.answer_at:
+            return None
         usual_s = latency.ttft_s if latency is not None else 0.0
         least_wait_s = _LEAST_WAIT * (self.first_token_at - self.arrived_at)
         objective = max(self.first_token_at - usual_s, now + least_wait_s)
-        return min(objective, self.answer_at - self._least_s(latency, tokens, stream=stream))
-
-    def cannot_make_it(
-        self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool, wait_s: float = 0.0
-    ) -> bool:
-        """Return True when the answer would be late even at the target's fastest observed speed, so that it is not
-        started.
-        """
-        return now + wait_s + self._least_s(latency, tokens, stream=stream) >= self.answer_at
+        return min(objective, self.answer_at - least_s)
 
     def total_timeout_s(self, now: float, patience_s: float, *, stream: bool) -> float:
         """Return the time-out of the whole reply in seconds. A stream that has begun is cut by its caller's own

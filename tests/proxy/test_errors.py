@@ -11,7 +11,7 @@ from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, U
 from providers import errors as upstream_errors
 from providers.errors import RequestRejected, UpstreamError, UpstreamRateLimited
 from proxy import errors
-from proxy.admit.limits import rate_limited
+from proxy.admit.limits import refusals
 from proxy.admit.queues.queue_item import NoRoom
 from proxy.batch import batch_errors
 from proxy.errors import (
@@ -26,7 +26,7 @@ from proxy.errors import (
     retry_headers,
 )
 
-_DEFINE_REFUSALS = (errors, rate_limited, batch_errors)
+_DEFINE_REFUSALS = (errors, refusals, batch_errors)
 _API = Path(__file__).parents[2] / "docs" / "api.md"
 
 

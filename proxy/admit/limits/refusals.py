@@ -2,12 +2,38 @@
 
 from typing import Final
 
+import msgspec
+
 from accounts.caller import Caller
 from proxy.admit.limits.bucket import places, share, wait_us
 from proxy.admit.limits.headers import rate_lines
-from proxy.admit.limits.limit import Limit
+from proxy.admit.limits.limit import Kind, Limit, Scope
 from proxy.admit.limits.limit_set import LimitSet, Outcome
-from proxy.admit.limits.rate_limited import RateLimited
+from proxy.errors import Refused
+from proxy.http.reply_head import fields_of
+
+
+class RateLimited(Refused, status=429, code="rate_limit_exceeded"):
+    """A rate limit is used up (429). Carries the same headers as an admission."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None,
+        scope: Scope,
+        kind: Kind,
+        lines: bytes = b"",
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, should_retry=should_retry)
+        if kind == "tokens":
+            # OpenAI names the limit here: requests or tokens.
+            self.fault = msgspec.structs.replace(self.fault, type="tokens")
+        self.scope = scope
+        self.kind = kind
+        self.headers = tuple(fields_of(lines))
+
 
 _US_PER_S: Final = 1_000_000
 _PLACE_WAIT_S: Final = 1.0

@@ -5,16 +5,18 @@ upstream's chat completion as this wire's reply or events, and may remember the 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
+from accounts.caller import Caller
 from cost.usage import Usage
 from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest, Event, Operation
 from proxy.errors import ErrorReply
 from proxy.parse.headers import RequestHeaders
 
+_T = TypeVar("_T")
 Header = tuple[bytes, bytes]
 IsModel = Callable[[str], bool]
 """True for a name that is an alias or a target of the configuration."""
@@ -144,6 +146,29 @@ class Continuing(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of the answers that a body refers to; empty for most."""
     continued: Callable[[bytes, Mapping[str, bytes]], bytes]
     """The body with the items of the records, which are given by id."""
+
+
+class Read(Protocol):
+    """Returns what a function makes of a body, on a thread where that takes long."""
+
+    async def __call__(self, body: bytes, read: Callable[[], _T], /) -> _T: ...
+
+
+class EarlierTurns(Protocol):
+    """The kept answers that a body may go on from."""
+
+    async def body_with_earlier(
+        self,
+        team_id: str,
+        body: bytes,
+        continuing: Continuing,
+        read: Read,
+        *,
+        most_bytes: int,
+        memory: Memory | None,
+    ) -> bytes: ...
+
+    async def keep(self, caller: Caller, kept: Kept) -> bool: ...
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,10 +11,11 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.caller import Caller
-from cost.times import HOUR_US
+from cost.times import HOUR_US, wall_us
 from proxy.errors import BackgroundFull, BadRequest, Overloaded, ResponsesUnavailable
 from proxy.http.exchange import COMMENT
-from proxy.parse.wires.wire import Kept
+from proxy.http.reply import Reply
+from proxy.parse.wires.wire import Kept, Later
 from proxy.responses.background.events import beyond
 from proxy.responses.background.store import OPEN, BackgroundStore, Begun
 from proxy.responses.background.tables import BackgroundEvents, BackgroundResponse
@@ -74,6 +75,31 @@ class BackgroundResponses:
         self._followers = 0
         self.news: Callable[[], object] = lambda: None
         """The callback for the moment when a response was queued here."""
+
+    async def enqueue_and_reply(
+        self,
+        caller: Caller,
+        later: Later,
+        body: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        reply: Reply,
+        request_id: str,
+    ) -> None:
+        """Keep a request that is answered later; reply with what is queued, or with its events as long as they are read.
+
+        Raises BackgroundFull, BadRequest, Overloaded or ResponsesUnavailable.
+        """
+        kept = later.queued(request_id, wall_us() // 1_000_000)
+        await self.enqueue(caller, kept, headers, body, streams=later.streams)
+        if not later.streams:
+            await reply.whole(200, kept.told)
+            return
+        # One that may not be followed now is made all the same.
+        following = self.follow(caller.team_id, kept.response_id)
+        reply.begin_events()
+        async for data in following:
+            await reply.events(data)
+        await reply.end()
 
     async def enqueue(
         self, caller: Caller, kept: Kept, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, streams: bool

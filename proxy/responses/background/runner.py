@@ -44,16 +44,8 @@ _OK: Final = 200
 _ENDED: Final[frozenset[str]] = frozenset({"completed", "incomplete"})
 
 
-class Callers(Protocol):
-    """The callers of responses, as of now."""
-
-    async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller of a key that still works; None for one that does not."""
-        ...
-
-
 class Pipeline(Protocol):
-    """The pipeline. It classifies, plans, sends, books and answers as for any request."""
+    """The request line. It classifies, plans, sends, books and answers like for any request."""
 
     async def run(
         self,
@@ -94,16 +86,17 @@ class BackgroundRunner:
         *,
         background: BackgroundResponses,
         responses: StoredResponses,
-        callers: Callers,
+        caller_of: Callable[[str], Awaitable[Caller | None]],
         pipeline: Pipeline,
         section: Callable[[], ResponsesSection],
         now_us: Callable[[], int],
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`caller_of` returns the caller of a key that still works, None of one that does not."""
         self._background = background
         self._store = background.store
         self._responses = responses
-        self._callers = callers
+        self._caller_of = caller_of
         self._pipeline = pipeline
         self._section = section
         self._now_us = now_us
@@ -197,7 +190,7 @@ class BackgroundRunner:
         """Return the caller and the request. Raises Refused for a request that can never be answered."""
         if self._now_us() - begun.created_us > _OLDEST_US:
             raise Refused("This response could not be made within a day.")
-        caller = await self._callers.caller_of(begun.key_id)
+        caller = await self._caller_of(begun.key_id)
         if caller is None:
             raise Refused("The key that asked for this response was revoked or has expired.")
         try:

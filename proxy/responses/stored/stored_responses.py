@@ -4,9 +4,10 @@ Keeping never fails a request: an answer that was paid for is given, and says `s
 """
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from accounts.caller import Caller
 from cost.times import wall_us
 from proxy.errors import BadRequest, BodyTooLarge, ConversationNotFound, Refused, ResponseNotFound, ResponsesUnavailable
-from proxy.parse.wires.wire import Change, Continuing, Kept, Memory
+from proxy.parse.wires.wire import Change, Continuing, Kept, Memory, Read
 from proxy.responses.stored.sealing import CannotOpen, Sealing
 from proxy.responses.stored.store import ResponseStore
 from proxy.responses.stored.stored_responses_config import ResponsesSection
@@ -118,18 +119,23 @@ class StoredResponses:
     async def body_with_earlier(
         self,
         team_id: str,
-        names: tuple[str, ...],
         body: bytes,
         continuing: Continuing,
-        read: Callable[[bytes, Callable[[], bytes]], Awaitable[bytes]],
+        read: Read,
         *,
         most_bytes: int,
         memory: Memory | None,
     ) -> bytes:
-        """Return the body with all earlier turns in it. `names` are the answers that it continues from or refers to;
-        `memory` has those that its connection remembers. `read` is called with the longest of them, by which it
-        decides where the body is made. Raises BadRequest, BodyTooLarge or ResponsesUnavailable.
+        """Return the body with all earlier turns in it.
+
+        `memory` is what its connection remembers of the answers that it goes on from or refers to. `read` is called with the
+        longest of them, by which it decides where the body is made.
+        Raises BadRequest, BodyTooLarge or ResponsesUnavailable.
         """
+        names = await read(body, functools.partial(continuing.names, body))
+        if not names:
+            # Most go on from nothing.
+            return body
         records = {}
         try:
             for name in names:

@@ -27,8 +27,7 @@ from opentelemetry.util.types import AttributeValue
 
 from providers.target import Deployment
 from providers.wire import Operation
-from proxy.dispatch.outcome import AttemptOutcome, RequestOutcome
-from proxy.dispatch.request_trace import RequestTrace
+from proxy.dispatch.outcome import AttemptOutcome, RequestOutcome, RequestTrace
 from proxy.settle.observers.logs import safe_name
 from proxy.settle.observers.telemetry import Tracing
 

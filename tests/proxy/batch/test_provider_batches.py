@@ -22,7 +22,6 @@ from proxy.batch.batch import Batch, ClaimedLine
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.files import Owner
 from proxy.batch.line_protocol import LineReply, LineRequest, Offers, OptionName, ProviderBatchLine
-from proxy.batch.observers import ProviderBatchObserver
 from proxy.batch.provider_batch_store import ProviderBatchStore
 from proxy.batch.provider_batches import ProviderBatchRunner, set_aside_s
 from proxy.batch.scheduler import Slack
@@ -94,14 +93,6 @@ class Purse:
         self.held.pop(name, None)
 
 
-class Counts(ProviderBatchObserver):
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def count_handed(self, what: str, number: int = 1) -> None:
-        self.seen[what] += number
-
-
 class House:
     """One process's handing over, and all that it stands on."""
 
@@ -123,7 +114,7 @@ class House:
         )
         self.line = Line(self.at)
         self.purse = Purse()
-        self.counts = Counts()
+        self.counts: Counter[str] = Counter()
         self.slack = EASY
         self.handover = self.process()
 
@@ -150,7 +141,7 @@ class House:
             money=self.purse,
             holder=HOLDER,
             clock=lambda: self.clock.now_us / SECOND_US,
-            observer=self.counts,
+            count=lambda what, number: self.counts.update({what: number}),
         )
 
     names: tuple[str, ...] = ()
@@ -212,7 +203,7 @@ async def test_a_group_is_handed_over_answered_and_forgotten(house: House) -> No
     assert not house.purse.held
     batch = await house.batches.get(house.names[0])
     assert (batch.completed, batch.cost_nanousd, batch.tokens_left) == (7, 70, 0)
-    assert +house.counts.seen == {"handed": 7, "answered": 7}
+    assert +house.counts == {"handed": 7, "answered": 7}
     assert await house.store.turnaround_s("t/main") == pytest.approx(61)
 
 
@@ -441,7 +432,7 @@ async def test_an_answer_that_nobody_needs_any_more_is_booked_all_the_same(house
     assert (made["answered"], made["unneeded"]) == (0, 1)
     assert await house.entries() == {"reserve": 1, "settle": 1}
     assert (await house.batches.get(batch.batch_id)).cost_nanousd == 7
-    assert house.counts.seen["unneeded"] == 1
+    assert house.counts["unneeded"] == 1
 
 
 async def test_calls_that_fail_there_are_asked_again_elsewhere(house: House) -> None:
@@ -481,7 +472,7 @@ async def test_what_was_paid_for_without_an_answer_is_booked_at_the_most(house: 
     assert await house.entries() == {"reserve": 5, "settle": 5}
     spent = await house.rows("SELECT sum(cost_nanousd) AS n FROM ledger_entry WHERE entry = 'settle'")
     assert spent == [{"n": 100}]
-    assert house.counts.seen["estimated"] == 5
+    assert house.counts["estimated"] == 5
     assert await house.states() == {WAITING: 5}
 
 

@@ -68,7 +68,7 @@ def _runner(batches: BatchStore, files: FileStore, poll_s: float) -> BatchRunner
         batches=batches,
         files=files,
         answering=house,
-        callers=house,
+        caller_of=house.caller_of,
         room=house,
         money=house,
         told=_told,

@@ -23,7 +23,8 @@ from proxy.parse.chat_request import (
     parse_embeddings,
     prompt_of,
 )
-from proxy.parse.headers import RequestHeaders, parse_escalation, read_headers
+from proxy.parse.headers import RequestHeaders, read_headers
+from proxy.parse.parsed_request import parse_escalation
 from proxy.parse.wires.reading import object_of
 
 NO_HEADERS = RequestHeaders()

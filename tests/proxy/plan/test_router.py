@@ -31,7 +31,7 @@ _PARSED = ParsedRequest(
     prompt=Prompt(text="hi"),
     input_tokens=10,
     deadline=Deadline(arrived_at=0.0, first_token_at=1.0, answer_at=10.0, own=False),
-    wants_escalation=None,
+    parse_escalation=None,
     idempotency_key=None,
 )
 

@@ -14,9 +14,9 @@ from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.completions_of_chat import Said, completion_of, to_json
 from proxy.parse.wires.own_fields import own_fields
 from proxy.parse.wires.reading import object_of, own_fields_of, text, unread, wrong
-from proxy.parse.wires.responses.asked import longest_answer
+from proxy.parse.wires.responses.dialect import usage_of
 from proxy.parse.wires.responses.items import COMPACTED, Item, chat_messages, in_full, items_of, with_ids
-from proxy.parse.wires.responses.usage import usage_of
+from proxy.parse.wires.responses.parser import longest_answer
 from proxy.parse.wires.wire import EventWriter, IsModel, Kept, Served, Understood
 
 _READ: Final = frozenset(

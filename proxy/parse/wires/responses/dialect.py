@@ -19,7 +19,6 @@ from proxy.parse.wires.responses.continuing import conversation_of
 from proxy.parse.wires.responses.conversation import with_turn
 from proxy.parse.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
 from proxy.parse.wires.responses.tools import INPUT, Tool, Toolbox
-from proxy.parse.wires.responses.usage import usage_of
 from proxy.parse.wires.wire import Change, EventWriter, Kept, Served
 
 _INCOMPLETE: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -499,3 +498,17 @@ def _custom_input(arguments: str) -> str:
         return arguments
     given = found.get(INPUT) if isinstance(found, dict) else None
     return given if isinstance(given, str) else arguments
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """OpenAI's usage of a response."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }

@@ -26,7 +26,6 @@ from proxy.parse.wires.reading import (
     wrong,
 )
 from proxy.parse.wires.responses.as_written import ResponsesAsWritten, response_as_written
-from proxy.parse.wires.responses.asked import longest_answer
 from proxy.parse.wires.responses.dialect import ResponsesDialect
 from proxy.parse.wires.responses.items import Item, chat_messages, items_of
 from proxy.parse.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
@@ -276,3 +275,13 @@ def _for_anthropic(instructions: Any, items: list[Item], effort: str | None) -> 
     found: dict[str, Any] = {"messages": chat_messages(instructions, items, signed=True, foreign={})}
     known = _EFFORTS.get(effort or "")
     return found if known is None else {**found, "reasoning_effort": known}
+
+
+def longest_answer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bound of the answer, where there is one. Raises BadRequest."""
+    if fields.get("max_output_tokens") is None:
+        return {}
+    most = whole_number(fields["max_output_tokens"], "max_output_tokens")
+    if most < 1:
+        raise wrong("max_output_tokens", "at least 1")
+    return {"max_tokens": most}

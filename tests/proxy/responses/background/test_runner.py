@@ -92,7 +92,7 @@ async def test_an_answer_that_ends_within_a_write_is_written_once(engine: AsyncE
     runner = BackgroundRunner(
         background=made,
         responses=kept,
-        callers=_Callers(),
+        caller_of=_Callers().caller_of,
         pipeline=_Pipeline(store),
         section=ResponsesSection,
         now_us=lambda: now_us,
@@ -145,7 +145,7 @@ def _idle_runner(engine: AsyncEngine) -> tuple[BackgroundRunner, _Counting]:
     runner = BackgroundRunner(
         background=made,
         responses=kept,
-        callers=_Callers(),
+        caller_of=_Callers().caller_of,
         pipeline=_RefusingPipeline(),
         section=ResponsesSection,
         now_us=wall_us,

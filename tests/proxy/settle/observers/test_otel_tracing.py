@@ -84,7 +84,9 @@ def _deployment(deployment_id: str) -> Deployment | None:
 
 
 def _tracing(collector: _Collector, share: float = 1.0) -> Tracing:
-    return build_tracing(collector.url, headers={"x-collector-key": "k"}, share=share, deployment_of=_deployment)
+    tracing = build_tracing(collector.url, headers={"x-collector-key": "k"}, share=share, deployment_of=_deployment)
+    assert tracing is not None
+    return tracing
 
 
 def _values(span: Span) -> dict[str, Any]:
