@@ -1,140 +1,144 @@
-"""Two real PostgreSQL servers, a primary and its standby, for what happens when one is restarted or gives way to the other."""
+"""A PostgreSQL primary with a streaming standby, and PgBouncer before a server, for tests of switchovers and poolers."""
 
-import asyncio
 import contextlib
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import asyncpg
+from tests.postgres import _executable_by, _free_port, _unprivileged_user, _wait_until_ready
 
-from tests.postgres import _SETTINGS, Postgres, _executable_by, _unprivileged_user, _wait_until_ready
-from tests.redis_server import quiet_port
-
-_STOP_WITHIN_S: Final = 60.0
-_POLL_S: Final = 0.02
-_FOLLOWED: Final = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
-_REPLICATION: Final = (
-    ("wal_level", "replica"),
-    ("max_wal_senders", "4"),
-    ("hot_standby", "on"),
-    ("wal_retrieve_retry_interval", "100ms"),
-)
-
-
-class _Server:
-    """One of them, whose port stays the same."""
-
-    def __init__(self, binaries: Path, data: Path, user: str | None) -> None:
-        self.port = quiet_port()
-        self.pid = 0
-        self._binaries = binaries
-        self._data = data
-        self._user = user
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        options = [word for name, value in (*_SETTINGS, *_REPLICATION) for word in ("-c", f"{name}={value}")]
-        command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self.port), *options]
-        log = self._data.with_suffix(".log")
-        with log.open("ab") as written:
-            self._process = subprocess.Popen(command, user=self._user, cwd="/", stdout=written, stderr=written)
-        self.pid = self._process.pid
-        _wait_until_ready(self._process, self._data / "postmaster.pid", log)
-
-    def stop(self) -> None:
-        """A fast shutdown: clients are cut off, and a standby gets all that was written. Nothing happens to one that is stopped."""
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(_STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-    def copy_of(self, primary: "_Server") -> None:
-        """Becomes a standby of the primary, which runs."""
-        source = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "postgres"]
-        self._run("pg_basebackup", *source, "-D", str(self._data), "-R", "-X", "stream", "-c", "fast")
-
-    def promote(self) -> None:
-        """Returns once it takes writes."""
-        self._run("pg_ctl", "promote", "-w", "-D", str(self._data))
-
-    def make(self) -> None:
-        """An empty cluster."""
-        self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N", "--locale=C")
-
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._binaries / program), *arguments]
-        done = subprocess.run(command, check=False, user=self._user, cwd="/", capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{program} failed\n{done.stderr[-2000:]}")
+_SETTINGS: Final = ("fsync=off", "listen_addresses=127.0.0.1", "unix_socket_directories=", "shared_buffers=16MB")
+_STOP_S: Final = 20
 
 
 class PostgresPair:
-    """See `postgres_pair`."""
+    """Two servers, of which the second follows the first until it is promoted."""
 
-    def __init__(self, primary: _Server, standby: _Server) -> None:
-        self._primary = primary
-        self._standby = standby
-
-    @property
-    def port(self) -> int:
-        """Of the server that takes writes now."""
-        return self._primary.port
-
-    def server(self) -> Postgres:
-        """That one, for the making of databases."""
-        return Postgres(self._primary.port, self._primary.pid)
-
-    def stop(self) -> None:
-        self._primary.stop()
+    def __init__(self, binaries: Path, folder: Path, user: str | None) -> None:
+        self._binaries, self._folder, self._user = binaries, folder, user
+        self.ports = (_free_port(), _free_port())
+        self._servers: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        self._primary.start()
+        """Start both; the standby is a base backup of the primary."""
+        first, second = self._data(0), self._data(1)
+        self._run("initdb", "-D", str(first), "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N", "--locale=C")
+        self._serve(0)
+        self._run(
+            "pg_basebackup",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.ports[0]),
+            "-U",
+            "postgres",
+            "-D",
+            str(second),
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+        )
+        self._serve(1)
 
-    async def switch_over(self) -> None:
-        """The primary stops and the standby, which has all of it, is promoted: from then on `port` is the other one, and there is
-        no standby.
-        """
-        connection = await asyncpg.connect(self.server().url("postgres"))
-        try:
-            async with asyncio.timeout(_STOP_WITHIN_S):
-                # Before it ends a primary sends everything to a standby, if that follows it already.
-                while not await connection.fetchval(_FOLLOWED):  # noqa: ASYNC110 - a server tells of no events
-                    await asyncio.sleep(_POLL_S)
-        finally:
-            await connection.close()
-        await asyncio.to_thread(self._primary.stop)
-        await asyncio.to_thread(self._standby.promote)
-        self._primary, self._standby = self._standby, self._primary
+    def switch_over(self) -> None:
+        """Stop the primary, and promote the standby."""
+        self._stop(self._servers[0])
+        self._run("pg_ctl", "promote", "-D", str(self._data(1)), "-w")
+
+    def stop(self) -> None:
+        """Stop what runs."""
+        for server in self._servers:
+            self._stop(server)
+
+    def _data(self, place: int) -> Path:
+        return self._folder / f"data{place}"
+
+    def _serve(self, place: int) -> None:
+        settings = [word for each in _SETTINGS for word in ("-c", each)]
+        command = [
+            str(self._binaries / "postgres"),
+            "-D",
+            str(self._data(place)),
+            "-p",
+            str(self.ports[place]),
+            *settings,
+        ]
+        log = self._folder / f"log{place}"
+        with log.open("wb") as told:
+            server = subprocess.Popen(command, user=self._user, cwd=self._folder, stdout=told, stderr=told)
+        self._servers.append(server)
+        _wait_until_ready(server, self._data(place) / "postmaster.pid", log)
+
+    def _run(self, program: str, *words: str) -> None:
+        subprocess.run(
+            [str(self._binaries / program), *words], check=True, user=self._user, cwd=self._folder, capture_output=True
+        )
+
+    def _stop(self, server: subprocess.Popen[bytes]) -> None:
+        if server.poll() is None:
+            server.send_signal(signal.SIGINT)
+            try:
+                server.wait(timeout=_STOP_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
 
 
 @contextlib.contextmanager
-def postgres_pair(binaries: Path) -> Iterator[PostgresPair]:
-    """A primary and a standby that follows it, gone at the end of the block."""
+def running_pair(binaries: Path) -> Iterator[PostgresPair]:
+    """Run a primary and its standby in a folder of their own, gone with everything at the end."""
     user = _unprivileged_user()
-    folder = Path(tempfile.mkdtemp(prefix="weighbridge-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="weighbridge-pair-"))
     if user is not None:
         shutil.chown(folder, user)
-    servers: list[_Server] = []
     try:
-        usable = _executable_by(user, binaries, folder)
-        servers += [_Server(usable, folder / name, user) for name in ("primary", "standby")]
-        primary, standby = servers
-        primary.make()
-        primary.start()
-        standby.copy_of(primary)
-        standby.start()
-        yield PostgresPair(primary, standby)
+        pair = PostgresPair(_executable_by(user, binaries, folder), folder, user)
+        try:
+            pair.start()
+            yield pair
+        finally:
+            pair.stop()
     finally:
-        for server in servers:
-            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_pgbouncer(server_port: int, *, sessions: int = 2) -> Iterator[int]:
+    """Run PgBouncer in transaction mode with few server sessions, so that clients do change them; yield its port."""
+    user = _unprivileged_user()
+    folder = Path(tempfile.mkdtemp(prefix="weighbridge-pgbouncer-"))
+    port = _free_port()
+    (folder / "users").write_text('"postgres" ""\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\n* = host=127.0.0.1 port={server_port}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
+        f"auth_file = {folder}/users\npool_mode = transaction\ndefault_pool_size = {sessions}\nmax_client_conn = 200\n"
+        "ignore_startup_parameters = extra_float_digits\n"
+    )
+    if user is not None:
+        for each in (folder, *folder.iterdir()):
+            shutil.chown(each, user)
+    program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+    log = folder / "log"
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [program, str(folder / "pgbouncer.ini")], user=user, cwd=folder, stdout=told, stderr=told
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while b"process up" not in log.read_bytes():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
         shutil.rmtree(folder, ignore_errors=True)

@@ -12,7 +12,7 @@ from accounts.people.client_address import client_address, site_of
 from cost.ledger.backlog import Backlog
 from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig
-from gateway.database import AnswerCheck, make_engine
+from gateway.database import WriteCheck, make_engine
 from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link
 from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
@@ -127,7 +127,7 @@ class DataPlane:
                 journal=opened.ledger.state,
                 backlog=Backlog(config.cost.journal_dir).waiting,
                 control_plane=lambda: link.is_up,
-                database=AnswerCheck(engine).answers,
+                database=WriteCheck(engine).takes_writes,
                 fallback_reason=lambda: live.classifier.fallback_reason,
             )
             self.begin_drain()
