@@ -13,7 +13,7 @@ from cost.ledger.backlog import Backlog
 from cost.times import wall_us
 from gateway.configuration.environment import Environment
 from gateway.configuration.gateway_config import GatewayConfig
-from gateway.database import AnswerCheck, make_engine
+from gateway.database import WriteCheck, make_engine
 from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link
 from gateway.link.worker_questions import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
@@ -128,7 +128,7 @@ class DataPlane:
                 journal=opened.ledger.state,
                 backlog=Backlog(config.cost.journal_dir).waiting,
                 control_plane=lambda: link.is_up,
-                database=AnswerCheck(engine).answers,
+                database=WriteCheck(engine).takes_writes,
                 fallback_reason=lambda: live.classifier.fallback_reason,
             )
             self.begin_drain()
