@@ -1,7 +1,7 @@
-"""One connection of a caller: takes requests out of its bytes, one at a time, and bounds what each may cost.
+"""A caller's connection: its requests are parsed one at a time, and the cost of each is bounded.
 
-A request is handed on when its head is complete. Until then nobody has shown a key, so what a head may weigh, how long
-it may take and how many connections may be open is bounded here. Requests that are sent ahead wait as bytes.
+A request is handed on when its head is complete. Until then nobody has shown a key, so the size of a head, the time it
+may take and the number of open connections are bounded here. Pipelined requests wait as bytes.
 """
 
 import asyncio
@@ -22,7 +22,9 @@ from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 _PATIENT_BYTES_PER_S: Final = 16 * 1024
 """A body that is read piece by piece gets a second more for each so many bytes."""
 _LOOK_AFTER_S: Final = 0.05
-"""How soon after its end of sending it is looked whether a caller is still there; then once a tick."""
+"""Seconds after a caller's end of sending until the first look whether it is still there; later looks come once a
+tick.
+"""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,26 +60,26 @@ class Host(Protocol):
     limits: ConnectionLimits
     held: HeldBytes
     leaving: bool
-    """True when every reply is its connection's last one, with `connection: close`."""
+    """True while every reply is its connection's last one, with `connection: close`."""
 
     def now(self) -> float: ...
 
     def common_fields(self, exchange: Exchange | None) -> bytes:
-        """Header fields of every reply, as bytes with their line ends."""
+        """Return the header fields of every reply, as bytes with their line ends."""
         ...
 
     def came(self, connection: "Connection") -> bool:
-        """Takes a new connection; False when there are too many."""
+        """Register a new connection. Return False when there are too many."""
         ...
 
     def went(self, connection: "Connection") -> None: ...
 
     def half_closed(self, connection: "Connection") -> None:
-        """Its caller sends no more, and may be gone or wait for its answer."""
+        """Note that a connection's caller sends no more: it may be gone, or wait for its answer."""
         ...
 
     def not_http(self) -> None:
-        """Something came that is no HTTP request."""
+        """Count bytes that are no HTTP request."""
         ...
 
     def dispatch(self, exchange: Exchange) -> None:
@@ -86,13 +88,13 @@ class Host(Protocol):
 
 
 _HEAD, _BODY, _CHUNKS, _FULL, _SPOILT, _OVER = range(6)
-"""What is read: a head, a body of known length or in chunks. `_FULL`: the request is whole, and what comes behind it waits
-for its reply. `_SPOILT`: nothing can be read any more, but a reply may be sent. `_OVER`: neither.
+"""The states of reading: a head, a body of known length or in chunks. `_FULL`: the request is whole, and the bytes
+behind it wait for its reply. `_SPOILT`: nothing can be read any more, but a reply may be sent. `_OVER`: neither.
 """
 
 
 class Connection(asyncio.Protocol):
-    """Speaks HTTP/1.1 with one caller. It has no timer: the server's tick looks at `due_at`."""
+    """One caller's HTTP/1.1 connection. It has no timer: the server's tick looks at `due_at`."""
 
     __slots__ = (
         "_chunks",
@@ -130,11 +132,11 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._state = _HEAD
         self._pending = b""
-        """What came and is not parsed: an unfinished head, or requests that were sent ahead."""
+        """Bytes that came and are not parsed: an unfinished head, or pipelined requests."""
         self._has_begun = False
-        """Whether a head has begun that is not whole."""
+        """True while a head has begun that is not whole."""
         self._first_due_at = math.inf
-        """When the first head of the connection must be whole, whenever it begins."""
+        """The time at which the first head of the connection must be whole, whenever it begins."""
         self._exchange: Exchange | None = None
         self._chunks: Chunks | None = None
         self._left = 0
@@ -153,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._read_due_at = math.inf
         self._write_due_at = math.inf
         self.due_at = math.inf
-        """When the tick has to look at this connection; infinite when nothing is awaited."""
+        """The time at which the tick has to look at this connection; infinite when nothing is awaited."""
         self.peer: tuple[str, int] | None = None
         self.tls = False
 
@@ -220,7 +222,7 @@ class Connection(asyncio.Protocol):
     # The tick.
 
     def overdue(self, now: float) -> None:
-        """Acts on what did not come in time."""
+        """Act on a head, a body or a write that did not come in time."""
         if now >= self._write_due_at:
             self._lost("slow_reader")
             self.abort()
@@ -240,7 +242,9 @@ class Connection(asyncio.Protocol):
             exchange.fail(UploadTimeout(f"The request body did not arrive within {waited_s:g} s."))
 
     def look_for_caller(self) -> bool:
-        """Looks whether the caller that sends no more is still there. Returns True as long as this has to be asked."""
+        """Check whether a caller that sends no more is still there. Return True as long as this has to be checked
+        again.
+        """
         if self._transport is None:
             return False
         if self._exchange is None:
@@ -262,11 +266,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """True while no request is under way."""
         return self._exchange is None
 
     def leave(self) -> None:
-        """Closes the connection when it is idle; otherwise it ends with the reply under way, or one that can say so."""
+        """Close the connection when it is idle; otherwise it ends with the reply under way, or with one that can say
+        so.
+        """
         if self._taker is not None:
             self._taker.leave()
         if self._exchange is not None or self._state == _OVER:
@@ -277,14 +283,14 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Closes once everything is written."""
+        """Close once everything is written."""
         self._state = _OVER
         self._pending = b""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Cuts the connection at once."""
+        """Cut the connection at once."""
         self._state = _OVER
         if self._transport is not None:
             self._transport.abort()
@@ -361,7 +367,7 @@ class Connection(asyncio.Protocol):
     # Reading.
 
     def _advance(self, data: bytes) -> None:
-        """Parses what came, up to the end of a request that has to be answered first."""
+        """Parse the bytes that came, up to the end of a request that has to be answered first."""
         try:
             while data:
                 if self._state == _HEAD and self.blocked_since is None:
@@ -386,7 +392,7 @@ class Connection(asyncio.Protocol):
             self._spoil(refused)
 
     def _take_head(self, data: bytes) -> bytes:
-        """Begins a request when its head is whole. Returns what is left of `data`."""
+        """Begin a request when its head is whole. Return the bytes that are left of `data`."""
         if data[0] in b"\r\n":
             # Empty lines before a request are nothing, and stop no clock.
             return data.lstrip(b"\r\n")
@@ -422,7 +428,7 @@ class Connection(asyncio.Protocol):
         self._host.dispatch(exchange)
 
     def _took(self, piece: bytes, *, whole: bool) -> None:
-        """Gives a piece of the body to the exchange, or forgets it when that is over."""
+        """Give a piece of the body to the exchange, or drop it when that is over."""
         exchange = self._exchange
         if exchange is None:
             # Behind its connection's last reply.
@@ -441,7 +447,7 @@ class Connection(asyncio.Protocol):
             self._pause()
 
     def _next(self) -> None:
-        """Goes on to the next request."""
+        """Go on to the next request."""
         self._state = _HEAD
         if self._paused:
             self._resume()
@@ -459,7 +465,7 @@ class Connection(asyncio.Protocol):
         self._await_until(self._host.now() + (limits.linger_s if self._told_to_leave else limits.keep_alive_s))
 
     def _spoil(self, refused: Refused) -> None:
-        """Nothing more can be read: tells so, or lets the request under way fail."""
+        """Stop reading for good: answer with the refusal, or let the request under way fail."""
         self._host.not_http()
         exchange = self._exchange
         if exchange is not None:
@@ -486,7 +492,7 @@ class Connection(asyncio.Protocol):
         self.write(reply_head(told.status, headers, self._host.common_fields(None) + tail) + told.body)
 
     def _end(self, *, whole: bool) -> None:
-        """Closes behind the last reply, once the rest of its request has come."""
+        """Close behind the last reply, once the rest of its request has come."""
         if whole or self._eof or self._transport is None:
             self.close()
             return
@@ -521,6 +527,6 @@ class Connection(asyncio.Protocol):
         self._drained = None
 
     def _await_until(self, due_at: float) -> None:
-        """Something has to come by then, or to be taken by `_write_due_at`."""
+        """Set the time by which something has to come, or to be taken by `_write_due_at`."""
         self._read_due_at = due_at
         self.due_at = min(due_at, self._write_due_at)

@@ -20,7 +20,7 @@ from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 
 Route = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Route]]
-"""For each path its methods, and what answers them."""
+"""The methods of each path, and the route that answers each."""
 
 _log: Final = logging.getLogger("weighbridge.http")
 
@@ -36,14 +36,14 @@ _CUT_OFF_S: Final = 2.0
 """Seconds after the drain for the last bytes of requests that are cut off."""
 _POLL_S: Final = 0.05
 _BEGUN_A_TURN: Final = 4
-"""Requests that begin in one turn of the loop among streams, or half of those that wait, if that is more. What many callers ask at
-once would fill it for many milliseconds, in which no stream is passed on, and no upstream hears of any of these requests. Whole answers
-are made faster many at once.
+"""The most requests that begin in one turn of the loop among streams, or half of those that wait, if that is more. A
+burst of requests would fill a turn for many milliseconds, in which no stream is passed on and no upstream hears of
+any of them. Whole answers are made faster many at once.
 """
 
 
 class HttpServer:
-    """Serves HTTP/1.1 on listening sockets. Paths in `routes` are answered there, all others by `otherwise`."""
+    """An HTTP/1.1 server on listening sockets. Paths in `routes` are answered there, all others by `otherwise`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class HttpServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits or ConnectionLimits()
-        """May be replaced; what is open then follows at its next step."""
+        """The limits in force. They may be replaced; open connections follow at their next step."""
         self.held = HeldBytes(self.limits.max_bodies_bytes)
         self.now = clock
         self.leaving = False
@@ -71,7 +71,7 @@ class HttpServer:
         self._waiting: deque[Exchange] = deque()
         """Requests that begin in the next turns of the loop."""
         self._streams = False
-        """Whether the reply that ended last was a stream of events, so that others are under way."""
+        """True when the reply that ended last was a stream of events, so that others are under way."""
         self._not_http = 0
         self._common = b""
         self._dated_at = 0
@@ -93,8 +93,7 @@ class HttpServer:
         watch: Callable[[AcceptQueue], None] | None = None,
         tick_s: float = TICK_S,
     ) -> None:
-        """Accepts connections from a listening socket, which is closed with the doors, and keeps time for all of them.
-
+        """Accept connections from a listening socket, which is closed with the doors, and keep time for all of them.
         `watch` is given the socket's accept queue; `sharing` is the number of processes that accept from it.
         """
         # The loop calls `listen` again, which must not shrink the backlog.
@@ -114,14 +113,14 @@ class HttpServer:
             self._ticking = self._loop.create_task(self._keep_time(tick_s))
 
     def close_doors(self) -> None:
-        """Accepts no more connections."""
+        """Accept no more connections."""
         for door in self._doors:
             door.close()
         self._doors.clear()
         self._queues.clear()
 
     async def aclose(self) -> None:
-        """Ends at once: what is left of requests is cancelled, and told as far as it can be."""
+        """End at once: requests under way are cancelled, and their callers told as far as possible."""
         self.close_doors()
         self._waiting.clear()
         tasks = tuple(self.tasks)
@@ -142,16 +141,17 @@ class HttpServer:
         await asyncio.sleep(0)
 
     def hurry(self) -> None:
-        """Ends any waiting for requests and callers."""
+        """End any waiting for requests and callers."""
         self._hurried = True
 
     def stop_moving(self) -> None:
-        """A server that is being replaced is to stop now."""
+        """Ask a server that is being replaced to stop now."""
         self._stop_asked.set()
 
     async def stop(self, until: float, cut_off: Callable[[], bool]) -> None:
-        """Ends in order: tells all callers, closes once nobody waits to be accepted, waits until the time `until` for requests under way, and then calls
-        `cut_off`, which tells them why they end and returns whether it could. What outlasts even that is cancelled.
+        """End in order: tell all callers, close once nobody waits to be accepted, wait until the time `until` for
+        requests under way, and then call `cut_off`, which tells them why they end and returns whether it could.
+        Requests that outlast even that are cancelled.
         """
         self.leaving = True
         earlier = tuple(self.connections)
@@ -173,8 +173,8 @@ class HttpServer:
         await self._wait(_CUT_OFF_S, self._is_done)
 
     async def move(self, until: float) -> None:
-        """Hands over to others on the same sockets: nobody is refused, each connection has one more reply at most. Returns
-        when all have gone, after half the time `until`, or at `stop_moving`; `stop` must follow.
+        """Hand over to others on the same sockets: nobody is refused, each connection has one more reply at most.
+        Return when all have gone, after half the time `until`, or at `stop_moving`; `stop` must follow.
         """
         self.close_doors()
         self.leaving = True
@@ -206,7 +206,7 @@ class HttpServer:
                 _log.error("a look at the connections failed: %s", type(error).__name__, exc_info=error)
 
     def tick(self) -> None:
-        """Looks at all connections, which costs less than a timer for each of them."""
+        """Look at all connections, which costs less than a timer for each of them."""
         now = self.now()
         for connection in [connection for connection in self.connections if connection.due_at <= now]:
             connection.overdue(now)
@@ -222,7 +222,7 @@ class HttpServer:
         return Connection(self, self._loop)
 
     def came(self, connection: Connection) -> bool:
-        """Takes a new connection; False when there are too many."""
+        """Register a new connection. Return False when there are too many."""
         self.accepted += 1
         if len(self.connections) >= self.limits.max_connections:
             return False
@@ -234,15 +234,15 @@ class HttpServer:
         self._half_closed.discard(connection)
 
     def half_closed(self, connection: Connection) -> None:
-        """Its caller sends no more, and may be gone or wait for its answer."""
+        """Note that a connection's caller sends no more: it may be gone, or wait for its answer."""
         self._half_closed.add(connection)
 
     def not_http(self) -> None:
-        """Something came that is no HTTP request."""
+        """Count bytes that are no HTTP request."""
         self._not_http += 1
 
     def common_fields(self, exchange: Exchange | None) -> bytes:
-        """`date`, and what a browser has to be told."""
+        """Return `date`, and the fields that a browser needs."""
         seconds = int(time.time())
         if seconds != self._dated_at:
             self._dated_at = seconds
@@ -252,7 +252,7 @@ class HttpServer:
         return self._common
 
     def dispatch(self, exchange: Exchange) -> None:
-        """Begins to answer, in a task of its own; among streams, some in each of the next turns."""
+        """Begin to answer, in a task of its own; among streams, some in each of the next turns."""
         if not self._streams and not self._waiting:
             self._begin(exchange)
             return
@@ -275,7 +275,7 @@ class HttpServer:
         self.tasks.add(exchange.task)
 
     def _route_of(self, exchange: Exchange) -> Route:
-        """Who answers it. Raises UnsupportedEncoding or MethodNotAllowed."""
+        """Return the route that answers a request. Raises UnsupportedEncoding or MethodNotAllowed."""
         if exchange.is_encoded:
             raise UnsupportedEncoding("Send the body without a `content-encoding`.")
         if self._cors is not None and self._cors.is_preflight(exchange):
@@ -312,7 +312,7 @@ class HttpServer:
 
 
 def refuse(exchange: Exchange, error: Exception) -> None:
-    """Answers with an error, or cuts a reply that has begun and not ended."""
+    """Answer with an error, or cut a reply that has begun and not ended."""
     if exchange.started:
         exchange.abort()
         return

@@ -9,7 +9,7 @@ class TlsInvalid(Exception):
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Reads a certificate chain and its private key, both as PEM. Raises TlsInvalid."""
+    """Read a certificate chain and its private key, both as PEM. Raises TlsInvalid."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
