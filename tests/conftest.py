@@ -20,6 +20,7 @@ settings.load_profile("suite")
 pytest_plugins = [
     "tests.compiled_statements",
     "tests.leaping_time",
+    "tests.made_alike",
     "tests.object_store",
     "tests.postgres",
     "tests.redis_server",
