@@ -80,7 +80,7 @@ bench-guard: $(VENV)/.dev  ## processor time a request beside a bare relay's, ag
 	@$(BIN)/python -m benchmarks.guard
 
 bench-books: $(VENV)/.dev  ## a month's report from roll-ups beside a scan of ten million ledger rows
-	@$(BIN)/python -m benchmarks.books
+	@$(BIN)/python -m benchmarks.month_report
 
 bench-callers: $(VENV)/.dev  ## 10,000 callers with a stream each on two workers
 	@$(BIN)/python -m benchmarks.callers

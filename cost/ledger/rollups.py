@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Table, and_, case, func, literal
 from sqlmodel import col
 
+from cost.dimensions import BUDGETED
 from cost.ledger.entries import TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
@@ -24,7 +25,6 @@ LOST_HOST: Final = "lost_host"
 """Flag of an expiry whose host was lost, and of the adjustment that reverses it when the host is found again."""
 SPENT_ORIGINS: Final = ("caller", "shadow", "correction", "reconciliation")
 """Origins that budgets count: no true-up and no idle GPU, because a budget counts at the planned rate."""
-SCOPES: Final = ("organisation", "team", "key", "tag")
 
 ROLLUP_KEY: Final = (
     "team_id",
@@ -88,23 +88,23 @@ def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
 
 
 def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
-    """Return the daily spend per (scope, scope id, day); an empty team, key or tag gets no row."""
+    """Return the daily spend per (scope, scope id, day) of what may have a budget; an empty value gets no row."""
     spend: dict[tuple[str, str, int], int] = {}
     for key, sums in days.items():
         found = dict(zip(ROLLUP_KEY, key, strict=True))
         if found["origin"] not in SPENT_ORIGINS:
             continue
-        organisation, tag = found["organisation_id"], found["tag"]
-        ids = (organisation, found["team_id"], found["key_id"], f"{organisation}/{tag}" if tag else "")
-        for scope, scope_id in zip(SCOPES, ids, strict=True):
-            if scope_id:
-                place = (scope, scope_id, found["start_us"])
+        for each in BUDGETED:
+            value = found[each.column]
+            if value:
+                scope_id = f"{found['organisation_id']}/{value}" if each.callers_own else value
+                place = (each.name, scope_id, found["start_us"])
                 spend[place] = spend.get(place, 0) + sums[COST]
     return spend
 
 
 def _sums_of(alike: Sequence[Entry]) -> Sums:
-    """Return what entries of the same kind add to a row, in the order of `ROLLUP_SUMS`."""
+    """Return the amounts that entries of the same kind add to a row, in the order of `ROLLUP_SUMS`."""
     first, count = alike[0], len(alike)
     closes = _closes(first)
     tried = 0 if first.entry == "void" else closes

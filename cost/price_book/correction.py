@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, and_, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.dimensions import POSTED_COLUMNS, PostedGroup
 from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
@@ -32,24 +33,18 @@ MOST_GROUPS: Final = 100_000
 _AT_ONCE: Final = 2_000
 _ORIGIN: Final[Origin] = "correction"
 
-_GROUP: Final = ("organisation_id", "team_id", "key_id", "provider", "tier", "tag", "pool", "unit")
+_OF_THE_TARGET: Final = ("target_id", "price_version")
+_GROUP: Final = (*(name for name in POSTED_COLUMNS if name not in _OF_THE_TARGET), "unit")
 
 _at_us: Final = col(LedgerEntry.at_us)
 # Written out: PostgreSQL does not see that two bound parameters are the same expression to group by.
 _day_us: Final = (_at_us - _at_us % literal_column(str(DAY_US))).label("day_us")
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class Difference(PostedGroup, frozen=True, kw_only=True):
     """Booked and right amounts of one group on one day, by meter, in nano-dollars."""
 
     day_us: int
-    organisation_id: str
-    team_id: str
-    key_id: str
-    provider: str
-    tier: str
-    tag: str
-    pool: str
     last_us: int
     """`at_us` of the group's last attempt; the posting is dated like it."""
     rows: int
@@ -103,7 +98,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 async def find_correction(
     engine: AsyncEngine, target_id: str, version: str, price: Price, first_day: date, last_day: date
 ) -> Correction:
-    """Compute how a target's attempts of these days, booked at `version`, change at `price`. Posts nothing.
+    """Compute the change at `price` of a target's attempts of these days, booked at `version`. Posts nothing.
 
     An empty `version` means attempts without a price. Raises PriceRefused for a range that is empty or too long, or too
     many groups, and UnknownPrice if nothing was booked at an unknown version.

@@ -21,10 +21,10 @@ _CHARS_PER_TOKEN: Final = 4
 
 _MARKS: Final = 16
 _PLAUSIBLE: Final = 2
-"""Times the target's configured context length; an upstream's token count above that is not believed."""
+"""The multiple of the target's configured context length above which an upstream's token count is not believed."""
 
 _ROUNDS: Final = 32
-"""Rounds of provider-run tools in one answer whose tokens are still believed."""
+"""The rounds of provider-run tools in one answer whose tokens are still believed."""
 
 
 class Money(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Money(msgspec.Struct, frozen=True):
     """The sum of `costs_nanousd`."""
     baselines: Baselines
     batch_saved_nanousd: int = 0
-    """Of the tier batch: what it would have cost at the usual price, less what it does cost."""
+    """The difference between the usual price and the cost, for the tier batch."""
 
 
 NOTHING: Final = Money(Usage(), ZERO_METERS, 0, NO_BASELINES)
@@ -44,8 +44,8 @@ NOTHING: Final = Money(Usage(), ZERO_METERS, 0, NO_BASELINES)
 
 
 def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: str | None = None) -> Money:
-    """Prices the usage at the target's current price and computes its baselines. `served_tier` is the provider's service
-    tier as the upstream told it, which may be another than was asked for.
+    """Price the usage at the target's current price, and compute its baselines. `served_tier` is the provider's
+    service tier as the upstream told it, which may be another than was asked for.
     """
     usual, asked = target.price, routed.facts.service_tier
     if usual is None:
@@ -61,13 +61,13 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
         cost = sum(costs)
     whole, spent = usage, cost
     if routed.before is not None:
-        # What was answered before it broke off is compared here, once, with all that the answer cost.
+        # The part of the answer before it broke off is compared here, once, with the cost of the whole answer.
         whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
     return Money(usage, costs, cost, _baselines(routed, target, whole, spent), saved)
 
 
 def whole_usage(first: Usage, rest: Usage) -> Usage:
-    """Return the usage of an answer that was continued, as its caller asked for it: the prompt once, and all of the answer."""
+    """Return the usage of an answer that was continued: the prompt once, and all of the answer."""
     return msgspec.structs.replace(
         first,
         output_tokens=first.output_tokens + rest.output_tokens,
@@ -78,8 +78,8 @@ def whole_usage(first: Usage, rest: Usage) -> Usage:
 
 
 def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, Meters]:
-    """Return the cost with the calls of tools that the provider ran, as part of what the request itself costs; where one of them
-    has no price, the usage says that the cost is without it.
+    """Add the calls of tools that the provider ran to the cost of the request; where one of them has no price, the
+    usage is flagged as without it.
     """
     called, unpriced = price.calls_nanousd(usage.tool_calls)
     if unpriced:
@@ -88,9 +88,8 @@ def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, 
 
 
 def _most_output(target: Target, facts: Facts, plausible: int) -> int:
-    """Return the most answer tokens that a report is believed: what was asked for, or else what the target can, of each choice.
-
-    Some engines count a mark or two beside the answer; under a hard budget what is held is all there is.
+    """Return the most answer tokens that a report is believed: the caller's limit, or else the target's, for each
+    choice. Some engines count a mark or two beside the answer; under a hard budget the held amount is the limit.
     """
     longest = longest_answer(target, facts)
     if longest is None and "max_output_tokens" not in target.assumed:
@@ -114,10 +113,9 @@ def usage_of(
     stale: bool,
     units: UsedUnits | None = None,
 ) -> Usage:
-    """Return the upstream's usage report where it is plausible, else an estimate from the streamed events.
-
-    `chars` and `token_events` count the answer so far; `units` are what the upstream told beside tokens. `stale` marks a report that does not cover everything: more
-    tokens followed, or it counts one choice of several.
+    """Return the upstream's usage report where it is plausible, else an estimate from the streamed events. `chars`
+    and `token_events` count the answer so far; `units` are the upstream's units beside tokens. `stale` marks a report
+    that does not cover everything: more tokens followed, or it counts one choice of several.
     """
     facts = routed.facts
     # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
@@ -126,7 +124,7 @@ def usage_of(
         # Each round of a tool that the provider runs reads the prompt again.
         most *= _ROUNDS
     if "max_context_tokens" in target.assumed and facts.most_input_tokens:
-        # Where nobody knows the context, no more than the body can come to.
+        # The context is not known, so the bound is the most that the body can come to.
         most = _PLAUSIBLE * facts.most_input_tokens
     most_output = _most_output(target, facts, most)
     if routed.request.operation in METERED:
@@ -153,7 +151,7 @@ def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
 
 
 def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int) -> Baselines:
-    # Where a tool was needed, whoever it is compared with need not have it, nor its price.
+    # A baseline target need not have the tool that was needed, nor a price for it.
     if target.comparator is None or routed.comparators is None or routed.facts.dialect is not None:
         return NO_BASELINES
     cheapest = routed.plan.cheapest_commercial

@@ -22,9 +22,8 @@ def metered_usage(
     most_input: int,
     most_output: int,
 ) -> Usage:
-    """Return what an attempt used so far, by what the upstream told: its tokens, and its units beside them.
-
-    A report above what is plausible, or above what was asked for, is not believed.
+    """Return the usage of an attempt so far, by the upstream's report: its tokens, and its units beside them. A
+    report above plausible amounts, or above the request's, is not believed.
     """
     request = routed.request
     unit = _priced_name(price, request.unit)
@@ -40,10 +39,10 @@ def metered_usage(
         return tokens
     if not unit or (request.operation == "rerank" and bills_tokens):
         return tokens
-    # What was told of tokens is booked, too, though only the unit has a price.
+    # Reported tokens are booked, too, though only the unit has a price.
     beside = msgspec.structs.replace(tokens if is_told else Usage(), unit=unit, quantity_milli=request.units_milli)
     if request.operation == "speech":
-        # Billed by what is to be said, which is known from the start.
+        # Billed by the text to be spoken, which is known from the start.
         return msgspec.structs.replace(beside, source="counted")
     return msgspec.structs.replace(beside, source="estimated", flags=(*beside.flags, MISSING))
 
@@ -68,6 +67,8 @@ def _tokens(routed: RoutedRequest, wire: WireUsage | None, most_input: int, most
 
 
 def _priced_name(price: Price | None, unit: str) -> str:
-    """Return the most particular name of a unit that has a price, so that what costs the same is booked together."""
+    """Return the most particular name of a unit that has a price, so that units of the same price are booked
+    together.
+    """
     found = None if price is None or not unit else price.priced_unit(unit)
     return unit.partition("/")[0] if found is None else found.unit

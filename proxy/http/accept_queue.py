@@ -15,8 +15,8 @@ from typing import Any, Final
 
 _SOME: Final = 16
 _MANY: Final = 128
-"""Connections accepted per loop turn while shedding; _SOME keeps them few while serving, _MANY lets everybody be
-refused.
+"""Connections accepted per loop turn while shedding; _SOME keeps them few while serving, _MANY lets every caller get
+a refusal.
 """
 _RATE_OVER_S: Final = 0.25
 _HANDSHAKE_S: Final = 10.0

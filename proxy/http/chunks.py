@@ -18,7 +18,7 @@ _MAX_LINE_BYTES: Final = 4096
 """The most bytes of a chunk's size line, with its extensions."""
 _FREE_CHUNKS: Final = 20_000
 _BYTES_A_CHUNK: Final = 128
-"""Beyond the first _FREE_CHUNKS, chunks must be that long on average: each costs the same work, however short."""
+"""The least mean bytes of chunks beyond the first _FREE_CHUNKS: each costs the same work, however short."""
 
 _SIZE, _DATA, _DATA_END, _TRAILERS, _END = range(5)
 

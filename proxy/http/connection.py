@@ -14,7 +14,7 @@ import msgspec
 from providers.held_bytes import HeldBytes
 from proxy.errors import Overloaded, Refused, UnknownExpectation, UploadTimeout, error_reply
 from proxy.http.chunks import Chunks
-from proxy.http.exchange import Exchange, Gone, Taker
+from proxy.http.exchange import Exchange, Gone, ProtocolUpgrade
 from proxy.http.head import END, Head, check_unfinished, parse_head
 from proxy.http.reply_head import CONTINUE, reply_head
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
@@ -41,11 +41,11 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = 30.0
     """Seconds for which a body is waited for."""
     slow_reader_s: float = 30.0
-    """Seconds for which a caller may take nothing of what is written to it."""
+    """Seconds for which a caller may take none of the bytes written to it."""
     linger_s: float = 1.0
-    """Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it, and
-    the reset may overtake the answer. Also those for which a connection stays whose caller was not told to leave, because
-    its reply had begun: closing just as the next request is sent would lose that request.
+    """Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it,
+    and the reset may overtake the answer. Also the seconds for which a connection stays open whose caller was not
+    told to leave, as its reply had begun: closing it just as the next request is sent would lose that request.
     """
     max_connections: int = 20_000
     max_ahead_bytes: int = 64 * 1024
@@ -68,11 +68,11 @@ class Host(Protocol):
         """Return the header fields of every reply, as bytes with their line ends."""
         ...
 
-    def came(self, connection: "Connection") -> bool:
+    def register(self, connection: "Connection") -> bool:
         """Register a new connection. Return False when there are too many."""
         ...
 
-    def went(self, connection: "Connection") -> None: ...
+    def unregister(self, connection: "Connection") -> None: ...
 
     def half_closed(self, connection: "Connection") -> None:
         """Note that a connection's caller sends no more: it may be gone, or wait for its answer."""
@@ -113,9 +113,9 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_read_due_at",
         "_state",
-        "_taker",
         "_told_to_leave",
         "_transport",
+        "_upgraded",
         "_waited_from",
         "_waited_s",
         "_wants_whole",
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._paused = False
         self._told_to_leave = False
-        self._taker: Taker | None = None
+        self._upgraded: ProtocolUpgrade | None = None
         self._drained: asyncio.Future[None] | None = None
         self._from_peer: select.poll | None = None
         self._waited_from: float | None = None
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         self.peer = (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
         self.tls = transport.get_extra_info("sslcontext") is not None
-        if not self._host.came(self):
+        if not self._host.register(self):
             message = "This gateway has as many connections as it may. Try again shortly."
             self._refuse(Overloaded(message, retry_after_s=1.0))
             self.close()
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._await_until(self._first_due_at)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._host.went(self)
+        self._host.unregister(self)
         self._transport = None
         self._state = _OVER
         self._pending = b""
@@ -187,8 +187,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state >= _SPOILT:
             return
-        if self._taker is not None:
-            self._taker.came(data)
+        if self._upgraded is not None:
+            self._upgraded.data_received(data)
             return
         if self._pending:
             data, self._pending = self._pending + data, b""
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._eof = True
         exchange = self._exchange
-        if exchange is None or self._state != _FULL or self.tls or self._taker is not None:
+        if exchange is None or self._state != _FULL or self.tls or self._upgraded is not None:
             # Nothing is left to answer: the request under way will never be whole.
             return False
         # A caller that has closed and one that only sends no more look alike until something is sent.
@@ -273,8 +273,8 @@ class Connection(asyncio.Protocol):
         """Close the connection when it is idle; otherwise it ends with the reply under way, or with one that can say
         so.
         """
-        if self._taker is not None:
-            self._taker.leave()
+        if self._upgraded is not None:
+            self._upgraded.leave()
         if self._exchange is not None or self._state == _OVER:
             return
         if self._pending:
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
     def tail(self, exchange: Exchange, *, closes: bool) -> bytes:
         self._last = self._last or closes or (self._host.leaving and not self._pending)
         if not exchange.whole:
-            # What still comes of the request must not be taken for the next one, by whoever may read it.
+            # The rest of the request must not be taken for the next one by any reader.
             self._last = True
             if self._waited_from is None:
                 self._waited_from = now = self._host.now()
@@ -347,16 +347,16 @@ class Connection(asyncio.Protocol):
         else:
             self._next()
 
-    def switched(self, taker: Taker) -> None:
-        self._taker = taker
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
+        self._upgraded = upgraded
         self._last = True
         ahead, self._pending = self._pending, b""
         self._await_until(math.inf)
         self._resume()
         if ahead:
-            taker.came(ahead)
+            upgraded.data_received(ahead)
         if self._host.leaving:
-            taker.leave()
+            upgraded.leave()
 
     def pause(self) -> None:
         self._pause()
@@ -443,7 +443,7 @@ class Connection(asyncio.Protocol):
         self._continues = False
         if whole:
             self._state = _FULL
-        if not exchange.came(piece, whole=whole):
+        if not exchange.add_body(piece, whole=whole):
             self._pause()
 
     def _next(self) -> None:
@@ -456,7 +456,7 @@ class Connection(asyncio.Protocol):
             data, self._pending = self._pending, b""
             self._advance(data)
         if self._eof and self._exchange is None and self._state == _HEAD and self.blocked_since is None:
-            # What is left will never be whole.
+            # The head that is left will never be whole.
             self.close()
 
     def _be_idle(self) -> None:

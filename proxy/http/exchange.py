@@ -36,12 +36,12 @@ class CallerGone(Exception):
     """The caller hung up before its request was whole."""
 
 
-class Taker(Protocol):
+class ProtocolUpgrade(Protocol):
     """The owner of a connection that was upgraded from HTTP to another protocol. The exchange's `on_gone` tells it of
     the connection's loss.
     """
 
-    def came(self, data: bytes) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
 
     def leave(self) -> None:
         """End as soon as nothing is under way: the server wants to stop."""
@@ -84,8 +84,8 @@ class Wire(Protocol):
 
     def reply_ended(self) -> None: ...
 
-    def switched(self, taker: Taker) -> None:
-        """Hand the connection over: all bytes from now on, and its end, go to `taker`."""
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
+        """Hand the connection over: all bytes from now on, and its end, go to `upgraded`."""
         ...
 
     def pause(self) -> None:
@@ -287,7 +287,7 @@ class Exchange:
             self._wire.write(head if without or self.method == "HEAD" else head + body)
         self._wire.reply_ended()
 
-    def switch(self, headers: Sequence[Header], taker: Taker) -> None:
+    def switch(self, headers: Sequence[Header], upgraded: ProtocolUpgrade) -> None:
         """Switch to the protocol that the caller asked for. `finish` ends it."""
         tail = b"connection: Upgrade\r\nupgrade: %b\r\n\r\n" % self.upgrade
         head = reply_head(_SWITCHING, headers, tail)
@@ -295,7 +295,7 @@ class Exchange:
         self.status = _SWITCHING
         if self.gone is None:
             self._wire.write(head)
-            self._wire.switched(taker)
+            self._wire.switched(upgraded)
 
     def send(self, data: bytes) -> None:
         """Send bytes of the protocol that was switched to."""
@@ -422,7 +422,7 @@ class Exchange:
 
     # The connection's side.
 
-    def came(self, data: bytes, *, whole: bool) -> bool:
+    def add_body(self, data: bytes, *, whole: bool) -> bool:
         """Add a piece of the body; `whole` with the last one. Return False when no more should be read until somebody
         asks for it.
         """
@@ -447,7 +447,7 @@ class Exchange:
                 self._pieces = bytearray(self._pieces)
             self._pieces += data
         if self._limit is not None and self._arrived <= self._limit:
-            # Whoever wants all of it waits for the end alone.
+            # A reader of the whole body needs to wake at its end alone.
             if whole:
                 self._wake()
             return True

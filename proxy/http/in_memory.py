@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from providers.held_bytes import HeldBytes
-from proxy.http.exchange import Exchange, Taker
+from proxy.http.exchange import Exchange, ProtocolUpgrade
 from proxy.http.head import Head, Header
 from proxy.http.reply_head import fields_of
 
@@ -33,7 +33,7 @@ class _NoWire:
     def reply_ended(self) -> None:
         pass
 
-    def switched(self, taker: Taker) -> None:
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
         pass
 
     def pause(self) -> None:
@@ -70,7 +70,7 @@ class InMemoryExchange(Exchange):
         self.reply_pieces: list[bytes] = []
         """The body of the reply as it was sent."""
         if body:
-            self.came(body, whole=True)
+            self.add_body(body, whole=True)
 
     @property
     def reply_headers(self) -> list[Header]:

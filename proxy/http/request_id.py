@@ -10,7 +10,7 @@ _RANDOM_BYTES: Final = 8
 _AT_ONCE: Final = 256
 """Ids whose random part is fetched by one system call."""
 _ready: Final[deque[str]] = deque()
-# What a child process were to inherit its parent would give out, too.
+# A child process must not inherit ids: its parent gives them out, too.
 os.register_at_fork(after_in_child=_ready.clear)
 
 

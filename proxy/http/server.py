@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.utils import formatdate
+from pathlib import Path
 from typing import Final
 
 from providers.held_bytes import HeldBytes
@@ -18,6 +19,23 @@ from proxy.http.cors import Cors
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 
+
+class TlsInvalid(Exception):
+    """The certificate and its key cannot be used; the message says why."""
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Read a certificate chain and its private key, both as PEM. Raises TlsInvalid."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsInvalid(f"cannot use {certificate} with {key}: {error}") from error
+    return context
+
+
 Route = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Route]]
 """The methods of each path, and the route that answers each."""
@@ -27,8 +45,8 @@ _log: Final = logging.getLogger("weighbridge.http")
 BACKLOG: Final = 8192
 TICK_S: Final = 1.0
 _TELL_S: Final = 0.5
-"""Seconds for which a stopping server still accepts: balancers and kept connections are told, as a closed socket tells
-nothing. Connections that come meanwhile get as long again to send a request.
+"""Seconds for which a stopping server still accepts, and tells balancers and kept connections to leave: a closed
+socket tells them nothing. Connections that come meanwhile get as long again to send a request.
 """
 _MOVE_S: Final = 2.0
 """Seconds for which a replaced server keeps idle connections; each next reply tells them to leave."""
@@ -129,7 +147,7 @@ class HttpServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in tuple(self.connections):
             connection.close()
-        # What was written leaves in the next turn.
+        # Written bytes leave in the next turn.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for connection in tuple(self.connections):
@@ -221,7 +239,7 @@ class HttpServer:
     def _connection(self) -> Connection:
         return Connection(self, self._loop)
 
-    def came(self, connection: Connection) -> bool:
+    def register(self, connection: Connection) -> bool:
         """Register a new connection. Return False when there are too many."""
         self.accepted += 1
         if len(self.connections) >= self.limits.max_connections:
@@ -229,7 +247,7 @@ class HttpServer:
         self.connections.add(connection)
         return True
 
-    def went(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._half_closed.discard(connection)
 

@@ -26,7 +26,7 @@ the loop.
 """
 _FREE_PARTS: Final = 1_024
 _BYTES_A_PART: Final = 256
-"""Beyond the first _FREE_PARTS, the parts of a message must be that long on average."""
+"""The least mean bytes of the parts of a message beyond the first _FREE_PARTS."""
 _PING_S: Final = 30.0
 """Seconds of silence after which a caller is pinged; one that does not answer the ping is gone."""
 
@@ -87,7 +87,7 @@ class WebSocket:
 
     # The connection's side.
 
-    def came(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         """Read bytes from the caller."""
         self._has_heard = True
         if not self.is_open:

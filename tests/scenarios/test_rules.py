@@ -33,17 +33,16 @@ from proxy.admit.limits.limiter import BucketLimiter
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.dispatch.load_balancer import QueueClient
 from proxy.dispatch.outcome import RequestOutcome
+from proxy.parse.parsed_request import RequestParser
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
-from proxy.plan.escalation_rules import EscalationRules
-from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.pipeline_config import EscalationRules, PipelineConfig
 from proxy.plan.route_plan import Policy
 from proxy.plan.session_affinity import Affinity
-from proxy.settle.observers.telemetry import Tracing
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.target_latency import LatencyTracker
 from testing.scripted.upstream import ScriptedUpstream
@@ -161,7 +160,7 @@ class House:
                 body_timeout_s=1,
                 deadlines=deadlines or DeadlinesSection(),
             ),
-            directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
+            parser=RequestParser(Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time)),
             admission=AdmissionControl(
                 BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time), budgets=budgets
             ),
@@ -182,7 +181,6 @@ class House:
                 hedging=None if latency is None else RetryBudget(hedged_share, 1, 10, loop.time),
             ),
             observers=(self.told,),
-            tracing=Tracing(),
             clock=loop.time,
             latency=latency,
         )

@@ -9,7 +9,7 @@ import pytest
 from providers.errors import StreamCut
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.pipeline_config import EscalationRules
 from tests.scenarios.test_rules import House, said
 
 pytestmark = pytest.mark.usefixtures("leaping_time")

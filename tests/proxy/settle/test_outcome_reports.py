@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from proxy.context import RequestContext
-from proxy.dispatch.outcome import RequestOutcome
-from proxy.dispatch.request_trace import RequestTrace
+from proxy.dispatch.outcome import RequestOutcome, RequestTrace
 from proxy.settle import outcome_reports as reporting
 from proxy.settle.outcome_reports import Reports
 from tests.proxy.contexts import a_context, a_routed_request
@@ -38,6 +37,12 @@ class Traced(RequestTrace):
     """One whose end counts."""
 
     is_recorded = True
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+    def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
+        pass
 
 
 def finished(request_id: str, **changes: Any) -> RequestContext:
@@ -100,7 +105,7 @@ async def test_one_alone_is_told_of_soon() -> None:
     assert told.requests == ["a"]
     assert told.late_s == pytest.approx(0.02, abs=0.005)
     reports.add(finished("b"), 1.0, None)
-    reports.tell()
+    reports.flush()
     assert told.requests == ["a", "b"]
 
 

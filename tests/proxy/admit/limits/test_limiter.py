@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from accounts.caller import Caller
 from proxy.admit.limits.limit import Admission, Kind, Limit, Scope
 from proxy.admit.limits.limiter import MAX_USED_TOKENS, BucketLimiter, LimitObserver, Mode
-from proxy.admit.limits.rate_limited import RateLimited
+from proxy.admit.limits.refusals import RateLimited
 from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.redis_link import RedisLink
 from tests.cost.entries import until

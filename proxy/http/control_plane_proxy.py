@@ -76,7 +76,7 @@ async def _by_address(exchange: Exchange) -> Sender:
     return Sender("" if exchange.peer is None else exchange.peer[0], is_known=False)
 
 
-class HandOver:
+class ControlPlaneProxy:
     """The HTTP server at a Unix socket, as the route that answers exchanges."""
 
     def __init__(
@@ -129,7 +129,7 @@ class HandOver:
         try:
             await self._reply_back(exchange, connection)
         except _Lost:
-            # What has begun is cut: its caller must not take it for whole.
+            # A reply that has begun is cut: its caller must not take it for whole.
             exchange.abort()
         finally:
             exchange.on_gone = None
@@ -176,7 +176,7 @@ class HandOver:
         """Send the request until a reply begins. Wait for a control plane that is away while that is possible."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._restart_s
-        # What is still to come is taken from its caller once.
+        # The rest of a body can be read from its caller only once.
         may_repeat = exchange.method in _REPEATABLE and exchange.at_end
         while True:
             if exchange.gone is not None:
