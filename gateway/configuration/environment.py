@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -11,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from accounts.keys import MIN_PEPPER_BYTES
 from gateway.configuration.file import ConfigError, Problem
 from gateway.configuration.gateway_config import GatewayConfig
+from gateway.database_address import UnknownDatabase, check_address
 from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
@@ -117,9 +117,11 @@ def read_environment() -> Environment:
             for detail in error.errors(include_input=False, include_url=False)
         ]
         raise ConfigError(problems) from error
-    if environment.database_url is not None and not _is_database(environment.database_url.get_secret_value()):
-        said = "must be an address such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
-        problems.append(Problem("environment", 0, "DATABASE_URL", said))
+    if environment.database_url is not None:
+        try:
+            check_address(environment.database_url.get_secret_value())
+        except UnknownDatabase as error:
+            problems.append(Problem("environment", 0, "DATABASE_URL", str(error)))
     if environment.redis_url is not None:
         wrong = address_problem(environment.redis_url.get_secret_value())
         problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
@@ -132,15 +134,6 @@ def read_environment() -> Environment:
     return environment
 
 
-def _is_database(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        # Reading the port is what checks it.
-        return parts.scheme.partition("+")[0] in _DATABASES and parts.port != 0
-    except ValueError:
-        return False
-
-
 def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]).upper()
     return name if name in _VARIABLES or name.startswith(PREFIX) else PREFIX + name
@@ -150,9 +143,6 @@ def _unknown_variable(name: str, allowed: list[str]) -> str:
     guess = closest(name.upper().removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in allowed])
     hint = f"; did you mean {PREFIX}{guess}?" if guess else "."
     return f"is not known{hint} Allowed: {', '.join(allowed)}"
-
-
-_DATABASES = {"sqlite", "postgres", "postgresql"}
 
 
 def resolve_secret(reference: str) -> str:

@@ -52,15 +52,14 @@ def test_numbers_are_handed_over_as_every_redis_reads_them(empty_redis: RedisSer
     for more in (0, -1, 2, 0, -5, "-0", 0):
         assert run("count", ["p:holders", held, total], holder, "limit", more) == ":1"
     for correction in (0, -7, 0.25, 10**9):
-        args = ("", correction, 1, 1, 60, 10, "limit")
-        assert run("settle", ["p:bucket", total, held], *args) == ":1"
+        assert run("settle", ["p:bucket", total, held], "", correction, 1, 1, 60, 10, "limit") == ":1"
     for takes, tokens in ((1, 0), (1, 0.5), (0, 0), (1, 10**9)):
-        args = (holder, "", takes, tokens, 0, 1, 1, 1, 10**12, 5, "limit")
-        assert run("admit", ["p:bucket", total, "p:holders", held], *args).startswith("$")
+        limits = (0, 1, 1, 1, 10**12, 5, "limit")
+        assert run("admit", ["p:bucket", total, "p:holders", held], holder, "", takes, tokens, *limits).startswith("$")
     for number, owed in enumerate((0, -0.0, 1e-9, 10**17, -(10**17)), start=1):
         assert run("charge", ["p:born", "p:charged", "p:bucket"], "", number, 60, 10, owed, 0.5, 1).startswith("$")
     for demand, most in ((0, 1), (10**12, 10**12), (0, 0), (1, 1)):
-        args = (holder, 10**12, demand, 0, 0, 0, most, "")
-        assert run("divide", ["p:queue", "p:holders", "p:teams"], *args).startswith("*")
+        keys = ["p:queue", "p:holders", "p:teams"]
+        assert run("divide", keys, holder, 10**12, demand, 0, 0, 0, most, "").startswith("*")
     assert run("exchange", ["p:news"], "host", "", "news", 10, 10).startswith("*")
     assert run("holders", ["p:holders"], "leave", "p:", "boot", 1, 5000, "") == ":0"
