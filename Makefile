@@ -27,7 +27,8 @@ dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; print
 # Hundreds of processes are started: where this is set, each compiles anew all that it imports.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
-TYPES := nice $(BIN)/mypy --no-error-summary --num-workers 2 && { nice $(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}; }
+# In one process: mypy's workers give up where one needs more than three seconds to start, as on a busy machine, and no option changes that.
+TYPES := nice $(BIN)/mypy --no-error-summary && { nice $(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}; }
 
 test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready style  ## everything that a change must pass
 	@# Types and contracts beside the tests, which wait for timers and sockets at times.
